@@ -1,0 +1,35 @@
+# Everything runs from a fresh clone with Python 3.11+ and make; nothing needs to be set up first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: test lint types unit bench clean help
+
+help:
+	@echo "make test   install into .venv, then lint, types and tests"
+	@echo "make lint   ruff and pyright only"
+	@echo "make bench  the benchmarks that the README quotes"
+	@echo "make clean  remove .venv and everything built"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,bench]'
+	touch $(READY)
+
+test: lint unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+unit: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+bench: $(READY)
+	$(BIN)/python benchmarks/gradient_pass.py
+	$(BIN)/python benchmarks/extreme_curvature.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,390 @@
+"""The quotient of full-rank factors by the orthogonal group (paper, sections 2.1 to 2.4).
+
+A factor `U` with d rows and r columns represents the predictor `Q = UU'`; all factors `UR` with R
+orthogonal represent the same one. Moving along that fiber changes nothing one can observe
+(vertical); moving across it (horizontal) changes Q. Everything here takes leading batch
+dimensions, works on torch tensors or NumPy arrays, and forms no d x d object unless it is given
+or asked for one. Factors must have full column rank: the boundary raises `RankDeficientError`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    require_batch,
+    require_factor,
+    require_shape,
+    require_symmetric,
+    tensors,
+)
+from posquad._frames import Frame, divide_right, frame, polar_rotation, solve_sylvester
+from posquad.errors import DomainError, FiberError, TangencyError
+
+__all__ = [
+    "differential",
+    "dimension",
+    "exp",
+    "fiber_rotation",
+    "geodesic",
+    "horizontal_basis",
+    "horizontal_lift",
+    "horizontal_projection",
+    "log",
+    "norm_bounds",
+    "procrustes_alignment",
+    "procrustes_distance",
+    "quotient_metric",
+    "vertical_projection",
+]
+
+
+def dimension(d: int, r: int) -> int:
+    """Dimension `p = dr - r(r-1)/2` of the rank-r predictors (`prop:fixed-rank-psd-manifold`).
+
+    >>> dimension(10, 2)
+    19
+    """
+    d, r = positive_integer("d", d), positive_integer("r", r)
+    if r > d:
+        raise DomainError("r", expected=f"1 <= r <= d = {d}", got=str(r))
+    return d * r - r * (r - 1) // 2
+
+
+def differential(U: A, Delta: A) -> A:
+    """Derivative of the predictor, `Delta U' + U Delta'` (`eq:differential-pi`).
+
+    `U[..., d, r]`, `Delta[..., d, r]` give `[..., d, d]`. Defined for every U, of any rank.
+
+    >>> differential(np.array([[1.0], [0.0]]), np.array([[0.0], [1.0]]))
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    u, delta = _factor_and_direction(U, "Delta", Delta)
+    half = delta @ u.mT
+    return like(U, half + half.mT)
+
+
+def fiber_rotation(U: A, V: A, *, tolerance: float | None = None) -> A:
+    """The unique orthogonal R with `V = UR` (`thm:exact-factor-fibers`).
+
+    `U[..., d, r]` and `V[..., d, r]` give `R[..., r, r]`. If the predictors differ, that is if
+    `min_R ||V - UR||_F > tolerance * ||V||_F` (default: square root of the machine epsilon),
+    `FiberError` is raised and carries the distance.
+
+    >>> U = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    >>> fiber_rotation(U, U[:, ::-1]).round(12) + 0.0
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    u, v, _, _ = _two_factors(U, V)
+    tolerance = _tolerance(u, tolerance)
+    R = polar_rotation(u.mT @ v)
+    with torch.no_grad():
+        distance = _norm(v - u @ R)
+        different = distance > tolerance * _norm(v)
+        if bool(different.any()):
+            worst = float(distance.max())
+            raise FiberError(
+                "V",
+                expected="a factor V = UR of the same predictor as U",
+                got=f"Procrustes distance {worst:.6e}",
+                distance=worst,
+            )
+    return like(U, R)
+
+
+def vertical_projection(U: A, Z: A) -> A:
+    """Part of Z along the fiber: `U Omega`, Omega skew (`prop:horizontal-projection`).
+
+    Omega solves `S Omega + Omega S = U'Z - Z'U` with `S = U'U`, r x r. Shapes `[..., d, r]`.
+
+    >>> U = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> vertical_projection(U, np.array([[1.0, 2.0], [0.0, 3.0]]))
+    array([[ 0.,  1.],
+           [-1.,  0.]])
+    """
+    u, z = _factor_and_direction(U, "Z", Z)
+    return like(U, vertical_part(u, z, frame("U", u)))
+
+
+def horizontal_projection(U: A, Z: A) -> A:
+    """Part of Z across the fiber, `Z - U Omega`: `U'` times it is symmetric.
+
+    The Frobenius-orthogonal projection onto the horizontal space (`prop:horizontal-projection`).
+    Shapes `[..., d, r]`.
+
+    >>> U = np.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> horizontal_projection(U, np.array([[1.0, 2.0], [0.0, 3.0]]))
+    array([[1., 1.],
+           [1., 3.]])
+    """
+    u, z = _factor_and_direction(U, "Z", Z)
+    return like(U, z - vertical_part(u, z, frame("U", u)))
+
+
+def horizontal_basis(U: A) -> A:
+    """A Frobenius-orthonormal basis of the horizontal space, `[..., p, d, r]`.
+
+    With `U = W diag(s) P'`: the products of a direction outside range(W) with a column of P, then
+    for each pair i <= j the normalised `s_j W_i P_j' + s_i W_j P_i'`
+    (`prop:horizontal-projection`). It has p = dr - r(r-1)/2 elements of size dr: dense by nature.
+
+    >>> horizontal_basis(np.eye(3, 2)).shape
+    (5, 3, 2)
+    """
+    (u,) = tensors(U=U)
+    require_factor("U", u)
+    W, s, P = frame("U", u)
+    d, r = u.shape[-2:]
+    # The trailing d - r columns of a complete QR factorisation complete W to a basis.
+    outside = torch.linalg.qr(W, mode="complete").Q[..., r:]  # [..., d, d-r]
+    across = torch.einsum("...ai,...bj->...ijab", outside, P)  # [..., d-r, r, d, r]
+    i, j = torch.triu_indices(r, r, device=u.device)
+    along = torch.einsum("...ak,...bk->...kab", s[..., None, j] * W[..., i], P[..., j])
+    along = along + torch.einsum("...ak,...bk->...kab", s[..., None, i] * W[..., j], P[..., i])
+    along = along / _norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
+    return like(U, torch.cat([across.reshape(*u.shape[:-2], -1, d, r), along], dim=-3))
+
+
+def horizontal_lift(U: A, xi: A, *, tolerance: float | None = None) -> A:
+    """The horizontal Delta with `Delta U' + U Delta' = xi` (`eq:horizontal-lift`).
+
+    `U[..., d, r]` and a tangent matrix `xi[..., d, d]` give `Delta[..., d, r]`, the lift of least
+    Frobenius norm. A matrix farther from the tangent space than `tolerance` (relative, default
+    square root of the machine epsilon) raises `TangencyError` with that distance.
+
+    >>> U = np.array([[2.0], [0.0]])
+    >>> horizontal_lift(U, np.array([[4.0, 2.0], [2.0, 0.0]]))
+    array([[1.],
+           [1.]])
+    """
+    u, x = _factor_and_tangent(U, "xi", xi)
+    return like(U, _lift(u, x, frame("U", u), "xi", _tolerance(u, tolerance)))
+
+
+def quotient_metric(U: A, xi: A, zeta: A, *, tolerance: float | None = None) -> A:
+    """Quotient metric `g_Q(xi, zeta)`, the inner product of lifts (`def:quotient-metric`).
+
+    `xi` and `zeta` are tangent matrices `[..., d, d]` at `Q = UU'`; the result is `[...]`. It does
+    not depend on the factor chosen (`prop:quotient-metric-well-defined`).
+
+    >>> U = np.array([[2.0], [0.0]])
+    >>> xi = np.array([[4.0, 2.0], [2.0, 0.0]])
+    >>> float(quotient_metric(U, xi, xi))
+    2.0
+    """
+    u, x = _factor_and_tangent(U, "xi", xi)
+    _, z = _factor_and_tangent(U, "zeta", zeta)
+    basis, tolerance = frame("U", u), _tolerance(u, tolerance)
+    lifts = _lift(u, x, basis, "xi", tolerance) * _lift(u, z, basis, "zeta", tolerance)
+    return like(U, lifts.sum(dim=(-2, -1)))
+
+
+def norm_bounds(U: A) -> tuple[A, A]:
+    """`(2 lambda_r, 4 lambda_1)`, the ends of `||xi||_F^2 / g_Q(xi, xi)`.
+
+    Bounds of `prop:quotient-predictor-norm-comparison` for tangent xi at `Q = UU'`, each `[...]`.
+
+    >>> low, high = norm_bounds(np.diag([2.0, 1.0]))
+    >>> float(low), float(high)
+    (2.0, 16.0)
+    """
+    (u,) = tensors(U=U)
+    require_factor("U", u)
+    frame("U", u)
+    values = torch.linalg.svdvals(u).square()
+    return like(U, 2 * values[..., -1]), like(U, 4 * values[..., 0])
+
+
+def procrustes_alignment(U: A, V: A) -> A:
+    """An orthogonal R that minimises `||U - VR||_F` (`prop:procrustes-distance`).
+
+    The minimum is over all of O(r), reflections included. `(VR)'U` is then symmetric positive
+    semidefinite. R is unique when `V'U` is nonsingular; otherwise one minimiser is returned.
+    Shapes `[..., d, r]` give `[..., r, r]`.
+
+    >>> procrustes_alignment(np.array([[1.0], [0.0]]), np.array([[-2.0], [1.0]]))
+    array([[-1.]])
+    """
+    u, v, _, _ = _two_factors(U, V)
+    return like(U, polar_rotation(v.mT @ u))
+
+
+def procrustes_distance(U: A, V: A) -> A:
+    """Procrustes distance `min_R ||U - VR||_F`, shape `[...]` (`eq:procrustes-distance`).
+
+    Computed as the norm of the aligned difference: the formula with squared norms
+    (`eq:procrustes-distance-formula`) would lose every digit below 1e-8 to cancellation.
+
+    >>> U = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> float(procrustes_distance(U, 3 * U[:, ::-1]).round(12))
+    2.828427124746
+    """
+    u, v, _, _ = _two_factors(U, V)
+    # The minimum is stationary in R, so its derivative is that of the norm at fixed R.
+    R = polar_rotation(v.detach().mT @ u.detach())
+    return like(U, _norm(u - v @ R))
+
+
+def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
+    """Riemannian exponential: the factor `U + Delta` for horizontal Delta.
+
+    Horizontal straight lines project to geodesics of the quotient metric while they keep full
+    rank (`prop:quotient-metric-well-defined`: the projection is a Riemannian submersion of a flat
+    space). A Delta that is not horizontal raises `TangencyError`; a line that meets the rank
+    boundary on (0, 1] raises `DomainError` with the parameter. Shapes `[..., d, r]`.
+
+    >>> exp(np.array([[1.0], [0.0]]), np.array([[0.0], [2.0]]))
+    array([[1.],
+           [2.]])
+    """
+    u, delta = _factor_and_direction(U, "Delta", Delta)
+    basis = frame("U", u)
+    with torch.no_grad():
+        skew = u.mT @ delta
+        relative = _norm(skew - skew.mT) / (2 * basis.s[..., 0] * _norm(delta)).clamp_min(
+            torch.finfo(u.dtype).tiny
+        )
+        if bool((relative > _tolerance(u, tolerance)).any()):
+            worst = float(relative.max())
+            raise TangencyError(
+                "Delta",
+                expected="a horizontal direction (U'Delta symmetric)",
+                got=f"relative asymmetry {worst:.3e} of U'Delta; see horizontal_projection",
+                distance=worst,
+            )
+        _require_full_rank_segment(u, delta, basis)
+    return like(U, u + delta)
+
+
+def log(U: A, V: A) -> A:
+    """Riemannian logarithm: the horizontal `VR - U`, R the alignment of V to U.
+
+    Its norm is the Procrustes distance, which is the geodesic distance wherever the logarithm is
+    defined (compare `rem:procrustes-versus-geodesic`). If the alignment is not unique, that is if
+    `V'U` is singular, `DomainError` is raised. Shapes `[..., d, r]`.
+
+    >>> log(np.array([[1.0], [0.0]]), np.array([[-1.0], [-1.0]]))
+    array([[0.],
+           [1.]])
+    """
+    u, v, basis_u, basis_v = _two_factors(U, V)
+    with torch.no_grad():
+        # Cosines of the principal angles: independent of how the factors are scaled.
+        cosines = torch.linalg.svdvals(basis_u.W.mT @ basis_v.W)
+        smallest = float(cosines.min()) if cosines.numel() else 1.0
+        if smallest <= 10 * max(u.shape[-2:]) * torch.finfo(u.dtype).eps:
+            raise DomainError(
+                "V",
+                expected="a unique alignment with U (V'U nonsingular)",
+                got=f"smallest principal cosine {smallest:.3e}: a cut point of U",
+            )
+    return like(U, v @ polar_rotation(v.mT @ u) - u)
+
+
+def geodesic(U: A, V: A, t: float | A) -> A:
+    """Point at parameter t of the geodesic from U (t = 0) to V (t = 1): `U + t log(U, V)`.
+
+    `t` is a number or an array that broadcasts against the batch dimensions; values outside
+    [0, 1] extend the geodesic as long as it keeps full rank. Returns a factor `[..., d, r]`.
+
+    >>> geodesic(np.array([[1.0], [0.0]]), np.array([[-1.0], [-1.0]]), 0.5)
+    array([[1. ],
+           [0.5]])
+    """
+    u, v, _, _ = _two_factors(U, V)
+    (parameter,) = tensors(t=t if isinstance(t, Array) else torch.tensor(float(t)).to(u))
+    require_batch(U=(u, 2), V=(v, 2), t=(parameter, 0))
+    delta = parameter.to(u)[..., None, None] * log(u, v)
+    return like(U, exp(u.expand_as(delta), delta))
+
+
+# Helpers on checked tensors. `vertical_part` is shared with the curvature room.
+
+
+def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
+    """`U Omega` of `prop:horizontal-projection`, for a factor whose frame is known."""
+    C = u.mT @ z  # [..., r, r]
+    return u @ solve_sylvester(u.mT @ u, C - C.mT, basis)
+
+
+def _lift(u: Tensor, xi: Tensor, basis: Frame, name: str, tolerance: float) -> Tensor:
+    with torch.no_grad():
+        W = basis.W
+        rest = xi - W @ (W.mT @ xi)
+        outside = _norm(rest - (rest @ W) @ W.mT)
+        relative = outside / _norm(xi).clamp_min(torch.finfo(xi.dtype).tiny)
+        if bool((relative > tolerance).any()):
+            worst = float(relative.max())
+            raise TangencyError(
+                name,
+                expected="a matrix Delta U' + U Delta' tangent at Q = UU'",
+                got=f"relative distance {worst:.3e} from the tangent space",
+                distance=worst,
+            )
+    # xi U = Delta S + U B with B = U'Delta symmetric, and U'xi U = B S + S B.
+    S, xu = u.mT @ u, xi @ u
+    return divide_right(xu - u @ solve_sylvester(S, u.mT @ xu, basis), S, basis)
+
+
+def _require_full_rank_segment(u: Tensor, delta: Tensor, basis: Frame) -> None:
+    """Refuse when `U + t Delta` loses rank for some t in (0, 1].
+
+    A null vector v of `U + t Delta` satisfies `S v + t B v = 0` with `B = U'Delta` symmetric, so t
+    is -1/mu for an eigenvalue mu <= -1 of `S^{-1/2} B S^{-1/2}`: at most r candidates to look at.
+    """
+    W, s, P = basis
+    B = (W.mT @ delta @ P) / s[..., None, :]  # = diag(s)^{-1} P'BP diag(s)^{-1}
+    mu = torch.linalg.eigvalsh((B + B.mT) / 2)  # [..., r]
+    t = torch.where(mu <= -1 + 1e-9, -1 / mu, torch.zeros_like(mu))
+    points = u[..., None, :, :] + t[..., None, None] * delta[..., None, :, :]
+    smallest = torch.linalg.svdvals(points)[..., -1]  # [..., r]
+    scale = basis.s[..., :1] + _norm(delta)[..., None]
+    lost = (smallest <= 10 * max(u.shape[-2:]) * torch.finfo(u.dtype).eps * scale) & (t > 0)
+    if bool(lost.any()):
+        where = float(t[lost].min())
+        raise DomainError(
+            "Delta",
+            expected="U + t Delta of full rank for all t in [0, 1]",
+            got=f"rank loss at t = {where:.6g}: the geodesic leaves the manifold there",
+        )
+
+
+def _two_factors(U: Array, V: Array) -> tuple[Tensor, Tensor, Frame, Frame]:
+    u, v = tensors(U=U, V=V)
+    require_factor("U", u)
+    require_shape("V", v, u.shape[-2:], "(..., d, r) as for U")
+    require_batch(U=(u, 2), V=(v, 2))
+    return u, v, frame("U", u), frame("V", v)
+
+
+def _factor_and_direction(U: Array, name: str, Z: Array) -> tuple[Tensor, Tensor]:
+    u, z = tensors(**{"U": U, name: Z})
+    require_factor("U", u)
+    require_shape(name, z, u.shape[-2:], "(..., d, r) as for U")
+    require_batch(**{"U": (u, 2), name: (z, 2)})
+    return u, z
+
+
+def _factor_and_tangent(U: Array, name: str, xi: Array) -> tuple[Tensor, Tensor]:
+    u, x = tensors(**{"U": U, name: xi})
+    require_factor("U", u)
+    d = u.shape[-2]
+    require_shape(name, x, (d, d), "(..., d, d)")
+    require_symmetric(name, x)
+    require_batch(**{"U": (u, 2), name: (x, 2)})
+    return u, x
+
+
+def _tolerance(u: Tensor, tolerance: float | None) -> float:
+    return torch.finfo(u.dtype).eps ** 0.5 if tolerance is None else tolerance
+
+
+def _norm(M: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(M)

@@ -1,0 +1,276 @@
+"""Objectives `L(U) = ell(UU')`: value, gradient, predictor gradient and Hessian product.
+
+With `G = grad ell(Q)`, the factor gradient is `2 G U` (`lem:factor-gradient`) and the second
+derivative along Delta is `2 D2ell[Delta U' + U Delta'] U + 2 G Delta`, exact at every U, not only
+where the data are interpolated. An objective implements three kernels on checked tensors:
+`value_and_gradient(U)`, `linearize(U)` (which returns the Hessian as a function of Delta, so that
+work at the point is done once) and `_predictor_gradient(Q)`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    require_batch,
+    require_factor,
+    require_shape,
+    require_symmetric,
+    tensors,
+)
+from posquad._frames import polar_rotation
+from posquad._population import population_product
+from posquad.errors import DtypeError, ShapeError
+from posquad.measurements import Measurements
+
+__all__ = ["LeastSquares", "Objective", "PopulationRisk", "SmoothObjective"]
+
+
+class Objective(ABC):
+    """A smooth function of the predictor, seen through its factor (`eq:factorized-objective`)."""
+
+    d: int
+
+    def loss(self, U: A) -> A:
+        """`L(U)` for `U[..., d, r]`; returns `[...]`."""
+        return like(U, self.value(self.admit("U", U)))
+
+    def gradient(self, U: A) -> A:
+        """Factor gradient `2 G(UU') U` (`lem:factor-gradient`), shape `[..., d, r]`."""
+        return like(U, self.value_and_gradient(self.admit("U", U))[1])
+
+    def loss_and_gradient(self, U: A) -> tuple[A, A]:
+        """Both at the price of one: `([...], [..., d, r])`."""
+        value, gradient = self.value_and_gradient(self.admit("U", U))
+        return like(U, value), like(U, gradient)
+
+    def predictor_gradient(self, Q: A) -> A:
+        """`G(Q)`, the gradient of ell on symmetric matrices, shape `[..., d, d]`."""
+        q = self._admit_dtype("Q", Q)
+        require_shape("Q", q, (self.d, self.d), "(..., d, d)")
+        require_symmetric("Q", q)
+        return like(Q, self._predictor_gradient(q))
+
+    def hessian_product(self, U: A, Delta: A) -> A:
+        """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`."""
+        u, delta = self.admit("U", U), self.admit("Delta", Delta)
+        require_shape("Delta", delta, u.shape[-2:], "(..., d, r) as for U")
+        require_batch(U=(u, 2), Delta=(delta, 2))
+        return like(U, self.linearize(u)(delta))
+
+    def admit(self, name: str, U: Array) -> Tensor:
+        """Convert and check a factor for this objective."""
+        u = self._admit_dtype(name, U)
+        require_factor(name, u)
+        require_shape(name, u, (self.d, u.shape[-1]), f"(..., d, r) with d = {self.d}")
+        return u
+
+    @abstractmethod
+    def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """`L(U)` and `2 G U` for a checked tensor."""
+
+    def value(self, U: Tensor) -> Tensor:
+        """`L(U)` alone; override where it is cheaper than with the gradient."""
+        return self.value_and_gradient(U)[0]
+
+    @abstractmethod
+    def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
+        """The Hessian of L at U, as a function of Delta."""
+
+    @abstractmethod
+    def _predictor_gradient(self, Q: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _admit_dtype(self, name: str, value: Array) -> Tensor: ...
+
+
+class LeastSquares(Objective):
+    """`ell(Q) = ||A(Q) - y||^2 / (2n)` (`eq:predictor-objective`).
+
+    `y[..., n]` holds the responses. With `RankOne` measurements, a loss with its gradient and a
+    Hessian product each read X once.
+
+    >>> from posquad import LeastSquares, RankOne
+    >>> objective = LeastSquares(RankOne(np.eye(2)), np.array([4.0, 0.0]))
+    >>> objective.gradient(np.array([[1.0], [0.0]]))
+    array([[-3.],
+           [ 0.]])
+    """
+
+    def __init__(self, measurements: Measurements, y: Array) -> None:
+        if not isinstance(measurements, Measurements):
+            raise DtypeError(
+                "measurements",
+                expected="a Measurements operator such as RankOne(X)",
+                got=type(measurements).__name__,
+            )
+        self.measurements = measurements
+        self.y = measurements.admit("y", y)
+        self.d = measurements.d
+        require_shape("y", self.y, (measurements.n,), "(..., n), one response a measurement")
+
+    def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        n = self.measurements.n
+        e, product = self.measurements._gradient_sweep(U, self.y)
+        return e.square().sum(-1) / (2 * n), product * (2 / n)
+
+    def value(self, U: Tensor) -> Tensor:
+        e = self.measurements._apply_factor(U) - self.y
+        return e.square().sum(-1) / (2 * self.measurements.n)
+
+    def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
+        product = self.measurements._linearize(U, self.y)
+        scale = 2 / self.measurements.n
+        return lambda Delta: product(Delta) * scale
+
+    def _predictor_gradient(self, Q: Tensor) -> Tensor:
+        e = self.measurements._apply(Q) - self.y
+        return self.measurements._adjoint(e) / self.measurements.n
+
+    def _admit_dtype(self, name: str, value: Array) -> Tensor:
+        return self.measurements.admit(name, value)
+
+
+class PopulationRisk(Objective):
+    """The exact Gaussian population objective `||E||_F^2 + tr(E)^2/2`, `E = UU' - Q*`.
+
+    That is `<E, T(E)>/2` with T of `lem:gaussian-population-operator` and `Q* = U* U*'`,
+    `U_star[..., d, r*]`. Nothing d x d is formed. With the aligned difference `D = U - U*R` and `W
+    = U + U*R`, `E = (DW' + WD')/2`, so that value and gradient keep full relative accuracy down to
+    the solution.
+
+    >>> from posquad import PopulationRisk
+    >>> float(PopulationRisk(np.array([[1.0], [0.0]])).loss(np.array([[2.0], [0.0]])))
+    13.5
+    """
+
+    def __init__(self, U_star: Array) -> None:
+        (self.U_star,) = tensors(U_star=U_star)
+        require_factor("U_star", self.U_star)
+        self.d = self.U_star.shape[-2]
+
+    def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        D, W = self._difference(U)
+        C = D.mT @ W  # [..., k, k], symmetric by the alignment
+        trace = C.diagonal(dim1=-2, dim2=-1).sum(-1)
+        norm = ((D.mT @ D) * (W.mT @ W)).sum((-2, -1)) + (C * C.mT).sum((-2, -1))
+        value = norm / 2 + trace.square() / 2
+        return value, 2 * self._gradient_product(D, W, U)
+
+    def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
+        D, W = self._difference(U)
+        S = U.mT @ U
+
+        def hessian(Delta: Tensor) -> Tensor:
+            return population_product(U, S, Delta) + 2 * self._gradient_product(D, W, Delta)
+
+        return hessian
+
+    def _difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Aligned D and W; the factor with fewer columns is filled up with zero columns."""
+        columns = max(U.shape[-1], self.U_star.shape[-1])
+        u, target = _widen(U, columns), _widen(self.U_star, columns)
+        aligned = target @ polar_rotation(target.mT @ u)
+        return u - aligned, u + aligned
+
+    @staticmethod
+    def _gradient_product(D: Tensor, W: Tensor, V: Tensor) -> Tensor:
+        """`G V` with `G = 2E + tr(E) I`."""
+        trace = (D * W).sum((-2, -1))[..., None, None]
+        return D @ (W.mT @ V) + W @ (D.mT @ V) + trace * V
+
+    def _predictor_gradient(self, Q: Tensor) -> Tensor:
+        E = Q - self.U_star @ self.U_star.mT
+        trace = E.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        return 2 * E + trace * torch.eye(self.d, dtype=E.dtype, device=E.device)
+
+    def _admit_dtype(self, name: str, value: Array) -> Tensor:
+        return tensors(**{name: value, "U_star": self.U_star})[0]
+
+
+class SmoothObjective(Objective):
+    """Any smooth `ell(Q)`, differentiated by autograd; for instance Huber or Poisson losses.
+
+    `function` maps `Q[..., d, d]` to a loss `[...]` with torch operations that are twice
+    differentiable. Q is formed in full here; the gradient is projected onto symmetric matrices,
+    which is what makes it `grad ell` on S^d whatever function does off the symmetric matrices.
+
+    >>> from posquad import SmoothObjective
+    >>> objective = SmoothObjective(lambda Q: (Q - torch.eye(2)).square().sum((-2, -1)), 2)
+    >>> objective.gradient(np.array([[2.0], [0.0]]))
+    array([[24.],
+           [ 0.]])
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], d: int) -> None:
+        if not callable(function):
+            raise DtypeError("function", expected="a callable ell(Q)", got=type(function).__name__)
+        self.function = function
+        self.d = positive_integer("d", d)
+
+    def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        value, G = self._differentiate(U @ U.mT, create_graph=U.requires_grad)
+        return value, 2 * G @ U
+
+    def value(self, U: Tensor) -> Tensor:
+        return self._evaluate(U @ U.mT)
+
+    def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
+        Q = (U @ U.mT).detach().requires_grad_(True)
+        with torch.enable_grad():
+            _, G = self._differentiate(Q, create_graph=True)
+
+        def hessian(Delta: Tensor) -> Tensor:
+            half = Delta @ U.mT
+            xi = half + half.mT
+            if xi.shape[xi.ndim - Q.ndim :] != Q.shape:  # batches of U that Delta stretches
+                return self.linearize(U.expand(Delta.shape))(Delta)
+            # Extra leading dimensions of Delta are directions at the same point.
+            flat = xi.reshape(-1, *Q.shape)
+            curved = torch.stack([self._second(G, Q, direction) for direction in flat])
+            return 2 * curved.reshape(xi.shape) @ U + 2 * G.detach() @ Delta
+
+        return hessian
+
+    def _predictor_gradient(self, Q: Tensor) -> Tensor:
+        return self._differentiate(Q, create_graph=Q.requires_grad)[1]
+
+    def _differentiate(self, Q: Tensor, *, create_graph: bool) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            q = Q if Q.requires_grad else Q.detach().requires_grad_(True)
+            value = self._evaluate(q)
+            (g,) = torch.autograd.grad(value.sum(), q, create_graph=create_graph)
+        return (value if create_graph else value.detach()), (g + g.mT) / 2
+
+    def _evaluate(self, Q: Tensor) -> Tensor:
+        value = self.function(Q)
+        if not isinstance(value, Tensor) or value.shape != Q.shape[:-2]:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ShapeError(
+                "function",
+                expected=f"a tensor of shape {tuple(Q.shape[:-2])}, one loss per matrix",
+                got=str(got),
+            )
+        return value
+
+    @staticmethod
+    def _second(G: Tensor, Q: Tensor, xi: Tensor) -> Tensor:
+        if not G.requires_grad:  # ell is affine: its gradient does not depend on Q
+            return torch.zeros_like(xi)
+        (h,) = torch.autograd.grad((G * xi).sum(), Q, retain_graph=True)
+        return (h + h.mT) / 2
+
+    def _admit_dtype(self, name: str, value: Array) -> Tensor:
+        return tensors(**{name: value})[0]
+
+
+def _widen(U: Tensor, columns: int) -> Tensor:
+    return torch.nn.functional.pad(U, (0, columns - U.shape[-1]))

@@ -1,0 +1,59 @@
+"""How a computation ended. Each member's value is the sentence a user should read."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from torch import Tensor
+
+__all__ = ["Status"]
+
+
+class Status(Enum):
+    """Closed set of outcomes of the iterations; `Status.X.value` is cause and remedy in words."""
+
+    RUNNING = "still running"
+    TIME_REACHED = "the flow was integrated to the final time"
+    LOSS_REACHED = "the loss fell to the requested tolerance"
+    GRADIENT_REACHED = "the gradient norm fell to the requested tolerance"
+    STOPPED = "the user's stopping rule was met"
+    STEPS_EXHAUSTED = (
+        "the step limit was reached before any other rule stopped the run; "
+        "raise max_steps, or loosen the tolerance"
+    )
+    DIVERGED = (
+        "the iterates diverged (loss not finite, or far above where it began); "
+        "take a smaller step: gradient descent is locally stable below 2 / lambda_max^eff"
+    )
+    RANK_LOST = (
+        "the factor lost full column rank to working precision; take a smaller step "
+        "(2 step ||G|| < 1 is enough) or a smaller rank"
+    )
+    STEP_UNDERFLOW = (
+        "the integrator's step fell below rounding; the flow is too stiff for the "
+        "requested tolerance, loosen rtol or use a fixed step"
+    )
+
+    CONVERGED = "every requested value has a residual within the tolerance"
+    NOT_CONVERGED = (
+        "some requested values did not reach the tolerance and are returned as NaN; raise "
+        "max_products, loosen the tolerance, or use method='dense' if it fits"
+    )
+
+    @property
+    def code(self) -> int:
+        """Position in the enumeration, used inside tensors of outcomes."""
+        return _CODES[self]
+
+
+_CODES = {status: position for position, status in enumerate(Status)}
+_MEMBERS = tuple(Status)
+
+
+def from_codes(codes: Tensor) -> Status | list:
+    """One `Status` for a scalar code, nested lists of them for a batch."""
+    return _named(codes.tolist())
+
+
+def _named(codes: int | list) -> Status | list:
+    return _MEMBERS[codes] if isinstance(codes, int) else [_named(c) for c in codes]

@@ -1,0 +1,14 @@
+"""Test-wide settings: one thread a worker, derandomized property tests, float64 generators."""
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.load_profile("posquad")
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator().manual_seed(20_260_701)
