@@ -9,6 +9,8 @@ from posquad.curvature import population_spectrum as population_spectrum
 from posquad.dynamics import Trajectory as Trajectory
 from posquad.dynamics import gradient_descent as gradient_descent
 from posquad.dynamics import gradient_flow as gradient_flow
+from posquad.fullspace import operator_bounds as operator_bounds
+from posquad.fullspace import operator_deviation as operator_deviation
 from posquad.measurements import Dense as Dense
 from posquad.measurements import GaussianPopulation as GaussianPopulation
 from posquad.measurements import RankOne as RankOne
@@ -16,3 +18,4 @@ from posquad.objectives import LeastSquares as LeastSquares
 from posquad.objectives import PopulationRisk as PopulationRisk
 from posquad.objectives import SmoothObjective as SmoothObjective
 from posquad.predictor import predictor_step as predictor_step
+from posquad.recovery import spectral_initializer as spectral_initializer

@@ -28,6 +28,7 @@ class Eigenpairs(NamedTuple):
 def extreme_eigenpairs(
     operator: Block,
     precondition: Block,
+    project: Block,
     start: Tensor,
     *,
     k: int,
@@ -38,9 +39,10 @@ def extreme_eigenpairs(
 ) -> Eigenpairs:
     """The k smallest (or largest) eigenpairs on a space of the given dimension.
 
-    `start[..., N, b]`, b >= k, spans the first subspace; operator and preconditioner map the space
-    (a subspace of R^N) into itself. A pair has converged when `||Av - av|| <= tolerance |a|`, or
-    when the residual is rounding of the operator norm.
+    The space is a subspace of R^N onto which `project` projects orthogonally and which the operator
+    maps into itself; `start[..., N, b]`, b >= k, lies in it and spans the first basis. A pair has
+    converged when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
+    norm.
     """
     eps = torch.finfo(start.dtype).eps
     width = start.shape[-1]
@@ -76,7 +78,7 @@ def extreme_eigenpairs(
             torch.finfo(R.dtype).tiny
         )
         room = min(width, dimension - V.shape[-1])
-        new = _orthonormal_against(V, precondition(R / size)[..., :room])
+        new = _orthonormal_against(V, precondition(R / size)[..., :room], project)
         V, AV = torch.cat([V, new], dim=-1), torch.cat([AV, operator(new)], dim=-1)
         products += room
     X = X[..., :k]
@@ -86,9 +88,14 @@ def extreme_eigenpairs(
     return Eigenpairs(values, X, residuals, scale, products + k)
 
 
-def _orthonormal_against(V: Tensor, block: Tensor) -> Tensor:
-    """An orthonormal block orthogonal to V; twice is enough, once is not."""
-    for _ in range(2):
-        block = block - V @ (V.mT @ block)
-        block = torch.linalg.qr(block).Q
+def _orthonormal_against(V: Tensor, block: Tensor, project: Block) -> Tensor:
+    """An orthonormal block in the space and orthogonal to V.
+
+    Directions that carry no information (residuals of converged or multiple eigenvalues) are
+    rounding, which the first normalisation blows up to unit vectors that point anywhere. The second
+    round brings them back into the space, the third makes that accurate.
+    """
+    for _ in range(3):
+        block = project(block)
+        block = torch.linalg.qr(block - V @ (V.mT @ block)).Q
     return block

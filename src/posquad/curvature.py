@@ -220,18 +220,20 @@ def _matrix_free(
         return columns(hessian(directions(block)))
 
     def precondition(block: Tensor) -> Tensor:
+        return block if largest else columns(population_solve(basis, directions(block)))
+
+    def project(block: Tensor) -> Tensor:
         R = directions(block)
-        R = R if largest else population_solve(basis, R)
-        return columns(R - vertical_part(u, R, basis))  # rounding must not bring the gauge back
+        return columns(R - vertical_part(u, R, basis))
 
     width = min(k + 2, p)
     generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(width, *u.shape, dtype=u.dtype, generator=generator).to(u.device)
-    start = columns(noise - vertical_part(u, noise, basis))
+    start = torch.randn(width, *u.shape, dtype=u.dtype, generator=generator).to(u.device)
     pairs = extreme_eigenpairs(
         operator,
         precondition,
-        start,
+        project,
+        project(columns(start)),
         k=k,
         largest=largest,
         dimension=p,

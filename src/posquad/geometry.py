@@ -141,7 +141,7 @@ def horizontal_basis(U: A) -> A:
     (u,) = tensors(U=U)
     require_factor("U", u)
     W, s, P = frame("U", u)
-    d, r = u.shape[-2:]
+    r = u.shape[-1]
     # The trailing d - r columns of a complete QR factorisation complete W to a basis.
     outside = torch.linalg.qr(W, mode="complete").Q[..., r:]  # [..., d, d-r]
     across = torch.einsum("...ai,...bj->...ijab", outside, P)  # [..., d-r, r, d, r]
@@ -149,7 +149,7 @@ def horizontal_basis(U: A) -> A:
     along = torch.einsum("...ak,...bk->...kab", s[..., None, j] * W[..., i], P[..., j])
     along = along + torch.einsum("...ak,...bk->...kab", s[..., None, i] * W[..., j], P[..., i])
     along = along / _norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
-    return like(U, torch.cat([across.reshape(*u.shape[:-2], -1, d, r), along], dim=-3))
+    return like(U, torch.cat([across.flatten(-4, -3), along], dim=-3))
 
 
 def horizontal_lift(U: A, xi: A, *, tolerance: float | None = None) -> A:

@@ -1,0 +1,35 @@
+"""Timing for the benchmarks: alternating runs, medians, and the machine in words."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def alternate(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each function over so many rounds, taken in turn so that drift hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    for _ in range(rounds):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def median_ratio(numerator: list[float], denominator: list[float]) -> float:
+    """Median over rounds of the ratio within a round."""
+    return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))
+
+
+def machine() -> str:
+    return (
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"Python {platform.python_version()}, {platform.machine()}"
+    )

@@ -1,0 +1,109 @@
+"""The Davidson solver alone, on matrices whose eigenvalues are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from posquad._eigen import extreme_eigenpairs
+from support import normal, rotation
+
+
+def solve(A, *, k, largest=False, width=None, project=None, precondition=None, **options):
+    """Run on a dense symmetric `A[..., N, N]` from a fixed random start."""
+    rng = torch.Generator().manual_seed(5)
+    N = A.shape[-1]
+    start = normal(rng, *A.shape[:-2], N, width or min(k + 2, N))
+    identity = lambda block: block  # noqa: E731
+    project = project or identity
+    settings = {"dimension": N, "tolerance": 1e-10, "max_products": 5000, **options}
+    return extreme_eigenpairs(
+        lambda block: A @ block,
+        precondition or identity,
+        project,
+        project(start),
+        k=k,
+        largest=largest,
+        **settings,
+    )
+
+
+def spectral(rng, values):
+    Q = rotation(rng, len(values))
+    return (Q * torch.tensor(values, dtype=torch.float64)) @ Q.mT
+
+
+SPECTRA = {
+    "spread": [0.01 * 1.2**i for i in range(60)],
+    "clustered": [1.0, 1.0 + 1e-7, 1.0 + 2e-7, *[2.0 + 0.1 * i for i in range(57)]],
+    "multiple": [3.0] * 30 + [5.0] * 30,
+    "kernel": [0.0] * 4 + [1.0 + i for i in range(56)],
+    "indefinite": [-5.0 + i / 3 for i in range(60)],
+    "all equal": [2.0] * 60,
+    "zero": [0.0] * 60,
+}
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_finds_the_extreme_values_with_their_multiplicity(rng, name, k, largest):
+    values = torch.tensor(sorted(SPECTRA[name], reverse=largest), dtype=torch.float64)[:k]
+    pairs = solve(spectral(rng, SPECTRA[name]), k=k, largest=largest)
+    scale = max(abs(v) for v in SPECTRA[name])
+    found = pairs.values.sort(descending=largest).values
+    torch.testing.assert_close(found, values, rtol=1e-12, atol=1e-12 * scale)
+    gram = pairs.vectors.mT @ pairs.vectors
+    torch.testing.assert_close(gram, torch.eye(k, dtype=torch.float64), atol=1e-10, rtol=0)
+    assert bool((pairs.residuals <= 1e-10 * values.abs() + 1e-13 * scale).all())
+
+
+@pytest.mark.parametrize("N", [1, 2, 3, 5])
+def test_small_spaces_are_exhausted_exactly(rng, N):
+    values = [1.0 + i for i in range(N)]
+    pairs = solve(spectral(rng, values), k=N, width=N)
+    torch.testing.assert_close(
+        pairs.values.sort().values, torch.tensor(values, dtype=torch.float64), rtol=1e-13, atol=0
+    )
+
+
+def test_directions_outside_the_space_never_enter(rng):
+    """The operator vanishes off the space; a stray direction would show as a false zero."""
+    N, inside = 40, 25
+    Q = rotation(rng, N)[:, :inside]
+    P = Q @ Q.mT
+    A = 4.0 * P  # one eigenvalue only: every residual is rounding from the start
+    pairs = solve(A, k=5, project=lambda block: P @ block, dimension=inside)
+    torch.testing.assert_close(pairs.values, torch.full((5,), 4.0, dtype=torch.float64))
+
+
+def test_a_good_preconditioner_pays(rng):
+    values = torch.logspace(-4, 0, 300, dtype=torch.float64)
+    Q = rotation(rng, 300)
+    A = (Q * values) @ Q.mT
+    near_inverse = (Q / (values * (1 + torch.rand(300, generator=rng)))) @ Q.mT
+    plain = solve(A, k=1)
+    better = solve(A, k=1, precondition=lambda block: near_inverse @ block)
+    torch.testing.assert_close(better.values, values[:1], rtol=1e-10, atol=0)
+    torch.testing.assert_close(plain.values, values[:1], rtol=1e-10, atol=0)
+    assert better.products < plain.products / 3
+
+
+def test_batch_elements_do_not_disturb_each_other(rng):
+    stack = torch.stack([spectral(rng, SPECTRA["spread"]), spectral(rng, SPECTRA["kernel"])])
+    pairs = solve(stack, k=2)
+    torch.testing.assert_close(
+        pairs.values.sort().values,
+        torch.tensor([[0.01, 0.012], [0.0, 0.0]], dtype=torch.float64),
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+def test_the_product_limit_is_kept_and_residuals_are_honest(rng):
+    A = spectral(rng, [10.0 ** (-i / 10) for i in range(100)])
+    pairs = solve(A, k=1, max_products=20)
+    assert pairs.products <= 20 + 1  # one more to measure the residual
+    true = torch.linalg.vector_norm(A @ pairs.vectors - pairs.vectors * pairs.values)
+    torch.testing.assert_close(pairs.residuals[0], true)
+    assert float(true) > 1e-8
