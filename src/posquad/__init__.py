@@ -6,7 +6,6 @@ from posquad._version import __version__ as __version__
 from posquad.curvature import Spectrum as Spectrum
 from posquad.curvature import effective_spectrum as effective_spectrum
 from posquad.curvature import population_spectrum as population_spectrum
-from posquad.dynamics import Trajectory as Trajectory
 from posquad.dynamics import gradient_descent as gradient_descent
 from posquad.dynamics import gradient_flow as gradient_flow
 from posquad.fullspace import operator_bounds as operator_bounds
@@ -19,3 +18,5 @@ from posquad.objectives import PopulationRisk as PopulationRisk
 from posquad.objectives import SmoothObjective as SmoothObjective
 from posquad.predictor import predictor_step as predictor_step
 from posquad.recovery import spectral_initializer as spectral_initializer
+from posquad.status import Status as Status
+from posquad.trajectory import Trajectory as Trajectory

@@ -2,8 +2,8 @@
 
 `tensors` converts what a user passed into torch tensors of one floating dtype on one device
 and refuses what cannot be computed with; `like` hands a result back in the user's kind.
-The shape checks below it name the argument, what was expected and what came. Nothing here
-repairs a value: integers are widened to float64 because that is exact, and that is all.
+The checks below it name the argument, what was expected and what came. Nothing here repairs a
+value: integers are widened to float64, as NumPy does, and that is all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,26 +25,20 @@ A = TypeVar("A", bound=Array)
 """Results come in the kind (torch or NumPy) of the first array argument."""
 
 _FLOATS = (torch.float32, torch.float64)
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def tensors(**named: Array) -> tuple[Tensor, ...]:
     """Convert the named arrays to finite tensors of one floating dtype on one device."""
     converted = {name: _as_tensor(name, value) for name, value in named.items()}
-    floating = [t.dtype for t in converted.values() if t.dtype in _FLOATS]
-    dtype = torch.float64 if not floating or torch.float64 in floating else torch.float32
+    wide = any(t.dtype != torch.float32 for t in converted.values())
     first_name, first = next(iter(converted.items()))
     for name, tensor in converted.items():
         if tensor.device != first.device:
             raise DtypeError(
                 name, expected=f"the device of {first_name}, {first.device}", got=f"{tensor.device}"
             )
-        if not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
-            raise NonFiniteError(
-                name, expected="finite entries", got=f"{bad} of {tensor.numel()} not finite"
-            )
-    return tuple(tensor.to(dtype) for tensor in converted.values())
+        _require_finite(name, tensor)
+    return tuple(t.to(torch.float64 if wide else torch.float32) for t in converted.values())
 
 
 def like(model: A, value: Tensor) -> A:
@@ -54,31 +48,52 @@ def like(model: A, value: Tensor) -> A:
     return cast(A, value.detach().cpu().numpy())
 
 
+def dtype_of(value: Any) -> str:
+    """The dtype a user passed, in words for an error message."""
+    return str(value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype)
+
+
 def _as_tensor(name: str, value: Array) -> Tensor:
-    if isinstance(value, Tensor):
-        tensor = value
-    else:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            raise DtypeError(
-                name,
-                expected="a real numeric array",
-                got=f"dtype {array.dtype} ({type(value).__name__})",
-            )
-        if array.dtype.kind in "iub":
-            array = array.astype(np.float64)
-        if array.dtype not in (np.float32, np.float64):
-            raise DtypeError(name, expected="float64 or float32", got=f"dtype {array.dtype}")
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-        with warnings.catch_warnings():
-            # torch warns that a read-only array could be written through; we never write.
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            tensor = torch.from_numpy(array).reshape(np.shape(value))
-    if tensor.dtype in _INTEGERS or tensor.dtype == torch.bool:
-        tensor = tensor.to(torch.float64)
+    tensor = value if isinstance(value, Tensor) else _from_numpy(name, value)
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise DtypeError(
+            name, expected="a dense tensor with data", got=f"{tensor.layout} on {tensor.device}"
+        )
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor.to(torch.float64)
     if tensor.dtype not in _FLOATS:
         raise DtypeError(name, expected="float64 or float32", got=f"dtype {tensor.dtype}")
     return tensor
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    if np.ma.is_masked(value):
+        raise DtypeError(name, expected="an array without missing entries", got="a MaskedArray")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors with gradients
+        got = f"{type(value).__name__} ({error})"
+        raise DtypeError(name, expected="an array of numbers", got=got) from None
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    if array.dtype not in (np.float32, np.float64):
+        got = f"dtype {array.dtype} ({type(value).__name__})"
+        raise DtypeError(name, expected="float64 or float32", got=got)
+    with warnings.catch_warnings():
+        # torch warns that a read-only array could be written through; we never write.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+
+
+def _require_finite(name: str, tensor: Tensor) -> None:
+    if tensor.numel() == 0:
+        return
+    low, high = torch.aminmax(tensor.detach())  # no temporary, and NaN comes through
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        bad = int((~torch.isfinite(tensor)).sum())
+        got = f"{bad} of {tensor.numel()} not finite"
+        raise NonFiniteError(name, expected="finite entries", got=got)
 
 
 def require_factor(name: str, U: Tensor) -> None:
@@ -92,19 +107,18 @@ def require_shape(name: str, tensor: Tensor, trailing: Sequence[int], meaning: s
     k = len(trailing)
     if tensor.ndim < k or tuple(tensor.shape[tensor.ndim - k :]) != tuple(trailing):
         sizes = ", ".join(str(size) for size in trailing)
-        raise ShapeError(
-            name, expected=f"shape (..., {sizes}), that is {meaning}", got=_shape(tensor)
-        )
+        expected = f"shape (..., {sizes}), that is {meaning}"
+        raise ShapeError(name, expected=expected, got=_shape(tensor))
 
 
 def require_symmetric(name: str, M: Tensor) -> None:
     """Require `M[..., d, d]` symmetric to rounding, relative to its largest entry."""
-    if M.ndim < 2 or M.shape[-1] != M.shape[-2]:
-        raise ShapeError(name, expected="shape (..., d, d)", got=_shape(M))
+    if M.ndim < 2 or M.shape[-1] != M.shape[-2] or M.shape[-1] == 0:
+        raise ShapeError(name, expected="shape (..., d, d) with d >= 1", got=_shape(M))
     if M.numel() == 0:
         return
-    skew = (M - M.mT).abs().amax(dim=(-2, -1))
-    size = M.abs().amax(dim=(-2, -1))
+    skew = (M - M.mT).detach().abs().amax(dim=(-2, -1))
+    size = M.detach().abs().amax(dim=(-2, -1))
     if bool((skew > 1e3 * torch.finfo(M.dtype).eps * size).any()):
         worst = float((skew / size.clamp_min(torch.finfo(M.dtype).tiny)).max())
         raise DomainError(
@@ -114,27 +128,33 @@ def require_symmetric(name: str, M: Tensor) -> None:
         )
 
 
-def require_batch(**named: tuple[Tensor, int]) -> torch.Size:
-    """Require that the leading dimensions broadcast; each value is (tensor, trailing count)."""
-    shapes = {name: t.shape[: t.ndim - k] for name, (t, k) in named.items()}
+def require_batch(**shapes: torch.Size) -> torch.Size:
+    """Require that the named batch shapes broadcast together; return the common shape."""
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
-        names = ", ".join(shapes)
-        got = ", ".join(f"{name}: {tuple(shape)}" for name, shape in shapes.items())
-        raise ShapeError(
-            names, expected="leading batch dimensions that broadcast", got=got
-        ) from None
+        expected = "leading batch dimensions that broadcast"
+        batched = {name: tuple(shape) for name, shape in shapes.items() if shape}
+        got = ", ".join(f"{name}: {shape}" for name, shape in batched.items())
+        raise ShapeError(", ".join(batched), expected=expected, got=got) from None
 
 
 def positive_number(name: str, value: float, *, zero: bool = False) -> float:
     """Return a finite positive (with `zero`, nonnegative) real number, or raise."""
-    real = isinstance(value, numbers.Real) or (isinstance(value, Array) and value.ndim == 0)
-    number = float(value) if real else math.nan
+    number = _real(value)
     if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
         kind = "a finite number >= 0" if zero else "a finite number > 0"
         raise DomainError(name, expected=kind, got=repr(value))
     return number
+
+
+def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
+    """Return one or more finite positive numbers as a tensor like `model`, or raise."""
+    (values,) = tensors(**{name: cast(Array, value)})
+    if not bool((values > 0).all()):
+        smallest = float(values.detach().min())
+        raise DomainError(name, expected="numbers > 0", got=f"a smallest value of {smallest:.6g}")
+    return values.to(model)
 
 
 def positive_integer(name: str, value: int, *, zero: bool = False) -> int:
@@ -143,6 +163,24 @@ def positive_integer(name: str, value: int, *, zero: bool = False) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
         raise DomainError(name, expected=f"an integer >= {low}", got=repr(value))
     return int(value)
+
+
+def require_callable(name: str, value: Any, meaning: str) -> None:
+    """Require something that can be called."""
+    if not callable(value):
+        raise DtypeError(name, expected=f"a callable {meaning}", got=type(value).__name__)
+
+
+def _real(value: Any) -> float:
+    """The number that a scalar of any library holds; NaN for anything that is not one."""
+    if isinstance(value, Array) and value.ndim == 0:
+        value = value.item()  # of a NumPy or torch scalar array
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _shape(tensor: Tensor) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from posquad.errors import RankDeficientError
+from posquad.errors import DomainError, RankDeficientError
 
 
 class Frame(NamedTuple):
@@ -29,19 +29,40 @@ def frame(name: str, U: Tensor) -> Frame:
     """Split a full-rank factor; raise `RankDeficientError` on the boundary."""
     with torch.no_grad():
         W, s, Pt = torch.linalg.svd(U.detach(), full_matrices=False)
-        deficient = s[..., -1] <= max(U.shape[-2:]) * torch.finfo(U.dtype).eps * s[..., 0]
-        if bool(deficient.any()):
-            first = int(deficient.flatten().nonzero()[0])
-            values = s.reshape(-1, s.shape[-1])[first]
-            shown = ", ".join(f"{v:.3e}" for v in values.tolist())
-            where = "" if U.ndim == 2 else f" at batch element {first} of {deficient.numel()}"
-            raise RankDeficientError(
-                name,
-                expected=f"full column rank {U.shape[-1]}",
-                got=f"singular values [{shown}]{where}",
-                singular_values=values,
-            )
+        _require_rank(name, U, s)
+        _require_range(name, s)
     return Frame(W, s, Pt.mT)
+
+
+def require_full_rank(name: str, U: Tensor) -> None:
+    """Raise `RankDeficientError` for a factor on the boundary."""
+    _require_rank(name, U, torch.linalg.svdvals(U.detach()))
+
+
+def _require_rank(name: str, U: Tensor, s: Tensor) -> None:
+    deficient = s[..., -1] <= max(U.shape[-2:]) * torch.finfo(U.dtype).eps * s[..., 0]
+    if bool(deficient.any()):
+        first = int(deficient.flatten().nonzero()[0])
+        values = s.reshape(-1, s.shape[-1])[first]
+        shown = ", ".join(f"{v:.3e}" for v in values.tolist())
+        where = "" if U.ndim == 2 else f" at batch element {first} of {deficient.numel()}"
+        raise RankDeficientError(
+            name,
+            expected=f"full column rank {U.shape[-1]}",
+            got=f"singular values [{shown}]{where}",
+            singular_values=values,
+        )
+
+
+def _require_range(name: str, s: Tensor) -> None:
+    """Refuse scales at which squares of the singular values, or their squares, leave the dtype."""
+    limits = torch.finfo(s.dtype)
+    if bool(((s.square() < limits.tiny) | (s.square() > limits.max**0.5)).any()):
+        raise DomainError(
+            name,
+            expected=f"singular values from {limits.tiny**0.5:.0e} to {limits.max**0.25:.0e}",
+            got=f"{float(s.min()):.3e} to {float(s.max()):.3e}: rescale the factor",
+        )
 
 
 def solve_sylvester(S: Tensor, C: Tensor, basis: Frame) -> Tensor:
@@ -99,8 +120,10 @@ class _RightDivision(Function):
 class _Polar(Function):
     @staticmethod
     def forward(M: Tensor) -> Tensor:
-        W, _, Vt = torch.linalg.svd(M)
-        return W @ Vt
+        # LAPACK raises on NaN, which would end a whole batch for one diverged element.
+        finite = torch.isfinite(M).all(-1, keepdim=True).all(-2, keepdim=True)
+        W, _, Vt = torch.linalg.svd(torch.where(finite, M, 0.0))
+        return torch.where(finite, W @ Vt, torch.nan)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

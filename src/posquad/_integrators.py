@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posquad._kernel import Method, State, merge
+from posquad._kernel import Method, State, evaluate, merge
 from posquad.objectives import Objective
 
 
@@ -28,7 +28,7 @@ class Descent(Method):
         self._taken += 1
         move = state.step_size[..., None, None] * state.gradient
         U = state.U - move
-        loss, gradient = self.objective.value_and_gradient(U)
+        loss, gradient = evaluate(self.objective, U)
         return replace(
             state,
             U=U,
@@ -37,6 +37,7 @@ class Descent(Method):
             time=(state.steps + 1) * state.step_size,
             scale=_norm(state.U) + _norm(move),
             steps=state.steps + 1,
+            attempts=state.attempts + 1,
         )
 
     def record_due(self, state: State) -> bool:
@@ -65,7 +66,7 @@ class _RungeKutta(Method):
         target = self.times[self._next]
         left = (target - state.time).clamp_min(0)
         # A remainder that is only rounding is not worth a step of its own.
-        lands = state.step_size >= left * (1 - 1e-10)
+        lands = state.step_size >= left * (1 - torch.finfo(left.dtype).eps ** 0.5)
         h = torch.where(lands, left, state.step_size)
         return h, torch.where(lands, torch.maximum(target, state.time), state.time + h)
 
@@ -73,13 +74,13 @@ class _RungeKutta(Method):
         slopes = [state.gradient]
         for row in self.nodes:
             U = state.U - h[..., None, None] * _combine(row, slopes)
-            slopes.append(self.objective.value_and_gradient(U)[1])
+            slopes.append(evaluate(self.objective, U)[1])
         return slopes
 
     def _finish(
         self, state: State, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
     ) -> State:
-        loss, gradient = self.objective.value_and_gradient(U)
+        loss, gradient = evaluate(self.objective, U)
         speeds = [slope.square().sum((-2, -1)) for slope in slopes]
         return replace(
             state,
@@ -90,6 +91,7 @@ class _RungeKutta(Method):
             scale=_norm(U),
             dissipated=state.dissipated + h * _combine(self.weights, speeds),
             steps=state.steps + (h > 0),
+            attempts=state.attempts + (h > 0),
         )
 
 
@@ -145,14 +147,9 @@ class DormandPrince(_RungeKutta):
         return replace(
             merge(accepted, new, state),
             step_size=step_size,
+            attempts=new.attempts,
             error=torch.where(accepted & (h > 0), error, state.error),
         )
-
-
-def first_step(U0: Tensor, gradient: Tensor, t_final: float) -> Tensor:
-    """A cautious first step, one hundredth of the time in which U would move by its own size."""
-    h = 0.01 * _norm(U0) / _norm(gradient)
-    return torch.nan_to_num(h, nan=t_final, posinf=t_final).clamp_max(t_final)
 
 
 def _combine(weights: Sequence[float], terms: Sequence[Tensor]) -> Tensor:

@@ -31,6 +31,7 @@ class State:
     step_size: Tensor  # [...]  the next step to try
     error: Tensor  # [...]  last accepted local error ratio (adaptive methods)
     steps: Tensor  # [...]  accepted steps
+    attempts: Tensor  # [...]  steps tried
     outcome: Tensor  # [...]  Status codes
 
     @property
@@ -51,12 +52,23 @@ class Method(ABC):
 Rule = tuple[Status, Callable[[State], Tensor]]
 
 
-def start(objective: Objective, U0: Tensor, step_size: Tensor) -> State:
-    """The state at time zero."""
-    loss, gradient = objective.value_and_gradient(U0)
+def evaluate(objective: Objective, U: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and gradient in the dtype of U, whatever constants the objective holds."""
+    loss, gradient = objective.value_and_gradient(U)
+    return loss.to(U.dtype), gradient.to(U.dtype)
+
+
+def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> State:
+    """The state at time zero; without a step, a cautious one is chosen.
+
+    That is a hundredth of the time in which U would move by its own size.
+    """
+    loss, gradient = evaluate(objective, U0)
     batch = loss.shape
-    U0 = U0.expand(*batch, *U0.shape[-2:])
-    zero = torch.zeros_like(loss)
+    U0 = U0.expand(*batch, *U0.shape[-2:]).clone()  # the result must not share the caller's memory
+    zero, count = torch.zeros_like(loss), torch.zeros(batch, dtype=torch.int64, device=U0.device)
+    speed = torch.linalg.matrix_norm(gradient)
+    cautious = 0.01 * torch.linalg.matrix_norm(U0) / torch.where(speed > 0, speed, 1.0)
     return State(
         U=U0,
         loss=loss,
@@ -64,10 +76,11 @@ def start(objective: Objective, U0: Tensor, step_size: Tensor) -> State:
         time=zero,
         scale=torch.linalg.matrix_norm(U0),
         dissipated=zero,
-        step_size=step_size.expand(batch),
+        step_size=cautious if step_size is None else step_size.expand(batch),
         error=torch.ones_like(loss),
-        steps=torch.zeros(batch, dtype=torch.int64, device=U0.device),
-        outcome=torch.zeros(batch, dtype=torch.int64, device=U0.device),
+        steps=count,
+        attempts=count,
+        outcome=count,
     )
 
 
@@ -76,20 +89,14 @@ def iterate(
     state: State,
     rules: Sequence[Rule],
     *,
-    max_attempts: int,
     record: Callable[[State], None],
 ) -> State:
     """Advance until every trajectory has ended; record at the start, when due, and at the end."""
     state = _judge(state, rules)
     record(state)
     recorded = True
-    attempts = 0
     while bool(state.running.any()):
-        if attempts == max_attempts:
-            state = _end(state, state.running, Status.STEPS_EXHAUSTED)
-            break
-        attempts += 1
-        state = _judge(merge(state.running, method.advance(state), state), rules)
+        state = _judge(merge(state.running, method.advance(_calm(state)), state), rules)
         recorded = method.record_due(state)
         if recorded:
             record(state)
@@ -108,6 +115,20 @@ def merge(take: Tensor, new: State, old: State) -> State:
         mask = take.reshape(take.shape + (1,) * (after.ndim - take.ndim))
         chosen[field.name] = torch.where(mask, after, before)
     return State(**chosen)
+
+
+def _calm(state: State) -> State:
+    """Ended trajectories in a place where every objective is finite, so that they stay quiet."""
+    if bool(state.running.all()):
+        return state
+    mask = state.running[..., None, None]
+    eye = torch.eye(*state.U.shape[-2:], dtype=state.U.dtype, device=state.U.device)
+    still = torch.zeros_like(state.gradient)
+    return replace(
+        state,
+        U=torch.where(mask, state.U, eye),
+        gradient=torch.where(mask, state.gradient, still),
+    )
 
 
 def _judge(state: State, rules: Sequence[Rule]) -> State:
@@ -150,6 +171,11 @@ def rank_lost() -> Rule:
         return suspicious & finite & (values[..., -1] <= d * eps)
 
     return Status.RANK_LOST, met
+
+
+def steps_exhausted(max_steps: int) -> Rule:
+    """Every trajectory has its own budget; waiting for others does not count."""
+    return Status.STEPS_EXHAUSTED, lambda state: state.attempts >= max_steps
 
 
 def loss_reached(tolerance: float) -> Rule:

@@ -25,7 +25,7 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._eigen import extreme_eigenpairs
-from posquad._frames import Frame, frame
+from posquad._frames import Frame, frame, require_full_rank
 from posquad._population import population_solve
 from posquad.errors import DomainError, DtypeError
 from posquad.geometry import dimension, horizontal_basis, vertical_part
@@ -108,7 +108,8 @@ def effective_spectrum(
     """
     if not isinstance(objective, Objective):
         raise DtypeError("objective", expected="an Objective", got=type(objective).__name__)
-    u = objective.admit("U", U).detach()
+    (u,) = objective.admit(U=U)
+    u = u.detach()
     basis = frame("U", u)
     p = dimension(*u.shape[-2:])
     count = _request(k, which, p)
@@ -159,7 +160,7 @@ def population_spectrum(U: A) -> A:
     """
     (u,) = tensors(U=U)
     require_factor("U", u)
-    frame("U", u)
+    require_full_rank("U", u)
     d, r = u.shape[-2:]
     s = torch.linalg.svdvals(u)
     l = s.square()  # [..., r]

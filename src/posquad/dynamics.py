@@ -8,10 +8,8 @@ diverges or loses rank never raises, it says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,59 +19,20 @@ from posquad._arrays import (
     like,
     positive_integer,
     positive_number,
+    positive_numbers,
     require_batch,
+    require_callable,
     tensors,
 )
-from posquad._frames import frame
-from posquad._integrators import Descent, DormandPrince, RungeKutta4, first_step
+from posquad._frames import require_full_rank
+from posquad._integrators import Descent, DormandPrince, RungeKutta4
 from posquad._kernel import Method, Rule, State
-from posquad.errors import DomainError, DtypeError
+from posquad.errors import DomainError, DtypeError, ShapeError
 from posquad.objectives import Objective
-from posquad.status import Status, from_codes
+from posquad.status import Status
+from posquad.trajectory import Observable, Progress, Recorder, Trajectory
 
-__all__ = ["Progress", "Trajectory", "gradient_descent", "gradient_flow"]
-
-Observable = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a progress callback is told, at every record."""
-
-    time: float  # smallest time (flow) or step count (descent) over the running trajectories
-    end: float  # where it will stop at the latest
-    loss: float  # largest loss of the batch
-    running: int  # trajectories that have not ended
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """A recorded batch of trajectories. T is the number of records, `...` the batch shape.
-
-    A trajectory that ends early repeats its last state in the later records.
-    """
-
-    U: Any  # [..., d, r]  the last factor
-    status: Status | list  # one, or nested lists of them in the batch shape
-    times: Any  # [T, ...]  flow time; for descent step number times step
-    loss: Any  # [T, ...]
-    gradient_norm: Any  # [T, ...]  ||grad L||_F
-    steps: Any  # [...]  steps taken
-    factors: Any = None  # [T, ..., d, r] if save_factors
-    dissipated: Any = None  # [T, ...]  integral of ||grad L||^2 (flow only)
-    observables: Mapping[str, Any] = field(default_factory=dict)  # each [T, ...]
-
-    @property
-    def energy_defect(self) -> Any:
-        """`L(U_0) - L(U(t)) - integral ||grad L||^2`, zero along the exact flow.
-
-        The energy identity `eq:factor-flow-energy-identity`; `[T, ...]`.
-        """
-        if self.dissipated is None:
-            raise DomainError(
-                "energy_defect", expected="a gradient flow", got="gradient descent, a discrete path"
-            )
-        return self.loss[0] - self.loss - self.dissipated
+__all__ = ["gradient_descent", "gradient_flow"]
 
 
 def gradient_flow(
@@ -126,37 +85,27 @@ def gradient_flow(
     u = _initial_factor(objective, U0)
     t_final = positive_number("t_final", t_final)
     grid = _output_times(times, t_final, u)
-    positive_integer("max_steps", max_steps)
-    with torch.no_grad():
-        _, gradient = objective.value_and_gradient(u)
-        if method == "rk4":
-            if step is None:
-                raise DomainError("step", expected="a fixed step for method='rk4'", got="None")
-            first = torch.tensor(positive_number("step", step), dtype=u.dtype, device=u.device)
-            integrator: Method = RungeKutta4(objective, grid)
-        elif method == "adaptive":
-            if step is not None:
-                raise DomainError("step", expected="None with method='adaptive'", got=repr(step))
-            rtol, atol = positive_number("rtol", rtol), positive_number("atol", atol, zero=True)
-            first = first_step(u, gradient, t_final)
-            integrator = DormandPrince(objective, grid, rtol, atol)
-        else:
-            raise DomainError("method", expected="'adaptive' or 'rk4'", got=repr(method))
-        smallest = 4 * torch.finfo(u.dtype).eps * t_final
-        ends: list[Rule] = [
-            (Status.TIME_REACHED, lambda state: state.time >= t_final),
-            (Status.STEP_UNDERFLOW, lambda state: state.step_size < smallest),
-        ]
-        return _run(
-            objective,
-            U0,
-            _kernel.start(objective, u, first),
-            integrator,
-            [*_stopping_rules(U0, loss_tolerance, gradient_tolerance, stop), *ends],
-            max_steps=max_steps,
-            divergence=1e6,
-            recorder=_Recorder(U0, observables, save_factors, progress, t_final, flow=True),
-        )
+    if method == "rk4":
+        if step is None:
+            raise DomainError("step", expected="a fixed step for method='rk4'", got="None")
+        first = torch.tensor(positive_number("step", step), dtype=u.dtype, device=u.device)
+        integrator: Method = RungeKutta4(objective, grid)
+    elif method == "adaptive":
+        if step is not None:
+            raise DomainError("step", expected="None with method='adaptive'", got=repr(step))
+        rtol, atol = positive_number("rtol", rtol), positive_number("atol", atol, zero=True)
+        first, integrator = None, DormandPrince(objective, grid, rtol, atol)
+    else:
+        raise DomainError("method", expected="'adaptive' or 'rk4'", got=repr(method))
+    rounding = 4 * torch.finfo(u.dtype).eps
+    rules: list[Rule] = [
+        *_stopping_rules(U0, loss_tolerance, gradient_tolerance, stop),
+        (Status.TIME_REACHED, lambda state: state.time >= grid[-1]),
+        (Status.STEP_UNDERFLOW, lambda state: state.step_size <= rounding * state.time),
+        _kernel.steps_exhausted(positive_integer("max_steps", max_steps)),
+    ]
+    recorder = Recorder(U0, observables, save_factors, progress, t_final, flow=True)
+    return _run(objective, u, first, integrator, rules, recorder, divergence=1e6)
 
 
 def gradient_descent(
@@ -197,107 +146,36 @@ def gradient_descent(
     'LOSS_REACHED'
     """
     u = _initial_factor(objective, U0)
-    eta = torch.as_tensor(step, dtype=u.dtype, device=u.device)
-    if not bool((torch.isfinite(eta) & (eta > 0)).all()):
-        raise DomainError("step", expected="finite numbers > 0", got=f"{step}")
-    batch = require_batch(U0=(u, 2), step=(eta, 0))
-    u = u.expand(*batch, *u.shape[-2:])
-    positive_integer("max_steps", max_steps)
+    eta = positive_numbers("step", step, u).detach()
+    batch = require_batch(objective=objective.batch_shape, U0=u.shape[:-2], step=eta.shape)
     method = Descent(objective, positive_integer("record_every", record_every))
-    with torch.no_grad():
-        return _run(
-            objective,
-            U0,
-            _kernel.start(objective, u, eta),
-            method,
-            _stopping_rules(U0, loss_tolerance, gradient_tolerance, stop),
-            max_steps=max_steps,
-            divergence=positive_number("divergence", divergence),
-            recorder=_Recorder(U0, observables, save_factors, progress, max_steps, flow=False),
-        )
+    rules = [
+        *_stopping_rules(U0, loss_tolerance, gradient_tolerance, stop),
+        _kernel.steps_exhausted(positive_integer("max_steps", max_steps)),
+    ]
+    recorder = Recorder(U0, observables, save_factors, progress, max_steps, flow=False)
+    u = u.expand(*batch, *u.shape[-2:])
+    divergence = positive_number("divergence", divergence)
+    return _run(objective, u, eta, method, rules, recorder, divergence)
 
 
 def _run(
     objective: Objective,
-    U0: Array,
-    state: State,
+    u: Tensor,
+    step: Tensor | None,
     method: Method,
     rules: list[Rule],
-    *,
-    max_steps: int,
+    recorder: Recorder,
     divergence: float,
-    recorder: _Recorder,
 ) -> Trajectory:
-    at_zero = objective.value(torch.zeros_like(state.U))
-    reference = torch.maximum(state.loss.abs(), torch.nan_to_num(at_zero.abs(), 0.0, 0.0, 0.0))
-    guards = [_kernel.diverged(reference, divergence), _kernel.rank_lost()]
-    state = _kernel.iterate(
-        method, state, [*guards, *rules], max_attempts=max_steps, record=recorder
-    )
-    return recorder.trajectory(state)
-
-
-class _Recorder:
-    """Keeps what a trajectory records, in the user's kind of array."""
-
-    def __init__(
-        self,
-        U0: Array,
-        observables: Mapping[str, Observable] | None,
-        save_factors: bool,
-        progress: Callable[[Progress], None] | None,
-        end: float,
-        *,
-        flow: bool,
-    ) -> None:
-        self.U0, self.save_factors, self.progress = U0, save_factors, progress
-        self.observables = dict(observables or {})
-        self.end, self.flow = float(end), flow
-        self.rows: dict[str, list[Tensor]] = {}
-
-    def __call__(self, state: State) -> None:
-        row = {
-            "times": state.time,
-            "loss": state.loss,
-            "gradient_norm": torch.linalg.matrix_norm(state.gradient),
-        }
-        if self.flow:
-            row["dissipated"] = state.dissipated
-        if self.save_factors:
-            row["factors"] = state.U
-        for name, function in self.observables.items():
-            row[f"observable {name}"] = torch.as_tensor(function(like(self.U0, state.U)))
-        for name, value in row.items():
-            self.rows.setdefault(name, []).append(value)
-        if self.progress is not None:
-            clock = state.time if self.flow else state.steps
-            slowest = clock[state.running] if bool(state.running.any()) else clock
-            self.progress(
-                Progress(
-                    time=float(slowest.min()) if slowest.numel() else self.end,
-                    end=self.end,
-                    loss=float(state.loss.max()) if state.loss.numel() else 0.0,
-                    running=int(state.running.sum()),
-                )
-            )
-
-    def trajectory(self, state: State) -> Trajectory:
-        stacked = {name: like(self.U0, torch.stack(rows)) for name, rows in self.rows.items()}
-        prefix = "observable "
-        return Trajectory(
-            U=like(self.U0, state.U),
-            status=from_codes(state.outcome),
-            steps=like(self.U0, state.steps),
-            times=stacked["times"],
-            loss=stacked["loss"],
-            gradient_norm=stacked["gradient_norm"],
-            factors=stacked.get("factors"),
-            dissipated=stacked.get("dissipated"),
-            observables={
-                name.removeprefix(prefix): value
-                for name, value in stacked.items()
-                if name.startswith(prefix)
-            },
+    with torch.no_grad():
+        state = _kernel.start(objective, u, step)
+        guards = [
+            _kernel.diverged(objective.loss_scale(state.U).to(u.dtype), divergence),
+            _kernel.rank_lost(),
+        ]
+        return recorder.trajectory(
+            _kernel.iterate(method, state, [*guards, *rules], record=recorder)
         )
 
 
@@ -315,19 +193,29 @@ def _stopping_rules(
         tolerance = positive_number("gradient_tolerance", gradient_tolerance, zero=True)
         rules.append(_kernel.gradient_reached(tolerance))
     if stop is not None:
-        if not callable(stop):
-            raise DtypeError("stop", expected="a callable stop(U, t)", got=type(stop).__name__)
+        require_callable("stop", stop, "stop(U, t)")
 
         def met(state: State) -> Tensor:
-            answer = stop(like(U0, state.U), like(U0, state.time))
-            return (
-                torch.as_tensor(answer, device=state.U.device)
-                .to(torch.bool)
-                .expand(state.loss.shape)
-            )
+            return _decision(stop(like(U0, state.U), like(U0, state.time)), state)
 
         rules.append((Status.STOPPED, met))
     return rules
+
+
+def _decision(answer: Any, state: State) -> Tensor:
+    """What a stopping rule answered, one truth value a trajectory."""
+    try:
+        decision = torch.as_tensor(answer, device=state.U.device)
+    except (TypeError, ValueError, RuntimeError):
+        decision = None
+    if decision is None or decision.is_complex():
+        raise DtypeError("stop", expected="a rule that answers true or false", got=repr(answer))
+    try:
+        return decision.to(torch.bool).expand(state.loss.shape)
+    except RuntimeError:
+        expected = f"an answer of shape {tuple(state.loss.shape)} or a single one"
+        got = f"shape {tuple(decision.shape)}"
+        raise ShapeError("stop", expected=expected, got=got) from None
 
 
 def _initial_factor(objective: Objective, U0: Array) -> Tensor:
@@ -337,23 +225,25 @@ def _initial_factor(objective: Objective, U0: Array) -> Tensor:
             expected="an Objective such as LeastSquares(RankOne(X), y)",
             got=type(objective).__name__,
         )
-    u = objective.admit("U0", U0).detach()
-    frame("U0", u)
-    return u
+    (u,) = objective.admit(U0=U0)
+    require_full_rank("U0", u)
+    return u.detach()
 
 
 def _output_times(times: Array | None, t_final: float, u: Tensor) -> Tensor:
     """Times 0 = t_0 < ... < t_m = t_final on the device and in the dtype of u."""
     if times is None:
         return torch.linspace(0, t_final, 101, dtype=u.dtype, device=u.device)
-    (inner,) = tensors(times=times if isinstance(times, Array) else np.asarray(times, dtype=float))
-    inner = inner.to(u)
-    if inner.ndim != 1 or bool((inner < 0).any()) or bool((inner > t_final).any()):
+    (inner,) = tensors(times=times)
+    if inner.ndim != 1:
+        raise ShapeError("times", expected="shape (T,)", got=f"shape {tuple(inner.shape)}")
+    inner = inner.detach().to(u)
+    grid = torch.cat([inner.new_zeros(1), inner[(inner > 0)], inner.new_full((1,), t_final)])
+    grid = grid[:-1] if len(grid) > 2 and grid[-2] == grid[-1] else grid
+    if bool((inner < 0).any()) or bool((inner.diff() <= 0).any()) or bool((grid.diff() <= 0).any()):
         raise DomainError(
-            "times", expected=f"one-dimensional times in (0, t_final = {t_final}]", got=f"{times}"
+            "times",
+            expected=f"strictly increasing times in (0, t_final = {t_final}]",
+            got=f"{inner.tolist()}"[:200],
         )
-    if bool((inner.diff() <= 0).any()):
-        raise DomainError("times", expected="strictly increasing times", got=f"{times}")
-    inner = inner[(inner > 0) & (inner < t_final)]
-    ends = torch.tensor([0.0, t_final], dtype=u.dtype, device=u.device)
-    return torch.cat([ends[:1], inner, ends[1:]])
+    return grid

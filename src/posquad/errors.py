@@ -6,6 +6,8 @@ expect (`ValueError` or `TypeError`), so either can be caught.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -17,6 +19,10 @@ class PosquadError(Exception):
         self.argument = argument
         self.expected = expected
         self.got = got
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only constructors do not pickle; a process pool must be able to hand errors back.
+        return _restore, (type(self), self.args, vars(self))
 
 
 class ShapeError(PosquadError, ValueError):
@@ -63,3 +69,11 @@ class TangencyError(DomainError):
 
 class InfeasibleError(PosquadError, ValueError):
     """A system of constraints has no admissible solution."""
+
+
+def _restore(
+    kind: type[PosquadError], args: tuple[Any, ...], state: dict[str, Any]
+) -> PosquadError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error

@@ -12,18 +12,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posquad._alignment import aligned_distance, alignment
 from posquad._arrays import (
     A,
     Array,
     like,
     positive_integer,
+    positive_number,
     require_batch,
     require_factor,
     require_shape,
     require_symmetric,
     tensors,
 )
-from posquad._frames import Frame, divide_right, frame, polar_rotation, solve_sylvester
+from posquad._frames import Frame, divide_right, frame, require_full_rank, solve_sylvester
 from posquad.errors import DomainError, FiberError, TangencyError
 
 __all__ = [
@@ -84,12 +86,12 @@ def fiber_rotation(U: A, V: A, *, tolerance: float | None = None) -> A:
     """
     u, v, _, _ = _two_factors(U, V)
     tolerance = _tolerance(u, tolerance)
-    R = polar_rotation(u.mT @ v)
+    R = alignment(v, u)
     with torch.no_grad():
         distance = _norm(v - u @ R)
         different = distance > tolerance * _norm(v)
         if bool(different.any()):
-            worst = float(distance.max())
+            worst = float(distance[different].max())
             raise FiberError(
                 "V",
                 expected="a factor V = UR of the same predictor as U",
@@ -164,7 +166,8 @@ def horizontal_lift(U: A, xi: A, *, tolerance: float | None = None) -> A:
     array([[1.],
            [1.]])
     """
-    u, x = _factor_and_tangent(U, "xi", xi)
+    u, x = tensors(U=U, xi=xi)
+    _require_tangent_shapes(u, xi=x)
     return like(U, _lift(u, x, frame("U", u), "xi", _tolerance(u, tolerance)))
 
 
@@ -179,17 +182,18 @@ def quotient_metric(U: A, xi: A, zeta: A, *, tolerance: float | None = None) -> 
     >>> float(quotient_metric(U, xi, xi))
     2.0
     """
-    u, x = _factor_and_tangent(U, "xi", xi)
-    _, z = _factor_and_tangent(U, "zeta", zeta)
+    u, x, z = tensors(U=U, xi=xi, zeta=zeta)
+    _require_tangent_shapes(u, xi=x, zeta=z)
     basis, tolerance = frame("U", u), _tolerance(u, tolerance)
     lifts = _lift(u, x, basis, "xi", tolerance) * _lift(u, z, basis, "zeta", tolerance)
     return like(U, lifts.sum(dim=(-2, -1)))
 
 
 def norm_bounds(U: A) -> tuple[A, A]:
-    """`(2 lambda_r, 4 lambda_1)`, the ends of `||xi||_F^2 / g_Q(xi, xi)`.
+    """`(2 lambda_r, 4 lambda_1)`, bounds of `||xi||_F^2 / g_Q(xi, xi)` for tangent xi.
 
-    Bounds of `prop:quotient-predictor-norm-comparison` for tangent xi at `Q = UU'`, each `[...]`.
+    `prop:quotient-predictor-norm-comparison`; each `[...]`. The lower one is attained when r < d;
+    at r = d the smallest ratio is `4 lambda_r` or more.
 
     >>> low, high = norm_bounds(np.diag([2.0, 1.0]))
     >>> float(low), float(high)
@@ -197,7 +201,7 @@ def norm_bounds(U: A) -> tuple[A, A]:
     """
     (u,) = tensors(U=U)
     require_factor("U", u)
-    frame("U", u)
+    require_full_rank("U", u)
     values = torch.linalg.svdvals(u).square()
     return like(U, 2 * values[..., -1]), like(U, 4 * values[..., 0])
 
@@ -213,7 +217,7 @@ def procrustes_alignment(U: A, V: A) -> A:
     array([[-1.]])
     """
     u, v, _, _ = _two_factors(U, V)
-    return like(U, polar_rotation(v.mT @ u))
+    return like(U, alignment(u, v))
 
 
 def procrustes_distance(U: A, V: A) -> A:
@@ -227,9 +231,7 @@ def procrustes_distance(U: A, V: A) -> A:
     2.828427124746
     """
     u, v, _, _ = _two_factors(U, V)
-    # The minimum is stationary in R, so its derivative is that of the norm at fixed R.
-    R = polar_rotation(v.detach().mT @ u.detach())
-    return like(U, _norm(u - v @ R))
+    return like(U, aligned_distance(u, v))
 
 
 def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
@@ -247,19 +249,25 @@ def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
     u, delta = _factor_and_direction(U, "Delta", Delta)
     basis = frame("U", u)
     with torch.no_grad():
-        skew = u.mT @ delta
-        relative = _norm(skew - skew.mT) / (2 * basis.s[..., 0] * _norm(delta)).clamp_min(
-            torch.finfo(u.dtype).tiny
-        )
-        if bool((relative > _tolerance(u, tolerance)).any()):
-            worst = float(relative.max())
+        vertical, size = _norm(vertical_part(u, delta, basis)), _norm(delta)
+        # A vertical part below the rounding of U itself cannot be seen in U + Delta.
+        rounding = 10 * u.shape[-2] * torch.finfo(u.dtype).eps * basis.s[..., 0]
+        far = vertical > _tolerance(u, tolerance) * size + rounding
+        if bool(far.any()):
+            worst = float((vertical / size)[far].max())
             raise TangencyError(
                 "Delta",
                 expected="a horizontal direction (U'Delta symmetric)",
-                got=f"relative asymmetry {worst:.3e} of U'Delta; see horizontal_projection",
+                got=f"vertical part {worst:.3e} of its norm; see horizontal_projection",
                 distance=worst,
             )
-        _require_full_rank_segment(u, delta, basis)
+        loss = _rank_loss(u, delta, basis)
+        if bool((loss <= 1).any()):
+            raise DomainError(
+                "Delta",
+                expected="U + t Delta of full rank for all t in [0, 1]",
+                got=f"rank loss at t = {float(loss.min()):.6g}: the geodesic ends there",
+            )
     return like(U, u + delta)
 
 
@@ -285,7 +293,7 @@ def log(U: A, V: A) -> A:
                 expected="a unique alignment with U (V'U nonsingular)",
                 got=f"smallest principal cosine {smallest:.3e}: a cut point of U",
             )
-    return like(U, v @ polar_rotation(v.mT @ u) - u)
+    return like(U, v @ alignment(u, v) - u)
 
 
 def geodesic(U: A, V: A, t: float | A) -> A:
@@ -298,11 +306,21 @@ def geodesic(U: A, V: A, t: float | A) -> A:
     array([[1. ],
            [0.5]])
     """
-    u, v, _, _ = _two_factors(U, V)
-    (parameter,) = tensors(t=t if isinstance(t, Array) else torch.tensor(float(t)).to(u))
-    require_batch(U=(u, 2), V=(v, 2), t=(parameter, 0))
-    delta = parameter.to(u)[..., None, None] * log(u, v)
-    return like(U, exp(u.expand_as(delta), delta))
+    u, v, basis, _ = _two_factors(U, V)
+    (parameter,) = tensors(t=t)  # pyright: ignore[reportArgumentType]  a number is an array too
+    require_batch(U=u.shape[:-2], V=v.shape[:-2], t=parameter.shape)
+    parameter = parameter.to(u)
+    delta = parameter[..., None, None] * log(u, v)  # horizontal by construction
+    with torch.no_grad():
+        loss = _rank_loss(u, delta, basis)
+        if bool((loss <= 1).any()):
+            where = float((loss * parameter)[loss <= 1][0])
+            raise DomainError(
+                "t",
+                expected="parameters up to which the geodesic keeps full rank",
+                got=f"rank loss at t = {where:.6g}: the geodesic ends there",
+            )
+    return like(U, u + delta)
 
 
 # Helpers on checked tensors. `vertical_part` is shared with the curvature room.
@@ -328,39 +346,44 @@ def _lift(u: Tensor, xi: Tensor, basis: Frame, name: str, tolerance: float) -> T
                 got=f"relative distance {worst:.3e} from the tangent space",
                 distance=worst,
             )
-    # xi U = Delta S + U B with B = U'Delta symmetric, and U'xi U = B S + S B.
+    # xi U = Delta S + U B with B = U'Delta symmetric, and U'xi U = B S + S B. This form carries the
+    # derivative; its value loses cond(U)^3, so the value is taken in the frame, where
+    # W'Delta P has the entries s_j X_ij / (s_i^2 + s_j^2), X = W'xi W.
     S, xu = u.mT @ u, xi @ u
-    return divide_right(xu - u @ solve_sylvester(S, u.mT @ xu, basis), S, basis)
+    lift = divide_right(xu - u @ solve_sylvester(S, u.mT @ xu, basis), S, basis)
+    with torch.no_grad():
+        W, s, P = basis
+        xw = xi @ W
+        X = W.mT @ xw
+        inner = X * s[..., None, :] / (s.square()[..., :, None] + s.square()[..., None, :])
+        correction = (W @ inner + (xw - W @ X) / s[..., None, :]) @ P.mT - lift
+    return lift + correction
 
 
-def _require_full_rank_segment(u: Tensor, delta: Tensor, basis: Frame) -> None:
-    """Refuse when `U + t Delta` loses rank for some t in (0, 1].
+def _rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:
+    """First t in (0, 1] at which `U + t Delta` loses rank, infinite where it does not.
 
     A null vector v of `U + t Delta` satisfies `S v + t B v = 0` with `B = U'Delta` symmetric, so t
     is -1/mu for an eigenvalue mu <= -1 of `S^{-1/2} B S^{-1/2}`: at most r candidates to look at.
+    Candidates just beyond 1 are looked at in 1 itself.
     """
     W, s, P = basis
     B = (W.mT @ delta @ P) / s[..., None, :]  # = diag(s)^{-1} P'BP diag(s)^{-1}
     mu = torch.linalg.eigvalsh((B + B.mT) / 2)  # [..., r]
-    t = torch.where(mu <= -1 + 1e-9, -1 / mu, torch.zeros_like(mu))
+    near = mu <= -1 + torch.finfo(u.dtype).eps ** 0.5
+    t = torch.where(near, (-1 / mu).clamp_max(1), torch.zeros_like(mu))
     points = u[..., None, :, :] + t[..., None, None] * delta[..., None, :, :]
     smallest = torch.linalg.svdvals(points)[..., -1]  # [..., r]
-    scale = basis.s[..., :1] + _norm(delta)[..., None]
-    lost = (smallest <= 10 * max(u.shape[-2:]) * torch.finfo(u.dtype).eps * scale) & (t > 0)
-    if bool(lost.any()):
-        where = float(t[lost].min())
-        raise DomainError(
-            "Delta",
-            expected="U + t Delta of full rank for all t in [0, 1]",
-            got=f"rank loss at t = {where:.6g}: the geodesic leaves the manifold there",
-        )
+    scale = s[..., :1] + _norm(delta)[..., None]
+    lost = near & (smallest <= 10 * u.shape[-2] * torch.finfo(u.dtype).eps * scale)
+    return torch.where(lost, t, torch.inf).amin(-1)
 
 
 def _two_factors(U: Array, V: Array) -> tuple[Tensor, Tensor, Frame, Frame]:
     u, v = tensors(U=U, V=V)
     require_factor("U", u)
     require_shape("V", v, u.shape[-2:], "(..., d, r) as for U")
-    require_batch(U=(u, 2), V=(v, 2))
+    require_batch(U=u.shape[:-2], V=v.shape[:-2])
     return u, v, frame("U", u), frame("V", v)
 
 
@@ -368,22 +391,23 @@ def _factor_and_direction(U: Array, name: str, Z: Array) -> tuple[Tensor, Tensor
     u, z = tensors(**{"U": U, name: Z})
     require_factor("U", u)
     require_shape(name, z, u.shape[-2:], "(..., d, r) as for U")
-    require_batch(**{"U": (u, 2), name: (z, 2)})
+    require_batch(**{"U": u.shape[:-2], name: z.shape[:-2]})
     return u, z
 
 
-def _factor_and_tangent(U: Array, name: str, xi: Array) -> tuple[Tensor, Tensor]:
-    u, x = tensors(**{"U": U, name: xi})
+def _require_tangent_shapes(u: Tensor, **matrices: Tensor) -> None:
     require_factor("U", u)
     d = u.shape[-2]
-    require_shape(name, x, (d, d), "(..., d, d)")
-    require_symmetric(name, x)
-    require_batch(**{"U": (u, 2), name: (x, 2)})
-    return u, x
+    for name, matrix in matrices.items():
+        require_shape(name, matrix, (d, d), "(..., d, d)")
+        require_symmetric(name, matrix)
+    require_batch(U=u.shape[:-2], **{name: m.shape[:-2] for name, m in matrices.items()})
 
 
 def _tolerance(u: Tensor, tolerance: float | None) -> float:
-    return torch.finfo(u.dtype).eps ** 0.5 if tolerance is None else tolerance
+    if tolerance is None:
+        return torch.finfo(u.dtype).eps ** 0.5
+    return positive_number("tolerance", tolerance, zero=True)
 
 
 def _norm(M: Tensor) -> Tensor:

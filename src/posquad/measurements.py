@@ -21,6 +21,7 @@ from torch import Tensor
 from posquad._arrays import (
     A,
     Array,
+    dtype_of,
     like,
     positive_integer,
     require_batch,
@@ -50,46 +51,46 @@ class Measurements(ABC):
 
     def apply(self, Q: A) -> A:
         """`A(Q)_i = <A_i, Q>` for symmetric `Q[..., d, d]`; returns `[..., n]`."""
-        q = self._symmetric("Q", Q)
-        return like(Q, self._apply(q))
+        return like(Q, self._apply(self._symmetric("Q", Q)))
 
     def apply_factor(self, U: A) -> A:
         """`A(UU')` from the factor `U[..., d, r]`; returns `[..., n]`."""
-        u = self.admit("U", U)
-        self._require_columns("U", u)
+        (u,) = self.admit(U=U)
+        self._require_columns(u)
+        self._require_batch(U=u.shape[:-2])
         return like(U, self._apply_factor(u))
 
     def adjoint(self, z: A) -> A:
         """`A*(z) = sum_i z_i A_i` (`eq:measurement-adjoint`): `z[..., n]` to `[..., d, d]`."""
-        w = self._weights(z)
+        (w,) = self.admit(z=z)
+        require_shape("z", w, (self.n,), "(..., n)")
+        self._require_batch(z=w.shape[:-1])
         return like(z, self._adjoint(w))
 
     def adjoint_factor(self, z: A, U: A) -> A:
         """`A*(z) U` without forming `A*(z)`: `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
-        w, u = self._weights(z), self.admit("U", U)
-        self._require_columns("U", u)
-        require_batch(z=(w, 1), U=(u, 2))
+        w, u = self.admit(z=z, U=U)
+        require_shape("z", w, (self.n,), "(..., n)")
+        self._require_columns(u)
+        self._require_batch(z=w.shape[:-1], U=u.shape[:-2])
         return like(z, self._adjoint_factor(w, u))
 
     def normal(self, H: A) -> A:
         """Normal operator `T(H) = A*(A(H)) / n` (`eq:empirical-normal-operator`)."""
-        h = self._symmetric("H", H)
-        return like(H, self._normal(h))
+        return like(H, self._normal(self._symmetric("H", H)))
 
-    def admit(self, name: str, value: Array) -> Tensor:
-        """Convert an argument to the operator's dtype and device, or say why it cannot be."""
-        (tensor,) = tensors(**{name: value})
-        if self.device is not None and tensor.device != self.device:
-            raise DtypeError(
-                name, expected=f"the operator's device, {self.device}", got=f"{tensor.device}"
-            )
-        if self.dtype is None or tensor.dtype == self.dtype:
-            return tensor
-        if self.dtype == torch.float32:  # widening is exact, narrowing is not ours to do
-            raise DtypeError(
-                name, expected="float32, as the operator's data", got=f"{tensor.dtype}"
-            )
-        return tensor.to(self.dtype)
+    def admit(self, **named: Array) -> tuple[Tensor, ...]:
+        """Convert arguments to one dtype and device that fit the operator, or say why not."""
+        for name, value in named.items():
+            (tensor,) = tensors(**{name: value})
+            if self.device is not None and tensor.device != self.device:
+                expected = f"the operator's device, {self.device}"
+                raise DtypeError(name, expected=expected, got=f"{tensor.device}")
+            # Widening is exact, narrowing is not ours to do.
+            if self.dtype == torch.float32 and tensor.dtype == torch.float64:
+                expected = "float32, as the operator's data"
+                raise DtypeError(name, expected=expected, got=dtype_of(value))
+        return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in tensors(**named))
 
     # Kernels on checked tensors. The first two are required.
 
@@ -129,29 +130,19 @@ class Measurements(ABC):
         return product
 
     def _symmetric(self, name: str, Q: Array) -> Tensor:
-        q = self.admit(name, Q)
+        (q,) = self.admit(**{name: Q})
         require_shape(name, q, (self.d, self.d), "(..., d, d)")
         require_symmetric(name, q)
-        self._require_batch(name, q, 2)
+        self._require_batch(**{name: q.shape[:-2]})
         return q
 
-    def _weights(self, z: Array) -> Tensor:
-        w = self.admit("z", z)
-        require_shape("z", w, (self.n,), "(..., n)")
-        self._require_batch("z", w, 1)
-        return w
-
-    def _require_columns(self, name: str, u: Tensor) -> None:
+    def _require_columns(self, u: Tensor) -> None:
         if u.ndim < 2 or u.shape[-2] != self.d or u.shape[-1] < 1:
-            raise ShapeError(
-                name,
-                expected=f"shape (..., {self.d}, r), that is (..., d, r), r >= 1",
-                got=f"shape {tuple(u.shape)}",
-            )
-        self._require_batch(name, u, 2)
+            expected = f"shape (..., {self.d}, r), that is (..., d, r), r >= 1"
+            raise ShapeError("U", expected=expected, got=f"shape {tuple(u.shape)}")
 
-    def _require_batch(self, name: str, tensor: Tensor, trailing: int) -> None:
-        require_batch(**{"operator": (torch.empty(self.batch_shape), 0), name: (tensor, trailing)})
+    def _require_batch(self, **shapes: torch.Size) -> None:
+        require_batch(operator=self.batch_shape, **shapes)
 
 
 class RankOne(Measurements):

@@ -21,6 +21,7 @@ from posquad._arrays import (
     like,
     positive_integer,
     require_batch,
+    require_callable,
     require_factor,
     require_shape,
     require_symmetric,
@@ -38,40 +39,47 @@ class Objective(ABC):
     """A smooth function of the predictor, seen through its factor (`eq:factorized-objective`)."""
 
     d: int
+    batch_shape: torch.Size = torch.Size()
 
     def loss(self, U: A) -> A:
         """`L(U)` for `U[..., d, r]`; returns `[...]`."""
-        return like(U, self.value(self.admit("U", U)))
+        (u,) = self.admit(U=U)
+        return like(U, self.value(u))
 
     def gradient(self, U: A) -> A:
         """Factor gradient `2 G(UU') U` (`lem:factor-gradient`), shape `[..., d, r]`."""
-        return like(U, self.value_and_gradient(self.admit("U", U))[1])
+        return self.loss_and_gradient(U)[1]
 
     def loss_and_gradient(self, U: A) -> tuple[A, A]:
         """Both at the price of one: `([...], [..., d, r])`."""
-        value, gradient = self.value_and_gradient(self.admit("U", U))
+        (u,) = self.admit(U=U)
+        value, gradient = self.value_and_gradient(u)
         return like(U, value), like(U, gradient)
 
     def predictor_gradient(self, Q: A) -> A:
         """`G(Q)`, the gradient of ell on symmetric matrices, shape `[..., d, d]`."""
-        q = self._admit_dtype("Q", Q)
+        (q,) = self._convert(Q=Q)
         require_shape("Q", q, (self.d, self.d), "(..., d, d)")
         require_symmetric("Q", q)
+        require_batch(objective=self.batch_shape, Q=q.shape[:-2])
         return like(Q, self._predictor_gradient(q))
 
     def hessian_product(self, U: A, Delta: A) -> A:
         """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`."""
-        u, delta = self.admit("U", U), self.admit("Delta", Delta)
+        u, delta = self.admit(U=U, Delta=Delta)
         require_shape("Delta", delta, u.shape[-2:], "(..., d, r) as for U")
-        require_batch(U=(u, 2), Delta=(delta, 2))
         return like(U, self.linearize(u)(delta))
 
-    def admit(self, name: str, U: Array) -> Tensor:
-        """Convert and check a factor for this objective."""
-        u = self._admit_dtype(name, U)
-        require_factor(name, u)
-        require_shape(name, u, (self.d, u.shape[-1]), f"(..., d, r) with d = {self.d}")
-        return u
+    def admit(self, **factors: Array) -> tuple[Tensor, ...]:
+        """Convert and check factors, or directions of their shape, for this objective."""
+        converted = self._convert(**factors)
+        shapes = {}
+        for name, u in zip(factors, converted, strict=True):
+            require_factor(name, u)
+            require_shape(name, u, (self.d, u.shape[-1]), f"(..., d, r) with d = {self.d}")
+            shapes[name] = u.shape[:-2]
+        require_batch(objective=self.batch_shape, **shapes)
+        return converted
 
     @abstractmethod
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,13 +91,18 @@ class Objective(ABC):
 
     @abstractmethod
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        """The Hessian of L at U, as a function of Delta."""
+        """The Hessian of L at U, as a function of Delta; leading dimensions broadcast."""
+
+    def loss_scale(self, U: Tensor) -> Tensor:
+        """Size of the losses near U, against which divergence is judged; `|L(U)|` by default."""
+        return self.value(U).abs()
 
     @abstractmethod
     def _predictor_gradient(self, Q: Tensor) -> Tensor: ...
 
-    @abstractmethod
-    def _admit_dtype(self, name: str, value: Array) -> Tensor: ...
+    def _convert(self, **named: Array) -> tuple[Tensor, ...]:
+        """Tensors that can be computed with beside the objective's own data."""
+        return tensors(**named)
 
 
 class LeastSquares(Objective):
@@ -113,13 +126,14 @@ class LeastSquares(Objective):
                 got=type(measurements).__name__,
             )
         self.measurements = measurements
-        self.y = measurements.admit("y", y)
+        (self.y,) = measurements.admit(y=y)
         self.d = measurements.d
         require_shape("y", self.y, (measurements.n,), "(..., n), one response a measurement")
+        self.batch_shape = require_batch(measurements=measurements.batch_shape, y=self.y.shape[:-1])
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
         n = self.measurements.n
-        e, product = self.measurements._gradient_sweep(U, self.y)
+        e, product = self.measurements._gradient_sweep(U, self.y.to(U.dtype))
         return e.square().sum(-1) / (2 * n), product * (2 / n)
 
     def value(self, U: Tensor) -> Tensor:
@@ -127,25 +141,32 @@ class LeastSquares(Objective):
         return e.square().sum(-1) / (2 * self.measurements.n)
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        product = self.measurements._linearize(U, self.y)
+        product = self.measurements._linearize(U, self.y.to(U.dtype))
         scale = 2 / self.measurements.n
         return lambda Delta: product(Delta) * scale
+
+    def loss_scale(self, U: Tensor) -> Tensor:
+        """The larger of `L(U)` and `L(0) = ||y||^2 / (2n)`."""
+        return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
 
     def _predictor_gradient(self, Q: Tensor) -> Tensor:
         e = self.measurements._apply(Q) - self.y
         return self.measurements._adjoint(e) / self.measurements.n
 
-    def _admit_dtype(self, name: str, value: Array) -> Tensor:
-        return self.measurements.admit(name, value)
+    def _convert(self, **named: Array) -> tuple[Tensor, ...]:
+        *converted, _ = tensors(
+            **dict(zip(named, self.measurements.admit(**named), strict=True)), y=self.y
+        )
+        return tuple(converted)
 
 
 class PopulationRisk(Objective):
     """The exact Gaussian population objective `||E||_F^2 + tr(E)^2/2`, `E = UU' - Q*`.
 
     That is `<E, T(E)>/2` with T of `lem:gaussian-population-operator` and `Q* = U* U*'`,
-    `U_star[..., d, r*]`. Nothing d x d is formed. With the aligned difference `D = U - U*R` and `W
-    = U + U*R`, `E = (DW' + WD')/2`, so that value and gradient keep full relative accuracy down to
-    the solution.
+    `U_star[..., d, r*]`. Nothing d x d is formed. With the aligned difference `D = U - U*R` and
+    `W = U + U*R`, `E = (DW' + WD')/2`: the relative error is that of D, about `eps ||U|| / ||D||`,
+    where the expansion in squared norms would have its square root.
 
     >>> from posquad import PopulationRisk
     >>> float(PopulationRisk(np.array([[1.0], [0.0]])).loss(np.array([[2.0], [0.0]])))
@@ -156,6 +177,7 @@ class PopulationRisk(Objective):
         (self.U_star,) = tensors(U_star=U_star)
         require_factor("U_star", self.U_star)
         self.d = self.U_star.shape[-2]
+        self.batch_shape = self.U_star.shape[:-2]
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
         D, W = self._difference(U)
@@ -174,11 +196,16 @@ class PopulationRisk(Objective):
 
         return hessian
 
+    def loss_scale(self, U: Tensor) -> Tensor:
+        """The larger of `L(U)` and `L(0)`."""
+        return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
+
     def _difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """Aligned D and W; the factor with fewer columns is filled up with zero columns."""
         columns = max(U.shape[-1], self.U_star.shape[-1])
-        u, target = _widen(U, columns), _widen(self.U_star, columns)
-        aligned = target @ polar_rotation(target.mT @ u)
+        u, target = _widen(U, columns), _widen(self.U_star.to(U.dtype), columns)
+        # E = (DW' + WD')/2 whatever orthogonal R is, so R needs no derivative.
+        aligned = target @ polar_rotation((target.mT @ u).detach())
         return u - aligned, u + aligned
 
     @staticmethod
@@ -192,8 +219,9 @@ class PopulationRisk(Objective):
         trace = E.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         return 2 * E + trace * torch.eye(self.d, dtype=E.dtype, device=E.device)
 
-    def _admit_dtype(self, name: str, value: Array) -> Tensor:
-        return tensors(**{name: value, "U_star": self.U_star})[0]
+    def _convert(self, **named: Array) -> tuple[Tensor, ...]:
+        *converted, _ = tensors(**named, U_star=self.U_star)
+        return tuple(converted)
 
 
 class SmoothObjective(Objective):
@@ -211,44 +239,48 @@ class SmoothObjective(Objective):
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], d: int) -> None:
-        if not callable(function):
-            raise DtypeError("function", expected="a callable ell(Q)", got=type(function).__name__)
+        require_callable("function", function, "ell(Q)")
         self.function = function
         self.d = positive_integer("d", d)
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        value, G = self._differentiate(U @ U.mT, create_graph=U.requires_grad)
+        value, G = self._differentiate(U @ U.mT, _records_gradient(U))
         return value, 2 * G @ U
 
     def value(self, U: Tensor) -> Tensor:
         return self._evaluate(U @ U.mT)
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        Q = (U @ U.mT).detach().requires_grad_(True)
-        with torch.enable_grad():
-            _, G = self._differentiate(Q, create_graph=True)
+        tracked = _records_gradient(U)
+        with torch.inference_mode(False), torch.enable_grad():
+            Q = U @ U.mT if tracked else (U @ U.mT).detach().clone().requires_grad_(True)
+            g = self._first(Q, self._evaluate(Q), create_graph=True)
 
         def hessian(Delta: Tensor) -> Tensor:
+            batch = torch.broadcast_shapes(U.shape[:-2], Delta.shape[:-2])
+            if batch[len(batch) - (U.ndim - 2) :] != U.shape[:-2]:  # Delta stretches U's own batch
+                return self.linearize(U.expand(*batch, *U.shape[-2:]))(Delta)
             half = Delta @ U.mT
             xi = half + half.mT
-            if xi.shape[xi.ndim - Q.ndim :] != Q.shape:  # batches of U that Delta stretches
-                return self.linearize(U.expand(Delta.shape))(Delta)
-            # Extra leading dimensions of Delta are directions at the same point.
-            flat = xi.reshape(-1, *Q.shape)
-            curved = torch.stack([self._second(G, Q, direction) for direction in flat])
-            return 2 * curved.reshape(xi.shape) @ U + 2 * G.detach() @ Delta
+            create = tracked or _records_gradient(Delta)
+            # The other leading dimensions of Delta are directions at the same points.
+            flat = xi.reshape(xi.shape[: xi.ndim - Q.ndim].numel(), *Q.shape)
+            images = [self._second(g, Q, direction, create) for direction in flat]
+            curved = torch.stack(images).reshape(xi.shape) if images else torch.zeros_like(xi)
+            G = _symmetric_part(g if create else g.detach())
+            return 2 * (_symmetric_part(curved) @ U + G @ Delta)
 
         return hessian
 
     def _predictor_gradient(self, Q: Tensor) -> Tensor:
-        return self._differentiate(Q, create_graph=Q.requires_grad)[1]
+        return self._differentiate(Q, _records_gradient(Q))[1]
 
-    def _differentiate(self, Q: Tensor, *, create_graph: bool) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            q = Q if Q.requires_grad else Q.detach().requires_grad_(True)
+    def _differentiate(self, Q: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(False), torch.enable_grad():
+            q = Q if create_graph else Q.detach().clone().requires_grad_(True)
             value = self._evaluate(q)
-            (g,) = torch.autograd.grad(value.sum(), q, create_graph=create_graph)
-        return (value if create_graph else value.detach()), (g + g.mT) / 2
+            g = self._first(q, value, create_graph)
+        return (value if create_graph else value.detach()), _symmetric_part(g)
 
     def _evaluate(self, Q: Tensor) -> Tensor:
         value = self.function(Q)
@@ -262,14 +294,38 @@ class SmoothObjective(Objective):
         return value
 
     @staticmethod
-    def _second(G: Tensor, Q: Tensor, xi: Tensor) -> Tensor:
-        if not G.requires_grad:  # ell is affine: its gradient does not depend on Q
-            return torch.zeros_like(xi)
-        (h,) = torch.autograd.grad((G * xi).sum(), Q, retain_graph=True)
-        return (h + h.mT) / 2
+    def _first(Q: Tensor, value: Tensor, create_graph: bool) -> Tensor:
+        if not value.requires_grad or not value.is_floating_point():
+            raise DtypeError(
+                "function",
+                expected="a real loss computed from Q by differentiable torch operations",
+                got=f"a {value.dtype} result that torch cannot differentiate by Q",
+            )
+        return torch.autograd.grad(
+            value.sum(), Q, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )[0]
 
-    def _admit_dtype(self, name: str, value: Array) -> Tensor:
-        return tensors(**{name: value})[0]
+    @staticmethod
+    def _second(g: Tensor, Q: Tensor, xi: Tensor, create_graph: bool) -> Tensor:
+        if not g.requires_grad:  # ell is affine: its gradient does not depend on Q
+            return torch.zeros_like(xi)
+        with torch.inference_mode(False), torch.enable_grad():
+            return torch.autograd.grad(
+                (g * xi).sum(),
+                Q,
+                retain_graph=True,
+                create_graph=create_graph,
+                allow_unused=True,
+                materialize_grads=True,
+            )[0]
+
+
+def _records_gradient(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+def _symmetric_part(M: Tensor) -> Tensor:
+    return (M + M.mT) / 2
 
 
 def _widen(U: Tensor, columns: int) -> Tensor:

@@ -13,14 +13,14 @@ from posquad._arrays import (
     A,
     Array,
     like,
+    positive_numbers,
     require_batch,
     require_factor,
     require_shape,
     require_symmetric,
     tensors,
 )
-from posquad._frames import frame
-from posquad.errors import DomainError
+from posquad._frames import require_full_rank
 
 __all__ = [
     "correction_bound",
@@ -43,7 +43,7 @@ def predictor_step(Q: A, G: A, step: float | Array) -> A:
     """
     q, g, eta = _checked(Q, G, step)
     MQ = q - 2 * eta * (g @ q)
-    return like(Q, MQ - 2 * eta * (MQ @ g))
+    return like(Q, _symmetric_part(MQ - 2 * eta * (MQ @ g)))
 
 
 def riemannian_gradient(Q: A, G: A) -> A:
@@ -52,7 +52,7 @@ def riemannian_gradient(Q: A, G: A) -> A:
     >>> riemannian_gradient(np.eye(1), np.array([[0.25]]))
     array([[1.]])
     """
-    q, g, _ = _checked(Q, G, 1.0)
+    q, g = _pair(Q, G)
     return like(Q, _quotient_gradient(q, g))
 
 
@@ -62,20 +62,21 @@ def flow_field(Q: A, G: A) -> A:
     >>> flow_field(np.eye(1), np.array([[0.25]]))
     array([[-1.]])
     """
-    q, g, _ = _checked(Q, G, 1.0)
+    q, g = _pair(Q, G)
     return like(Q, -_quotient_gradient(q, g))
 
 
 def discretization_correction(Q: A, G: A, step: float | Array) -> A:
     """`4 eta G Q G`, by which `(Q_{k+1} - Q_k)/eta` differs from the flow field.
 
-    `eq:discrete-gradient-plus-correction`; exact, `[..., d, d]`.
+    `eq:discrete-gradient-plus-correction`; exact, `[..., d, d]`. It is why descent of the factor is
+    not a Riemannian descent step (`rem:continuous-discrete-quotient`).
 
     >>> discretization_correction(np.eye(1), np.array([[0.25]]), 1.0)
     array([[0.25]])
     """
     q, g, eta = _checked(Q, G, step)
-    return like(Q, 4 * eta * (g @ q @ g))
+    return like(Q, 4 * eta * _symmetric_part(g @ q @ g))
 
 
 def correction_bound(Q: A, G: A, step: float | Array) -> A:
@@ -99,7 +100,9 @@ def sufficient_rank_margin(G: A, step: float | Array) -> A:
     >>> float(sufficient_rank_margin(np.array([[0.25]]), 1.0))
     0.5
     """
-    _, g, eta = _checked(G, G, step)
+    (g,) = tensors(G=G)
+    require_symmetric("G", g)
+    eta = _step(step, G=g)
     return like(G, 1 - 2 * eta[..., 0, 0] * torch.linalg.eigvalsh(g).abs().amax(-1))
 
 
@@ -114,10 +117,11 @@ def exact_rank_margin(U: A, G: A, step: float | Array) -> A:
     """
     u, g = tensors(U=U, G=G)
     require_factor("U", u)
-    _, g, eta = _checked(g, g, step)
+    require_symmetric("G", g)
     require_shape("G", g, (u.shape[-2], u.shape[-2]), "(..., d, d)")
-    require_batch(U=(u, 2), G=(g, 2))
-    W = frame("U", u).W
+    eta = _step(step, U=u, G=g)
+    require_full_rank("U", u)
+    W = torch.linalg.qr(u).Q  # unlike the frame, differentiable
     return like(U, torch.linalg.svdvals(W - 2 * eta * (g @ W))[..., -1])
 
 
@@ -126,13 +130,27 @@ def _quotient_gradient(q: Tensor, g: Tensor) -> Tensor:
     return 2 * (product + product.mT)
 
 
+def _symmetric_part(M: Tensor) -> Tensor:
+    """A congruence is symmetric; this makes its rounding so, and the result valid input."""
+    return (M + M.mT) / 2
+
+
 def _checked(Q: Array, G: Array, step: float | Array) -> tuple[Tensor, Tensor, Tensor]:
+    q, g = _pair(Q, G)
+    return q, g, _step(step, Q=q, G=g)
+
+
+def _pair(Q: Array, G: Array) -> tuple[Tensor, Tensor]:
     q, g = tensors(Q=Q, G=G)
     require_symmetric("G", g)
     require_symmetric("Q", q)
     require_shape("G", g, q.shape[-2:], "(..., d, d) as for Q")
-    eta = torch.as_tensor(step, dtype=q.dtype, device=q.device)
-    if not bool((torch.isfinite(eta) & (eta > 0)).all()):
-        raise DomainError("step", expected="finite numbers > 0", got=f"{step}")
-    require_batch(Q=(q, 2), G=(g, 2), step=(eta, 0))
-    return q, g, eta[..., None, None]
+    require_batch(Q=q.shape[:-2], G=g.shape[:-2])
+    return q, g
+
+
+def _step(step: float | Array, **matrices: Tensor) -> Tensor:
+    """The step as `[..., 1, 1]`, positive, in the dtype and with a batch that fits the matrices."""
+    eta = positive_numbers("step", step, next(iter(matrices.values())))
+    require_batch(**{name: M.shape[:-2] for name, M in matrices.items()}, step=eta.shape)
+    return eta[..., None, None]

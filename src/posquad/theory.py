@@ -10,16 +10,17 @@ numbers out, and arrays of distances or times are welcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
 
 from posquad._arrays import Array, positive_integer, positive_number, require_factor, tensors
 from posquad._frames import frame
-from posquad.errors import DomainError, ShapeError
+from posquad.errors import DomainError, DtypeError, ShapeError
 
 __all__ = [
     "C_star",
@@ -64,16 +65,25 @@ class Signal:
     d: int
     eigenvalues: tuple[float, ...]  # nonzero ones, descending
 
+    def __post_init__(self) -> None:
+        d = positive_integer("d", self.d)
+        count = len(self.eigenvalues)
+        if not 1 <= count <= d:
+            raise ShapeError("eigenvalues", expected=f"1 to d = {d} values", got=f"{count}")
+        for value in self.eigenvalues:
+            positive_number("eigenvalues", value)
+        if list(self.eigenvalues) != sorted(self.eigenvalues, reverse=True):
+            got = f"{self.eigenvalues}; Signal.from_eigenvalues sorts"
+            raise DomainError("eigenvalues", expected="values in descending order", got=got)
+
     @classmethod
-    def from_eigenvalues(cls, d: int, eigenvalues: Sequence[float]) -> Signal:
+    def from_eigenvalues(cls, d: int, eigenvalues: Sequence[float] | Array) -> Signal:
         """From the nonzero eigenvalues of Q*, in any order."""
-        d = positive_integer("d", d)
-        values = tuple(
-            sorted((positive_number("eigenvalues", v) for v in eigenvalues), reverse=True)
-        )
-        if not 1 <= len(values) <= d:
-            raise ShapeError("eigenvalues", expected=f"1 to d = {d} values", got=f"{len(values)}")
-        return cls(d, values)
+        (values,) = tensors(eigenvalues=cast(Array, eigenvalues))
+        if values.ndim != 1:
+            got = f"shape {tuple(values.shape)}"
+            raise ShapeError("eigenvalues", expected="shape (r,)", got=got)
+        return cls(d, tuple(values.sort(descending=True).values.tolist()))
 
     @classmethod
     def from_factor(cls, U_star: Array) -> Signal:
@@ -102,6 +112,28 @@ class Signal:
         return math.hypot(*self.eigenvalues)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _of_signal(
+    function: Callable[Concatenate[Signal, P], R],
+) -> Callable[Concatenate[Signal, P], R]:
+    """Say it clearly when a factor or its eigenvalues come in place of their Signal."""
+
+    @wraps(function)
+    def checked(signal: Signal, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not isinstance(signal, Signal):
+            raise DtypeError(
+                "signal",
+                expected="a Signal: Signal.from_factor(U) or Signal.from_eigenvalues(d, values)",
+                got=type(signal).__name__,
+            )
+        return function(signal, *args, **kwargs)
+
+    return checked
+
+
 # Operators: population and samples.
 
 
@@ -124,8 +156,7 @@ def deviation_probability(n: int, d: int, epsilon: float) -> float:
     >>> deviation_probability(1050, 1, 1.0)
     0.1
     """
-    epsilon = positive_number("epsilon", epsilon)
-    return kappa_d(d) / (positive_integer("n", n) * epsilon**2)
+    return _over_square(kappa_d(d) / positive_integer("n", n), positive_number("epsilon", epsilon))
 
 
 def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
@@ -136,7 +167,7 @@ def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
     >>> round(deviation_sample_size(1, 1.0, 0.1))
     1050
     """
-    return kappa_d(d) / (_probability(delta) * positive_number("epsilon", epsilon) ** 2)
+    return _over_square(kappa_d(d) / _probability(delta), positive_number("epsilon", epsilon))
 
 
 def population_coercivity(d: int) -> tuple[float, float]:
@@ -161,6 +192,7 @@ def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
     return low - epsilon, high + epsilon
 
 
+@_of_signal
 def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[float, float]:
     """`(2 (2-eps) lambda_r, 4 (d+2+eps) lambda_1)`, around the effective eigenvalues.
 
@@ -177,6 +209,7 @@ def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[fl
 # The local regularity of section 3.4.
 
 
+@_of_signal
 def sigma_star(signal: Signal) -> float:
     """`sigma_r(U*) = sqrt(lambda_r)` (`eq:sigma-star`).
 
@@ -186,6 +219,7 @@ def sigma_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_r)
 
 
+@_of_signal
 def beta_star(signal: Signal) -> float:
     """`||U*||_op = sqrt(lambda_1)` (`eq:beta-star`).
 
@@ -195,6 +229,7 @@ def beta_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_1)
 
 
+@_of_signal
 def rho_star(signal: Signal, m: float, M: float) -> float:
     """Basin radius `m sigma* / (4M)` (`eq:abstract-basin-radius`).
 
@@ -205,6 +240,7 @@ def rho_star(signal: Signal, m: float, M: float) -> float:
     return m * sigma_star(signal) / (4 * M)
 
 
+@_of_signal
 def rho_n(signal: Signal) -> float:
     """Basin radius for samples, `sigma* / (4 (d+3))` (`eq:empirical-basin-radius`).
 
@@ -214,6 +250,7 @@ def rho_n(signal: Signal) -> float:
     return rho_star(signal, 1, signal.d + 3)
 
 
+@_of_signal
 def alpha_star(signal: Signal, m: float) -> float:
     """Guaranteed flow rate `m sigma*^2 / 2` (`eq:abstract-flow-rate`); m = 1 gives `alpha_n`.
 
@@ -223,6 +260,7 @@ def alpha_star(signal: Signal, m: float) -> float:
     return positive_number("m", m) * signal.lambda_r / 2
 
 
+@_of_signal
 def L_star(signal: Signal, m: float, M: float) -> float:
     """Gradient constant `2M (2 beta* + rho*) (beta* + rho*)` (`eq:local-gradient-constant`).
 
@@ -233,6 +271,7 @@ def L_star(signal: Signal, m: float, M: float) -> float:
     return 2 * M * (2 * beta + rho) * (beta + rho)
 
 
+@_of_signal
 def oracle_step(signal: Signal, m: float, M: float) -> float:
     """Largest step of the descent theorem, `alpha* / L*^2`.
 
@@ -242,9 +281,11 @@ def oracle_step(signal: Signal, m: float, M: float) -> float:
     >>> print(f"{oracle_step(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10):.2e}")
     5.40e-04
     """
-    return alpha_star(signal, m) / L_star(signal, m, M) ** 2
+    L = L_star(signal, m, M)
+    return alpha_star(signal, m) / L / L
 
 
+@_of_signal
 def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
     """`(sigma*, 2 beta* + rho*)`: ends of `||UU' - Q*||_F / d_P(U, U*)` within radius rho*.
 
@@ -256,6 +297,7 @@ def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, 
     return sigma_star(signal), 2 * beta_star(signal) + rho_star(signal, m, M)
 
 
+@_of_signal
 def secant_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
     """`(m sigma*^2 / 2, L*)`: within rho*, `<grad L, Delta> >= first * ||Delta||^2` and
     `||grad L|| <= second * ||Delta||` (`thm:local-secant-regularity`).
@@ -287,9 +329,10 @@ def response_mean_probability(n: int, epsilon: float) -> float:
     >>> response_mean_probability(200, 1.0)
     0.01
     """
-    return 2 / (positive_integer("n", n) * positive_number("epsilon", epsilon) ** 2)
+    return _over_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
 
 
+@_of_signal
 def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
     """`(2 gamma, 2 sqrt(r gamma))`: operator and factor error after rank-r truncation.
 
@@ -308,6 +351,7 @@ def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
     return 2 * gamma, 2 * math.sqrt(signal.r * gamma)
 
 
+@_of_signal
 def gamma_star(signal: Signal) -> float:
     """`lambda_r / (256 r (d+3)^2) = rho_n^2 / (16 r)` (`eq:explicit-gamma-star`).
 
@@ -317,6 +361,7 @@ def gamma_star(signal: Signal) -> float:
     return signal.lambda_r / (256 * signal.r * (signal.d + 3) ** 2)
 
 
+@_of_signal
 def epsilon_star(signal: Signal) -> float:
     """`gamma* / ||Q*||_F`, below 1 (`eq:explicit-epsilon-star`).
 
@@ -326,6 +371,7 @@ def epsilon_star(signal: Signal) -> float:
     return gamma_star(signal) / signal.frobenius
 
 
+@_of_signal
 def initialization_radius(signal: Signal) -> float:
     """`rho_n / 2`, where the moment initializer lands (`thm:initialization-enters-basin`).
 
@@ -335,17 +381,19 @@ def initialization_radius(signal: Signal) -> float:
     return rho_n(signal) / 2
 
 
+@_of_signal
 def N_star(signal: Signal, delta: float) -> float:
     """Sufficient sample size `(kappa_d + 2) / (delta eps*^2)`.
 
-    `eq:end-to-end-explicit-sample-bound`.
+    `thm:end-to-end-gaussian-recovery`, by `cor:explicit-high-probability-initialization`.
 
     >>> print(f"{N_star(Signal.from_eigenvalues(10, [1.0, 0.5]), delta=0.05):.2e}")
     2.01e+16
     """
-    return (kappa_d(signal.d) + 2) / (_probability(delta) * epsilon_star(signal) ** 2)
+    return _over_square((kappa_d(signal.d) + 2) / _probability(delta), epsilon_star(signal))
 
 
+@_of_signal
 def sample_scale(signal: Signal, delta: float) -> float:
     """Leading order `r^2 d^8 (||Q*||_F / lambda_r)^2 / delta` of `N_star / 256^2`.
 
@@ -361,6 +409,7 @@ def sample_scale(signal: Signal, delta: float) -> float:
 # Convergence.
 
 
+@_of_signal
 def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     """`(2 beta* + rho) / sigma*`, from factor to predictor rates.
 
@@ -374,6 +423,7 @@ def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     return high / low
 
 
+@_of_signal
 def flow_envelope(signal: Signal, distance: Any, t: Any, m: float = 1.0) -> Any:
     """`exp(-alpha* t) d_P(U(0), U*)`, above `d_P(U(t), U*)` from inside the basin.
 
@@ -384,10 +434,12 @@ def flow_envelope(signal: Signal, distance: Any, t: Any, m: float = 1.0) -> Any:
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
     """
-    exponent = -alpha_star(signal, m) * t
-    return distance * (exponent.exp() if isinstance(exponent, Tensor) else np.exp(exponent))
+    distance, t = _nonnegative(distance=distance, t=t)
+    decay = -alpha_star(signal, m) * t
+    return distance * (decay.exp() if isinstance(decay, Tensor) else np.exp(decay))
 
 
+@_of_signal
 def descent_envelope(
     signal: Signal, distance: Any, k: Any, step: float, m: float = 1.0, M: float | None = None
 ) -> Any:
@@ -396,7 +448,7 @@ def descent_envelope(
     For `0 < eta <= oracle_step`; m = 1, M = d+3 is `cor:gaussian-gradient-descent-recovery`.
     `distance` and `k` are numbers or arrays.
 
-    >>> descent_envelope(Signal.from_eigenvalues(8, [1.0]), 0.01, 0, step=1e-4)
+    >>> float(descent_envelope(Signal.from_eigenvalues(8, [1.0]), 0.01, 0, step=1e-4))
     0.01
     """
     step = positive_number("step", step)
@@ -405,7 +457,24 @@ def descent_envelope(
         raise DomainError(
             "step", expected=f"at most the oracle step {limit:.6e}", got=f"{step:.6e}"
         )
+    distance, k = _nonnegative(distance=distance, k=k)
     return distance * (1 - step * alpha_star(signal, m) / 2) ** k
+
+
+def _over_square(numerator: float, x: float) -> float:
+    """`numerator / x^2`, infinite where the square of x, or the quotient, leaves the floats."""
+    with np.errstate(over="ignore", divide="ignore"):
+        return float(np.float64(numerator) / np.float64(x) / np.float64(x))
+
+
+def _nonnegative(**named: Any) -> list[Any]:
+    """Numbers or arrays without negative entries, in double precision and in their own kind."""
+    checked = tensors(**named)
+    for name, value in zip(named, checked, strict=True):
+        if bool((value < 0).any()):
+            raise DomainError(name, expected="numbers >= 0", got=f"{float(value.min()):.6g}")
+    as_torch = any(isinstance(value, Tensor) for value in named.values())
+    return [value if as_torch else value.numpy() for value in checked]
 
 
 def _operator_bounds(m: float, M: float) -> tuple[float, float]:

@@ -23,7 +23,7 @@ def moment_matrix(X: A, y: A) -> A:
            [ 0., -2.]])
     """
     operator = RankOne(X)
-    z = operator.admit("y", y)
+    (z,) = operator.admit(y=y)
     require_shape("y", z, (operator.n,), "(..., n), one response a row of X")
     eye = torch.eye(operator.d, dtype=z.dtype, device=z.device)
     mean = z.mean(-1)[..., None, None]
