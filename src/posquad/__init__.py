@@ -1,6 +1,7 @@
 """Positive quadratic networks f_U(x) = x'UU'x: geometry, dynamics, curvature and theory."""
 
 from posquad import geometry as geometry
+from posquad import selection as selection
 from posquad import theory as theory
 from posquad._version import __version__ as __version__
 from posquad.curvature import Spectrum as Spectrum

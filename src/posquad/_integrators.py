@@ -13,18 +13,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posquad._kernel import Method, State, evaluate, merge
+from posquad._factor_state import FactorState, evaluate
+from posquad._kernel import Method, merge
 from posquad.objectives import Objective
 
 
-class Descent(Method):
+class Descent(Method[FactorState]):
     """`U <- U - eta grad L(U)` (`eq:factor-gradient-descent`)."""
 
     def __init__(self, objective: Objective, every: int) -> None:
         self.objective, self.every = objective, every
         self._taken = 0
 
-    def advance(self, state: State) -> State:
+    def advance(self, state: FactorState) -> FactorState:
         self._taken += 1
         move = state.step_size[..., None, None] * state.gradient
         U = state.U - move
@@ -40,11 +41,11 @@ class Descent(Method):
             attempts=state.attempts + 1,
         )
 
-    def record_due(self, state: State) -> bool:
+    def record_due(self, state: FactorState) -> bool:
         return self._taken % self.every == 0
 
 
-class _RungeKutta(Method):
+class _RungeKutta(Method[FactorState]):
     """Explicit Runge-Kutta stages for `dU/dt = -grad L(U)`, landing on the output times."""
 
     nodes: Sequence[Sequence[float]]  # rows of the Butcher matrix after the first
@@ -54,14 +55,14 @@ class _RungeKutta(Method):
         self.objective, self.times = objective, times
         self._next = 1
 
-    def record_due(self, state: State) -> bool:
+    def record_due(self, state: FactorState) -> bool:
         waiting = state.time >= self.times[self._next]
         due = bool((waiting | ~state.running).all())
         if due and self._next + 1 < len(self.times):
             self._next += 1
         return due
 
-    def _interval(self, state: State) -> tuple[Tensor, Tensor]:
+    def _interval(self, state: FactorState) -> tuple[Tensor, Tensor]:
         """The step to take now, and where it ends; 0 for a trajectory that waits."""
         target = self.times[self._next]
         left = (target - state.time).clamp_min(0)
@@ -70,7 +71,7 @@ class _RungeKutta(Method):
         h = torch.where(lands, left, state.step_size)
         return h, torch.where(lands, torch.maximum(target, state.time), state.time + h)
 
-    def _stages(self, state: State, h: Tensor) -> list[Tensor]:
+    def _stages(self, state: FactorState, h: Tensor) -> list[Tensor]:
         slopes = [state.gradient]
         for row in self.nodes:
             U = state.U - h[..., None, None] * _combine(row, slopes)
@@ -78,8 +79,8 @@ class _RungeKutta(Method):
         return slopes
 
     def _finish(
-        self, state: State, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
-    ) -> State:
+        self, state: FactorState, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
+    ) -> FactorState:
         loss, gradient = evaluate(self.objective, U)
         speeds = [slope.square().sum((-2, -1)) for slope in slopes]
         return replace(
@@ -101,7 +102,7 @@ class RungeKutta4(_RungeKutta):
     nodes = ((0.5,), (0.0, 0.5), (0.0, 0.0, 1.0))
     weights = (1 / 6, 1 / 3, 1 / 3, 1 / 6)
 
-    def advance(self, state: State) -> State:
+    def advance(self, state: FactorState) -> FactorState:
         h, end = self._interval(state)
         slopes = self._stages(state, h)
         U = state.U - h[..., None, None] * _combine(self.weights, slopes)
@@ -126,7 +127,7 @@ class DormandPrince(_RungeKutta):
         super().__init__(objective, times)
         self.rtol, self.atol = rtol, atol
 
-    def advance(self, state: State) -> State:
+    def advance(self, state: FactorState) -> FactorState:
         h, end = self._interval(state)
         slopes = self._stages(state, h)
         U = state.U - h[..., None, None] * _combine(self.weights, slopes)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from posquad import _kernel
 from posquad._arrays import (
     Array,
     like,
@@ -24,9 +23,17 @@ from posquad._arrays import (
     require_callable,
     tensors,
 )
+from posquad._factor_state import (
+    FactorState,
+    diverged,
+    gradient_reached,
+    loss_reached,
+    rank_lost,
+    start,
+)
 from posquad._frames import require_full_rank
 from posquad._integrators import Descent, DormandPrince, RungeKutta4
-from posquad._kernel import Method, Rule, State
+from posquad._kernel import Method, Rule, iterate, steps_exhausted
 from posquad.errors import DomainError, DtypeError, ShapeError
 from posquad.objectives import Objective
 from posquad.status import Status
@@ -89,7 +96,7 @@ def gradient_flow(
         if step is None:
             raise DomainError("step", expected="a fixed step for method='rk4'", got="None")
         first = torch.tensor(positive_number("step", step), dtype=u.dtype, device=u.device)
-        integrator: Method = RungeKutta4(objective, grid)
+        integrator: Method[FactorState] = RungeKutta4(objective, grid)
     elif method == "adaptive":
         if step is not None:
             raise DomainError("step", expected="None with method='adaptive'", got=repr(step))
@@ -98,11 +105,11 @@ def gradient_flow(
     else:
         raise DomainError("method", expected="'adaptive' or 'rk4'", got=repr(method))
     rounding = 4 * torch.finfo(u.dtype).eps
-    rules: list[Rule] = [
+    rules: list[Rule[FactorState]] = [
         *_stopping_rules(U0, loss_tolerance, gradient_tolerance, stop),
         (Status.TIME_REACHED, lambda state: state.time >= grid[-1]),
         (Status.STEP_UNDERFLOW, lambda state: state.step_size <= rounding * state.time),
-        _kernel.steps_exhausted(positive_integer("max_steps", max_steps)),
+        steps_exhausted(positive_integer("max_steps", max_steps)),
     ]
     recorder = Recorder(U0, observables, save_factors, progress, t_final, flow=True)
     return _run(objective, u, first, integrator, rules, recorder, divergence=1e6)
@@ -151,7 +158,7 @@ def gradient_descent(
     method = Descent(objective, positive_integer("record_every", record_every))
     rules = [
         *_stopping_rules(U0, loss_tolerance, gradient_tolerance, stop),
-        _kernel.steps_exhausted(positive_integer("max_steps", max_steps)),
+        steps_exhausted(positive_integer("max_steps", max_steps)),
     ]
     recorder = Recorder(U0, observables, save_factors, progress, max_steps, flow=False)
     u = u.expand(*batch, *u.shape[-2:])
@@ -163,20 +170,18 @@ def _run(
     objective: Objective,
     u: Tensor,
     step: Tensor | None,
-    method: Method,
-    rules: list[Rule],
+    method: Method[FactorState],
+    rules: list[Rule[FactorState]],
     recorder: Recorder,
     divergence: float,
 ) -> Trajectory:
     with torch.no_grad():
-        state = _kernel.start(objective, u, step)
+        state = start(objective, u, step)
         guards = [
-            _kernel.diverged(objective.loss_scale(state.U).to(u.dtype), divergence),
-            _kernel.rank_lost(),
+            diverged(objective.loss_scale(state.U).to(u.dtype), divergence),
+            rank_lost(),
         ]
-        return recorder.trajectory(
-            _kernel.iterate(method, state, [*guards, *rules], record=recorder)
-        )
+        return recorder.trajectory(iterate(method, state, [*guards, *rules], record=recorder))
 
 
 def _stopping_rules(
@@ -184,25 +189,25 @@ def _stopping_rules(
     loss_tolerance: float | None,
     gradient_tolerance: float | None,
     stop: Callable[[Any, Any], Any] | None,
-) -> list[Rule]:
-    rules: list[Rule] = []
+) -> list[Rule[FactorState]]:
+    rules: list[Rule[FactorState]] = []
     if loss_tolerance is not None:
         tolerance = positive_number("loss_tolerance", loss_tolerance, zero=True)
-        rules.append(_kernel.loss_reached(tolerance))
+        rules.append(loss_reached(tolerance))
     if gradient_tolerance is not None:
         tolerance = positive_number("gradient_tolerance", gradient_tolerance, zero=True)
-        rules.append(_kernel.gradient_reached(tolerance))
+        rules.append(gradient_reached(tolerance))
     if stop is not None:
         require_callable("stop", stop, "stop(U, t)")
 
-        def met(state: State) -> Tensor:
+        def met(state: FactorState) -> Tensor:
             return _decision(stop(like(U0, state.U), like(U0, state.time)), state)
 
         rules.append((Status.STOPPED, met))
     return rules
 
 
-def _decision(answer: Any, state: State) -> Tensor:
+def _decision(answer: Any, state: FactorState) -> Tensor:
     """What a stopping rule answered, one truth value a trajectory."""
     try:
         decision = torch.as_tensor(answer, device=state.U.device)

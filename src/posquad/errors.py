@@ -67,8 +67,29 @@ class TangencyError(DomainError):
         self.distance = distance
 
 
+class MissingExtraError(PosquadError, ImportError):
+    """A package of an optional extra is needed and not installed."""
+
+
 class InfeasibleError(PosquadError, ValueError):
-    """A system of constraints has no admissible solution."""
+    """A system `Bq = y` has no solution with every `q_a > 0`; the proof is attached.
+
+    `farkas` is a vector z with `B'z >= 0` and `y'z <= 0`. If `y'z < 0`, no q >= 0 solves it; if
+    `y'z = 0`, every solution has `q_a = 0` where `(B'z)_a > 0`: the coordinates `forced_zero`.
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        *,
+        expected: str,
+        got: str,
+        farkas: torch.Tensor,
+        forced_zero: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(argument, expected=expected, got=got)
+        self.farkas = farkas
+        self.forced_zero = forced_zero
 
 
 def _restore(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posquad._arrays import Array, like, require_callable
-from posquad._kernel import State
+from posquad._factor_state import FactorState
 from posquad.errors import DomainError, DtypeError
 from posquad.status import Status, from_codes
 
@@ -80,7 +80,7 @@ class Recorder:
         self.end, self.flow = float(end), flow
         self.rows: dict[str, list[Tensor]] = {}
 
-    def __call__(self, state: State) -> None:
+    def __call__(self, state: FactorState) -> None:
         row = {
             "times": state.time,
             "loss": state.loss,
@@ -106,7 +106,7 @@ class Recorder:
                 )
             )
 
-    def trajectory(self, state: State) -> Trajectory:
+    def trajectory(self, state: FactorState) -> Trajectory:
         stacked = {name: like(self.U0, torch.stack(rows)) for name, rows in self.rows.items()}
         prefix = "observable "
         return Trajectory(

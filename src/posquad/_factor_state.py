@@ -1,0 +1,105 @@
+"""Trajectories of factors under an objective: their state, how it starts, and when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from posquad._kernel import Rule, State
+from posquad.objectives import Objective
+from posquad.status import Status
+
+
+@dataclass(frozen=True)
+class FactorState(State):
+    """Trajectories of factors under an objective."""
+
+    U: Tensor  # [..., d, r]
+    loss: Tensor  # [...]
+    gradient: Tensor  # [..., d, r]
+    scale: Tensor  # [...]  size of the numbers that were added to make U
+    dissipated: Tensor  # [...]  integral of ||gradient||^2
+
+    def calm(self) -> Self:
+        """Ended trajectories move to a place where every objective is finite, and stay there."""
+        if bool(self.running.all()):
+            return self
+        mask = self.running[..., None, None]
+        eye = torch.eye(*self.U.shape[-2:], dtype=self.U.dtype, device=self.U.device)
+        U = torch.where(mask, self.U, eye)
+        return replace(self, U=U, gradient=torch.where(mask, self.gradient, 0.0))
+
+
+def evaluate(objective: Objective, U: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and gradient in the dtype of U, whatever constants the objective holds."""
+    loss, gradient = objective.value_and_gradient(U)
+    return loss.to(U.dtype), gradient.to(U.dtype)
+
+
+def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> FactorState:
+    """The state at time zero; without a step, a cautious one is chosen.
+
+    That is a hundredth of the time in which U would move by its own size.
+    """
+    loss, gradient = evaluate(objective, U0)
+    batch = loss.shape
+    U0 = U0.expand(*batch, *U0.shape[-2:]).clone()  # the result must not share the caller's memory
+    zero, count = torch.zeros_like(loss), torch.zeros(batch, dtype=torch.int64, device=U0.device)
+    speed = torch.linalg.matrix_norm(gradient)
+    cautious = 0.01 * torch.linalg.matrix_norm(U0) / torch.where(speed > 0, speed, 1.0)
+    return FactorState(
+        U=U0,
+        loss=loss,
+        gradient=gradient,
+        time=zero,
+        scale=torch.linalg.matrix_norm(U0),
+        dissipated=zero,
+        step_size=cautious if step_size is None else step_size.expand(batch),
+        error=torch.ones_like(loss),
+        steps=count,
+        attempts=count,
+        outcome=count,
+    )
+
+
+def diverged(reference: Tensor, factor: float) -> Rule[FactorState]:
+    """Loss or gradient not finite, or the loss above `factor` times a reference loss."""
+
+    def met(state: FactorState) -> Tensor:
+        finite = torch.isfinite(state.loss) & torch.isfinite(state.gradient).all(-1).all(-1)
+        return ~finite | (state.loss > factor * reference)
+
+    return Status.DIVERGED, met
+
+
+def rank_lost() -> Rule[FactorState]:
+    """The smallest singular value is within rounding of zero, relative to what U was made from."""
+
+    def met(state: FactorState) -> Tensor:
+        d, r = state.U.shape[-2:]
+        eps = torch.finfo(state.U.dtype).eps
+        unit = state.U / state.scale.clamp_min(torch.finfo(state.U.dtype).tiny)[..., None, None]
+        shift = 4 * d * eps * torch.eye(r, dtype=unit.dtype, device=unit.device)
+        # Cheap screen: U'U is far from singular unless the Cholesky factorisation fails.
+        suspicious = torch.linalg.cholesky_ex(unit.mT @ unit - shift).info != 0
+        if not bool((suspicious & state.running).any()):
+            return torch.zeros_like(suspicious)
+        finite = torch.isfinite(unit).all(-1).all(-1)
+        values = torch.linalg.svdvals(torch.where(finite[..., None, None], unit, 1.0))
+        return suspicious & finite & (values[..., -1] <= d * eps)
+
+    return Status.RANK_LOST, met
+
+
+def loss_reached(tolerance: float) -> Rule[FactorState]:
+    return Status.LOSS_REACHED, lambda state: state.loss <= tolerance
+
+
+def gradient_reached(tolerance: float) -> Rule[FactorState]:
+    def met(state: FactorState) -> Tensor:
+        return torch.linalg.matrix_norm(state.gradient) <= tolerance
+
+    return Status.GRADIENT_REACHED, met

@@ -1,0 +1,182 @@
+"""Entropy projections by Newton's method on the dual, kept in logarithms.
+
+Minimising an entropy relative to `exp(L0)` under linear constraints leads to
+`q = exp(L0 + step(lam))`, where `step` is the adjoint of the constraints and lam maximises a smooth
+concave dual. Each Newton step changes L itself, so the primal point is accurate to rounding even
+where L0 is -690 and the step 690. When L0 is far from feasible points, the problem is reached along
+the segment from a near one to L0 by tangent steps: lam grows linearly along it, which Newton alone
+would have to discover.
+
+The commuting problem (vectors) and its noncommuting analogue (matrices) differ only in `Family`.
+Everything has one batch dimension b in front.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_FAR = 8.0  # in logarithms: beyond this Newton is started from a nearer problem
+_FLOOR = 8.0  # residual, in units of rounding, that counts as solved
+
+
+class Family(ABC):
+    """Linear constraints `values(exp(L)) = y` on an exponential family."""
+
+    y: Tensor  # [b, n]
+
+    @abstractmethod
+    def values_and_gram(self, L: Tensor) -> tuple[Tensor, Tensor]:
+        """The constraints at `exp(L)`, `[b, n]`, and their derivative by lam, `[b, n, n]`."""
+
+    @abstractmethod
+    def values(self, L: Tensor) -> Tensor:
+        """The constraints at `exp(L)`, `[b, n]`."""
+
+    @abstractmethod
+    def step(self, lam: Tensor) -> Tensor:
+        """The change of L by lam."""
+
+    @abstractmethod
+    def tangent(self, L: Tensor, direction: Tensor) -> Tensor:
+        """Derivative of the constraints when L moves along a direction, `[b, n]`."""
+
+    @abstractmethod
+    def rounding(self, L: Tensor) -> Tensor:
+        """Size of the rounding errors in the constraints, `[b, n]`."""
+
+    @abstractmethod
+    def near(self, L0: Tensor) -> Tensor:
+        """The logarithm of a start of the problem's own scale, of the shape of L0."""
+
+
+class Solution(NamedTuple):
+    """Logarithm of the projection, dual vector, and whether the constraints hold to rounding."""
+
+    L: Tensor
+    lam: Tensor  # [b, n]
+    converged: Tensor  # [b]
+    steps: int  # Newton steps
+
+
+def project(family: Family, L0: Tensor, *, max_steps: int) -> Solution:
+    """Project `exp(L0)`; elements far from their scale are led there along a path."""
+    start = family.near(L0)
+    gap = L0 - start
+    far = gap.flatten(1).abs().amax(-1) > _FAR  # [b]
+    zero = torch.zeros_like(family.y)
+    if not bool(far.any()):
+        return _newton(family, L0, zero, max_steps=max_steps, loose=False)
+    base = torch.where(_as(far, L0), start, L0)
+    solution = _newton(family, base, zero, max_steps=max_steps, loose=True)
+    return _follow(family, solution, torch.where(_as(far, L0), gap, 0.0), max_steps)
+
+
+def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> Solution:
+    """Move the base of each problem along its gap, by predicted and corrected steps."""
+    L, lam, alive, steps = solution
+    distance = gap.flatten(1).abs().amax(-1)
+    done = torch.where(distance > 0, 0.0, 1.0)  # share of the gap behind us
+    share = (_FAR / distance.clamp_min(_FAR)).clamp_max(1.0)
+    while bool((alive & (done < 1)).any()) and steps < max_steps:
+        now = torch.where(alive, torch.minimum(share, 1 - done), 0.0)
+        _, gram = family.values_and_gram(L)
+        speed = _solve(gram, -family.tangent(L, gap))  # d lam / d share
+        move = gap + family.step(speed)
+        trial = _newton(
+            family,
+            L + _as(now, L) * move,
+            lam + now[:, None] * speed,
+            max_steps=min(12, max_steps - steps),
+            loose=True,
+        )
+        steps += max(trial.steps, 1)
+        accepted = trial.converged | (now == 0)
+        L = torch.where(_as(accepted, L), trial.L, L)
+        lam = torch.where(accepted[:, None], trial.lam, lam)
+        done = torch.where(accepted, done + now, done)
+        share = torch.where(accepted, 3 * share, share / 4)
+        alive = alive & (share > 1e-6)
+    final = _newton(family, L, lam, max_steps=max(max_steps - steps, 1), loose=False)
+    reached = alive & (done >= 1)
+    return Solution(final.L, final.lam, final.converged & reached, steps + final.steps)
+
+
+def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bool) -> Solution:
+    """Solve `values(exp(L)) = y` from L on, to rounding or (loose) to a relative 1e-4."""
+    goal = 1e-4 / torch.finfo(L.dtype).eps if loose else _FLOOR
+    previous = torch.full_like(L.flatten(1)[:, 0], torch.inf)
+    converged = torch.zeros_like(previous, dtype=torch.bool)
+    for count in range(max_steps + 1):
+        values, gram = family.values_and_gram(L)
+        residual = family.y - values
+        size = (residual.abs() / family.rounding(L)).amax(-1)
+        # Solved, or so near that rounding keeps the next step from improving on the last.
+        stalled = (size < 1e3 * _FLOOR) & (size > previous / 2)
+        converged = converged | (size <= goal) | stalled
+        if count == max_steps or bool((converged | ~torch.isfinite(size)).all()):
+            return Solution(L, lam, converged, count)
+        previous = size
+        delta = _solve(gram, residual)
+        move = family.step(delta)
+        t = torch.where(converged, 0.0, _line_search(family, L, move, delta, residual))
+        L = L + _as(t, L) * move
+        lam = lam + t[:, None] * delta
+    raise AssertionError("the loop returns")
+
+
+def _line_search(
+    family: Family, L: Tensor, move: Tensor, delta: Tensor, residual: Tensor
+) -> Tensor:
+    """A step length at which the derivative of the dual along delta has fallen by half or more.
+
+    The derivative `(y - values) . delta` decreases from positive to negative along the line, so a
+    root is bracketed by doubling and found by bisection; the full step is tried first.
+    """
+    start = (residual * delta).sum(-1)  # [b], positive
+
+    def slope(t: Tensor) -> Tensor:
+        here = ((family.y - family.values(L + _as(t, L) * move)) * delta).sum(-1)
+        return torch.nan_to_num(here / start, nan=-torch.inf, posinf=-torch.inf)
+
+    return bracket_root(slope, torch.ones_like(start))
+
+
+def bracket_root(slope: Callable[[Tensor], Tensor], t: Tensor, enough: float = 0.5) -> Tensor:
+    """A t > 0 with `|slope(t)| <= enough`, for a slope that decreases from slope(0) = 1."""
+    low, high = torch.zeros_like(t), torch.full_like(t, torch.inf)
+    for _ in range(80):
+        value = slope(t)
+        good = value.abs() <= enough
+        if bool(good.all()):
+            break
+        low = torch.where(~good & (value > 0), t, low)
+        high = torch.where(~good & (value < 0), t, high)
+        middle = torch.where(high.isinf(), 4 * t, (low + high) / 2)
+        t = torch.where(good, t, middle)
+    return t
+
+
+def _solve(gram: Tensor, right: Tensor) -> Tensor:
+    """Solve with a symmetric positive semidefinite matrix, scaled to unit diagonal."""
+    scale = gram.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(gram.dtype).tiny).rsqrt()
+    scaled = scale[..., :, None] * gram * scale[..., None, :]
+    factor, info = torch.linalg.cholesky_ex(scaled)
+    if not bool((info != 0).any()):
+        return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
+    # Directions without curvature carry no information: leave them where they are.
+    finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
+    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
+    cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(gram.dtype).eps
+    inverse = torch.where(values > cutoff, 1 / values, 0.0)
+    along = (vectors.mT @ (scale * right)[..., None])[..., 0]
+    return scale * (vectors @ (inverse * along)[..., None])[..., 0]
+
+
+def _as(values: Tensor, L: Tensor) -> Tensor:
+    """Batch values `[b]` in a shape that broadcasts against L."""
+    return values.reshape(values.shape + (1,) * (L.ndim - 1))

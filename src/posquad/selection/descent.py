@@ -1,0 +1,311 @@
+"""Finite steps: where gradient descent ends, and the constants that bound its error (4.6-4.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    positive_number,
+    positive_numbers,
+    require_batch,
+    require_shape,
+    tensors,
+)
+from posquad._kernel import Method, Rule, State, iterate, steps_exhausted
+from posquad.errors import DomainError, ShapeError
+from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
+from posquad.selection.projection import bregman_projection, divergence
+from posquad.selection.system import System, prepare
+from posquad.status import Status, from_codes
+
+__all__ = [
+    "DescentConstants",
+    "DescentLimit",
+    "DescentObservables",
+    "descent_constants",
+    "descent_limit",
+    "descent_observables",
+    "descent_path",
+]
+
+_NEAR = 1e-9  # relative residual below which the rest of the way is a Bregman projection
+
+
+@dataclass(frozen=True)
+class DescentLimit:
+    """Where the multiplicative recursion ends."""
+
+    q: Any  # [..., m]
+    status: Status | list  # LOSS_REACHED, or why not
+    steps: Any  # [...]  steps of the recursion that were run
+    residual: Any  # [...]  ||Bq - y||_2 of the point returned
+
+
+def descent_limit(
+    B: A,
+    y: A,
+    multiplicities: A,
+    q0: A,
+    step: float | A,
+    *,
+    max_steps: int = 1_000_000,
+    progress: Callable[[int, float], None] | None = None,
+) -> DescentLimit:
+    """Limit of `q_a <- q_a (1 - (2 eta / d_a) g_a(q))^2`, factor descent on the joint spectrum.
+
+    `eq:reduced-predictor-gradient-descent`; for `0 < eta <= eta_0` the limit exists and
+    interpolates (`thm:finite-step-gradient-descent-convergence`). The recursion is run exactly
+    until the relative residual is 1e-9; from there its limit differs from the Bregman projection of
+    the current point by order eta times the squared residual
+    (`thm:first-order-discrete-selection-error`), that is by less than rounding, and the projection
+    is returned.
+
+    Args:
+        B, y, multiplicities, q0: as in `bregman_projection`; leading dimensions are batches.
+        step: eta, a number or an array over the batch: many steps are one call.
+        max_steps: most steps of the recursion.
+        progress: called with (step, largest relative residual) every thousand steps.
+
+    >>> limit = descent_limit(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
+    ...                       np.array([1.0, 1.0]), 0.01)
+    >>> limit.q.round(12), limit.status.name
+    (array([1.5, 1.5]), 'LOSS_REACHED')
+    """
+    system, points = prepare(B, y, multiplicities, q0=q0)
+    start = points["q0"]
+    eta = positive_numbers("step", step, start)
+    positive_integer("max_steps", max_steps)
+    batch = require_batch(y=system.y.shape[:-1], q0=start.shape[:-1], step=eta.shape)
+    with torch.no_grad():
+        size = torch.linalg.vector_norm(system.y, dim=-1).clamp_min(torch.finfo(start.dtype).tiny)
+        method = _Recursion(system, size, progress)
+        state = method.start(start.expand(*batch, -1), eta.expand(batch))
+        rules: list[Rule[_RecursionState]] = [
+            (Status.DIVERGED, lambda s: ~torch.isfinite(s.residual) | (s.residual > 1e6)),
+            (Status.LOSS_REACHED, lambda s: s.residual <= _NEAR),
+            (Status.RANK_LOST, lambda s: ~(s.q > 0).all(-1)),
+            steps_exhausted(max_steps),
+        ]
+        state = iterate(method, state, rules, record=lambda s: None)
+        near = (state.outcome == Status.LOSS_REACHED.code)[..., None]
+        finish = torch.where(near & (state.q > 0), state.q, 1.0)
+        ending = bregman_projection(system.B, system.y, system.d, finish).q
+        q = torch.where(near, ending, state.q)
+        residual = torch.linalg.vector_norm(q @ system.B.mT - system.y, dim=-1)
+    return DescentLimit(
+        q=like(B, q),
+        status=from_codes(state.outcome),
+        steps=like(B, state.steps),
+        residual=like(B, residual),
+    )
+
+
+def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps: int) -> A:
+    """The first iterates of the recursion, `[steps + 1, ..., m]`.
+
+    `eq:reduced-predictor-gradient-descent`, unaltered; see `descent_observables`.
+
+    >>> one = np.ones(1)
+    >>> descent_path(one[None], one, one, 2 * one, 0.1, steps=1)
+    array([[2.  ],
+           [1.28]])
+    """
+    system, points = prepare(B, y, multiplicities, q0=q0)
+    eta = positive_numbers("step", step, points["q0"])
+    batch = require_batch(y=system.y.shape[:-1], q0=points["q0"].shape[:-1], step=eta.shape)
+    q = points["q0"].expand(*batch, -1)
+    path = [q]
+    for _ in range(positive_integer("steps", steps, zero=True)):
+        q = _descend(system, q, eta)
+        path.append(q)
+    return like(B, torch.stack(path))
+
+
+@dataclass(frozen=True)
+class DescentObservables:
+    """What `thm:finite-step-gradient-descent-convergence` says of a path, measured on it."""
+
+    smallest: Any  # [K+1, ...]  min_a q_a: positivity
+    divergence: Any  # [K+1, ...]  D_h(p, q_k): stays below its first value
+    descent_margin: Any  # [K, ...]  D_k - D_{k+1} - (eta/2n) ||Bq_k - y||^2, nonnegative
+    loss: Any  # [K+1, ...]  f(q_k)
+    contraction: Any  # [K, ...]  f(q_{k+1}) / f(q_k)
+
+
+def descent_observables(
+    B: A, y: A, multiplicities: A, path: A, step: float | A, reference: A
+) -> DescentObservables:
+    """Positivity, Bregman descent and loss contraction along `path[K+1, ..., m]`.
+
+    `reference` is a feasible point p > 0, the theorem's `q_dagger`.
+
+    >>> path = descent_path(np.array([[1.0]]), np.array([1.0]), np.array([1]), np.array([2.0]), 0.1,
+    ...                     steps=5)
+    >>> seen = descent_observables(np.array([[1.0]]), np.array([1.0]), np.array([1]), path, 0.1,
+    ...                            np.array([1.0]))
+    >>> bool((seen.descent_margin > 0).all())
+    True
+    """
+    system, points = prepare(B, y, multiplicities, reference=reference)
+    (q,) = tensors(path=path)
+    require_shape("path", q, (system.B.shape[1],), "(K+1, ..., m)")
+    if q.ndim < 2:
+        raise ShapeError("path", expected="shape (K+1, ..., m)", got=f"shape {tuple(q.shape)}")
+    eta = positive_numbers("step", step, q)
+    loss = system.loss(q)
+    divergences = divergence(points["reference"], q, system.d)
+    drop = divergences[:-1] - divergences[1:]
+    return DescentObservables(
+        smallest=like(B, q.amin(-1)),
+        divergence=like(B, divergences),
+        descent_margin=like(B, drop - eta * loss[:-1]),  # (eta/2n) ||r||^2 = eta f
+        loss=like(B, loss),
+        contraction=like(B, loss[1:] / loss[:-1]),
+    )
+
+
+@dataclass(frozen=True)
+class DescentConstants:
+    """The constants of the finite-step theorems for one q0 and one reference point, as floats."""
+
+    lower: float  # underline q_0, smallest coordinate on the reverse level set
+    upper: float  # overline q_0, largest one
+    q_hat: float  # largest coordinate on both level sets (`eq:unified-coordinate-upper-bound`)
+    G_0: float  # largest |g_a| on the reverse level set (`eq:discrete-gradient-bound`)
+    C_0: float  # `eq:discrete-bregman-remainder-constant`
+    eta_0: float  # step threshold (`eq:fixed-epsilon-step-size-threshold`)
+    residual_rate: float  # rate of ||Bq - y|| along the flow (`eq:continuous-residual-rate`)
+    loss: float  # f(q0)
+    error_slope: float  # error bound per unit of step
+    contraction_slope: float  # 1 - f(q_{k+1})/f(q_k) is at least this times the step
+
+    def error_bound(self, step: float) -> float:
+        """Bound on `||q_eta - Pi_h(q0)||_2` (`thm:first-order-discrete-selection-error`)."""
+        step = positive_number("step", step)
+        if step > self.eta_0:
+            expected = f"at most eta_0 = {self.eta_0:.6e}, where the theorem holds"
+            raise DomainError("step", expected=expected, got=f"{step:.6e}")
+        return self.error_slope * step
+
+
+def descent_constants(
+    B: Array, y: Array, multiplicities: Array, q0: Array, *, reference: Array | None = None
+) -> DescentConstants:
+    """Compute, not estimate, every constant of sections 4.6 and 4.7.
+
+    The coordinate bounds of the level sets are exact (Lambert W), `G_0` is an exact maximum of
+    linear functions over a convex set. `reference` is a strictly feasible point (the paper's
+    `q_dagger`, any one will do); by default the Bregman projection of q0.
+
+    >>> constants = descent_constants(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
+    ...                               np.array([1.0, 1.0]))
+    >>> constants.lower < 1.0 < 1.5 < constants.upper
+    True
+    """
+    system, points = prepare(B, y, multiplicities, q0=q0)
+    start, d = points["q0"], system.d
+    if start.ndim != 1 or system.y.ndim != 1:
+        raise ShapeError("q0", expected="one start (m,)", got=f"shape {tuple(start.shape)}")
+    p = _reference(system, start, reference)
+    level = divergence(p, start, d)
+    low, high = reverse_log_ratios(4 * level / (d * p))
+    lower, upper = float((p.log() + low).exp().min()), float((p.log() + high).exp().max())
+    forward = forward_log_ratio(4 * level / (d * start))
+    q_hat = max(upper, float((start.log() + forward).exp().max()))
+
+    n = system.B.shape[0]
+    M = system.B.mT @ system.B / n  # g(q) = M (q - p), because Bp = y
+    G_0 = float(largest_linear(torch.cat([M, -M]), p, d, level).max())
+    C_0 = float(((2 * p + upper) / d).max())
+    d_min, d_max = float(d.min()), float(d.max())
+    norm = float(torch.linalg.matrix_norm(system.B, 2))
+    rate = 4 * lower * float(system.smallest_singular_value) ** 2 / (n * d_max)
+    thresholds = [
+        d_min / (4 * G_0) if G_0 > 0 else float("inf"),
+        n / (2 * C_0 * norm**2),
+        2 * n * lower * d_min**2 / (25 * upper**2 * d_max * norm**2),
+        1 / rate,
+    ]
+    loss = float(system.loss(start))
+    return DescentConstants(
+        lower=lower,
+        upper=upper,
+        q_hat=q_hat,
+        G_0=G_0,
+        C_0=C_0,
+        eta_0=min(thresholds),
+        residual_rate=rate,
+        loss=loss,
+        error_slope=4 * q_hat * d_max * loss / (d_min**2 * lower),
+        contraction_slope=rate,
+    )
+
+
+def _reference(system: System, start: Tensor, reference: Array | None) -> Tensor:
+    if reference is None:
+        return bregman_projection(system.B, system.y, system.d, start).q
+    _, points = prepare(system.B, system.y, system.d, reference=reference)
+    p = points["reference"].to(start)
+    size = p @ system.B.abs().mT + system.y.abs()
+    gap = (p @ system.B.mT - system.y).abs()
+    if bool((gap > 1e-9 * size).any()):
+        worst = float((gap / size).max())
+        got = f"relative misfit {worst:.3e}"
+        raise DomainError("reference", expected="a point with Bp = y", got=got)
+    return p
+
+
+def _descend(system: System, q: Tensor, eta: Tensor) -> Tensor:
+    return q * (1 - 2 * eta[..., None] * system.gradient(q) / system.d).square()
+
+
+@dataclass(frozen=True)
+class _RecursionState(State):
+    q: Tensor  # [..., m]
+    residual: Tensor  # [...]  relative
+
+
+class _Recursion(Method[_RecursionState]):
+    def __init__(
+        self, system: System, size: Tensor, progress: Callable[[int, float], None] | None
+    ) -> None:
+        self.system, self.size, self.progress = system, size, progress
+        self._taken = 0
+
+    def start(self, q: Tensor, eta: Tensor) -> _RecursionState:
+        zero, count = torch.zeros_like(eta), torch.zeros_like(eta, dtype=torch.int64)
+        return _RecursionState(
+            time=zero,
+            step_size=eta,
+            error=zero,
+            steps=count,
+            attempts=count,
+            outcome=count,
+            q=q,
+            residual=self._residual(q),
+        )
+
+    def _residual(self, q: Tensor) -> Tensor:
+        misfit = q @ self.system.B.mT - self.system.y
+        return torch.linalg.vector_norm(misfit, dim=-1) / self.size
+
+    def advance(self, state: _RecursionState) -> _RecursionState:
+        self._taken += 1
+        q = _descend(self.system, state.q, state.step_size)
+        residual = self._residual(q)
+        if self.progress is not None and self._taken % 1000 == 0:
+            self.progress(self._taken, float(residual.max()))
+        steps = state.steps + 1
+        return replace(state, q=q, residual=residual, steps=steps, attempts=steps)
+
+    def record_due(self, state: _RecursionState) -> bool:
+        return False

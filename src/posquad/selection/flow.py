@@ -1,0 +1,239 @@
+"""The entropy mirror flow in joint spectral coordinates (paper, section 4.2-4.3).
+
+The flow moves `log q` inside the range of B': `log q(t) = log q0 - (4/d) B'w(t)`, so only the n
+numbers `w(t) = (1/n) int (Bq - y)` are integrated. Their equation is a gradient flow whose Jacobian
+is symmetric and negative semidefinite, and stiff when q spans many orders of magnitude; it is
+integrated by extrapolating the linearly implicit Euler method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    positive_number,
+    require_shape,
+    tensors,
+)
+from posquad._kernel import Method, Rule, State, iterate, merge, steps_exhausted
+from posquad.selection.projection import divergence
+from posquad.selection.system import System, prepare
+from posquad.status import Status, from_codes
+
+__all__ = ["MirrorTrajectory", "mirror_flow"]
+
+_STAGES = 7  # extrapolation order
+_LARGEST = 1e12  # no step may be longer than this multiple of the time so far
+
+
+@dataclass(frozen=True)
+class MirrorTrajectory:
+    """A recorded batch of mirror flows; T records, `...` the batch, one record a step.
+
+    A flow that ends early repeats its last state in the later records.
+    """
+
+    q: Any  # [..., m]  the last point
+    status: Status | list
+    times: Any  # [T, ...]
+    path: Any  # [T, ..., m]
+    residual: Any  # [T, ...]  ||Bq - y||_2
+    dissipated: Any  # [T, ...]  (1/n) int ||Bq - y||^2
+    steps: Any  # [...]
+    multiplicities: Any  # [m]
+
+    def lyapunov_defect(self, reference: Array) -> Any:
+        """`D_h(p, q0) - D_h(p, q(t)) - (1/n) int ||Bq - y||^2` for a feasible p, `[T, ...]`.
+
+        Zero along the exact flow (`lem:bregman-lyapunov-identity`).
+        """
+        p, path, d, spent = tensors(
+            reference=reference,
+            path=self.path,
+            multiplicities=self.multiplicities,
+            dissipated=self.dissipated,
+        )
+        require_shape("reference", p, (d.shape[0],), "(..., m), a point with Bp = y")
+        divergences = divergence(p, path, d)
+        return like(self.path, divergences[0] - divergences - spent)
+
+
+def mirror_flow(
+    B: A,
+    y: A,
+    multiplicities: A,
+    q0: A,
+    *,
+    t_final: float = float("inf"),
+    residual_tolerance: float = 1e-12,
+    tolerance: float = 1e-9,
+    max_steps: int = 10_000,
+    progress: Callable[[float, float], None] | None = None,
+) -> MirrorTrajectory:
+    """Integrate `dq_a/dt = -(4 q_a / d_a) [B'(Bq - y)/n]_a` from q0 > 0 to its limit.
+
+    The factor gradient flow on the joint spectrum (`thm:invariant-joint-spectral-reduction`), a
+    mirror flow of the weighted entropy (`prop:exact-weighted-mirror-flow`).
+
+    Args:
+        B, y, multiplicities, q0: as in `bregman_projection`.
+        t_final: last time; infinite by default, the flow then ends by its residual.
+        residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2`.
+        tolerance: local error in `log q`, hence relative in q, per step.
+        max_steps: most steps, rejected ones included.
+        progress: called with (time, largest residual) after every step.
+
+    >>> flow = mirror_flow(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
+    ...                    np.array([1.0, 3.0]))
+    >>> flow.q.round(9), flow.status.name
+    (array([0.75, 2.25]), 'LOSS_REACHED')
+    """
+    system, points = prepare(B, y, multiplicities, q0=q0)
+    if t_final != float("inf"):
+        positive_number("t_final", t_final)
+    goal = positive_number("residual_tolerance", residual_tolerance, zero=True)
+    tolerance = positive_number("tolerance", tolerance)
+    positive_integer("max_steps", max_steps)
+    with torch.no_grad():
+        start = points["q0"]
+        batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
+        log_start = start.log().expand(*batch, -1)
+        method = _Extrapolation(system, log_start, t_final, tolerance)
+        rows: list[_MirrorState] = []
+
+        def record(state: _MirrorState) -> None:
+            rows.append(state)
+            if progress is not None and state.time.numel():
+                progress(float(state.time.max()), float(state.residual.norm(dim=-1).max()))
+
+        size = torch.linalg.vector_norm(system.y, dim=-1)
+        rounding = 4 * torch.finfo(start.dtype).eps
+        rules: list[Rule[_MirrorState]] = [
+            (Status.LOSS_REACHED, lambda s: s.residual.norm(dim=-1) <= goal * size),
+            (Status.TIME_REACHED, lambda s: s.time >= t_final),
+            (Status.STEP_UNDERFLOW, lambda s: s.step_size <= rounding * s.time),
+            steps_exhausted(max_steps),
+        ]
+        state = iterate(method, method.start(), rules, record=record)
+        path = torch.stack([method.point(row.w) for row in rows])
+    return MirrorTrajectory(
+        q=like(B, method.point(state.w)),
+        status=from_codes(state.outcome),
+        times=like(B, torch.stack([row.time for row in rows])),
+        path=like(B, path),
+        residual=like(B, torch.stack([row.residual.norm(dim=-1) for row in rows])),
+        dissipated=like(B, torch.stack([row.dissipated for row in rows])),
+        steps=like(B, state.steps),
+        multiplicities=like(B, system.d),
+    )
+
+
+@dataclass(frozen=True)
+class _MirrorState(State):
+    w: Tensor  # [..., n]  (1/n) int (Bq - y)
+    residual: Tensor  # [..., n]  Bq - y
+    dissipated: Tensor  # [...]
+
+
+class _Extrapolation(Method[_MirrorState]):
+    """Linearly implicit Euler with 1, 2, ..., k substeps, extrapolated to order k."""
+
+    def __init__(self, system: System, log_start: Tensor, t_final: float, tolerance: float) -> None:
+        self.B, self.y, self.d = system.B, system.y, system.d
+        self.n = system.B.shape[0]
+        self.log_start, self.t_final, self.tolerance = log_start, t_final, tolerance
+        self._eye = torch.eye(self.n, dtype=self.B.dtype, device=self.B.device)
+
+    def start(self) -> _MirrorState:
+        w = torch.zeros(
+            *self.log_start.shape[:-1], self.n, dtype=self.B.dtype, device=self.B.device
+        )
+        residual = self._residual(w)
+        zero, count = torch.zeros_like(w[..., 0]), torch.zeros_like(w[..., 0], dtype=torch.int64)
+        # The time in which log q would move by a hundredth.
+        speed = (4 / self.n * (residual @ self.B) / self.d).abs().amax(-1)
+        return _MirrorState(
+            time=zero,
+            step_size=0.01 / torch.where(speed > 0, speed, 1.0),
+            error=zero,
+            steps=count,
+            attempts=count,
+            outcome=count,
+            w=w,
+            residual=residual,
+            dissipated=zero,
+        )
+
+    def record_due(self, state: _MirrorState) -> bool:
+        return True
+
+    def point(self, w: Tensor) -> Tensor:
+        """`q0 exp(-(4/d) B'w)`, `[..., m]`."""
+        return (self.log_start - 4 * (w @ self.B) / self.d).exp()
+
+    def _residual(self, w: Tensor) -> Tensor:
+        return self.point(w) @ self.B.mT - self.y
+
+    def advance(self, state: _MirrorState) -> _MirrorState:
+        h = torch.minimum(state.step_size, self.t_final - state.time)
+        q = self.point(state.w)
+        J = (-4 / self.n) * (self.B * (q / self.d)[..., None, :]) @ self.B.mT  # [..., n, n]
+        rows: list[Tensor] = []  # the last row of the extrapolation table, [..., n + 1] each
+        error = torch.zeros_like(h)
+        for j in range(1, _STAGES + 1):
+            new = [self._euler(state, J, h / j, j)]
+            for k in range(1, j):
+                new.append(new[-1] + (new[-1] - rows[k - 1]) / (j / (j - k) - 1))
+            if j > 1:
+                error = self._distance(new[-1] - new[-2])
+            rows = new
+        w, spent = rows[-1][..., :-1], rows[-1][..., -1]
+        residual = self._residual(w)
+        ratio = torch.nan_to_num(error / self.tolerance, nan=torch.inf).clamp_min(1e-10)
+        accepted = (ratio <= 1) & torch.isfinite(residual).all(-1)
+        growth = 0.9 * ratio ** (-1 / _STAGES)
+        growth = torch.where(accepted, growth.clamp(0.2, 8.0), growth.clamp(0.1, 0.7))
+        new_state = replace(
+            state,
+            time=torch.where(h < state.step_size, self.t_final, state.time + h),
+            steps=state.steps + 1,
+            attempts=state.attempts + 1,
+            error=ratio,
+            w=w,
+            residual=residual,
+            dissipated=state.dissipated + spent,
+        )
+        longest = _LARGEST * (state.time + h)
+        return replace(
+            merge(accepted, new_state, state),
+            attempts=new_state.attempts,
+            step_size=torch.minimum(h * growth, longest),
+        )
+
+    def _euler(self, state: _MirrorState, J: Tensor, h: Tensor, substeps: int) -> Tensor:
+        """So many linearly implicit Euler steps; returns w and the dissipation gained."""
+        matrix = self._eye - h[..., None, None] * J
+        factor, pivots = torch.linalg.lu_factor(matrix)
+        slope = 2 * (J @ state.residual[..., None])[..., 0]  # gradient of ||r||^2/n in w
+        w, spent, residual = state.w, torch.zeros_like(h), state.residual
+        for i in range(substeps):
+            right = (h[..., None] * residual / self.n)[..., None]
+            delta = torch.linalg.lu_solve(factor, pivots, right)[..., 0]
+            gain = residual.square().sum(-1) / self.n + (slope * delta).sum(-1)
+            w, spent = w + delta, spent + h * gain
+            if i + 1 < substeps:
+                residual = self._residual(w)
+        return torch.cat([w, spent[..., None]], dim=-1)
+
+    def _distance(self, difference: Tensor) -> Tensor:
+        """Size of a difference in `log q`, the unit of the tolerance."""
+        return (4 * (difference[..., :-1] @ self.B) / self.d).abs().amax(-1)

@@ -1,0 +1,86 @@
+"""Extremes of the two Bregman level sets, in closed form (`lem:compact-reverse-bregman-levels`).
+
+`D_h(p, q) <= c` bounds each ratio x = q_a / p_a by `x - 1 - log x <= 4c / (d_a p_a)`, whose ends
+are the two branches of Lambert's W; `D_h(q, p) <= c` bounds it by `x log x - x + 1 <= 4c / (d_a
+p_a)`. Everything is computed from logarithms, so that neither exponentials underflow nor small
+levels cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def reverse_log_ratios(level: Tensor) -> tuple[Tensor, Tensor]:
+    """The two z = log x with `x - 1 - log x = level >= 0`: `z <= 0 <= z'`.
+
+    `x = -W(-exp(-1 - level))`, lower on the principal branch, upper on the other one.
+    """
+
+    def value(z: Tensor) -> Tensor:
+        return _expm1_minus(z) - level
+
+    root = (2 * level).sqrt()
+    low = _newton(value, torch.expm1, torch.minimum(-root / (1 + root / 3), -level))
+    high = _newton(value, torch.expm1, torch.minimum(root, torch.log1p(level + root)))
+    return low, high
+
+
+def forward_log_ratio(level: Tensor) -> Tensor:
+    """The z = log x >= 0 with `x log x - x + 1 = level >= 0`: `x = exp(1 + W((level - 1)/e))`."""
+
+    def value(z: Tensor) -> Tensor:
+        # e^z (z - 1) + 1 = z e^z - (e^z - 1), grouped so that small z do not cancel
+        return z * torch.expm1(z) - _expm1_minus(z) - level
+
+    def slope(z: Tensor) -> Tensor:
+        return z * z.exp()
+
+    return _newton(value, slope, torch.minimum((2 * level).sqrt(), torch.log1p(level)))
+
+
+def largest_linear(c: Tensor, p: Tensor, d: Tensor, level: Tensor) -> Tensor:
+    """`max c'(q - p)` over `{q > 0 : D_h(p, q) <= level}`, for many c `[..., m]` at once.
+
+    The set is convex and the maximiser is `q_a = p_a / (1 - 4 c_a / (mu d_a))` for the mu at which
+    the divergence, which falls from infinity to zero in mu, equals the level.
+    """
+    s = 4 * c / d  # [..., m]
+    top = s.amax(-1).clamp_min(0)  # mu must exceed this
+
+    def ratio(gap: Tensor) -> Tensor:  # s / mu with mu = top + gap
+        return s / (top + gap)[..., None]
+
+    def excess(gap: Tensor) -> Tensor:
+        x = ratio(gap)
+        # q/p = 1/(1-x), so the divergence is sum d p [x/(1-x) + log(1-x)] / 4
+        return (d * p * (x / (1 - x) + torch.log1p(-x))).sum(-1) / 4 - level
+
+    size = s.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
+    low, high = size * 1e-18, size * 1e18
+    for _ in range(200):
+        middle = (low.log() + (high / low).log() / 2).exp()
+        above = excess(middle) > 0
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    x = ratio(high)
+    value = (c * p * x / (1 - x)).sum(-1)
+    return torch.where(s.abs().amax(-1) > 0, value, 0.0)
+
+
+def _expm1_minus(z: Tensor) -> Tensor:
+    """`e^z - 1 - z`, by its series where that cancels."""
+    series = z.square() * (1 / 2 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z / 720))))
+    return torch.where(z.abs() < 1e-2, series, torch.expm1(z) - z)
+
+
+def _newton(
+    value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], z: Tensor
+) -> Tensor:
+    """Newton's method for a monotone branch; quadratic, so a fixed number of steps is exact."""
+    for _ in range(60):
+        step = value(z) / slope(z)
+        z = torch.where(torch.isfinite(step), z - step, z)
+    return z

@@ -1,0 +1,318 @@
+"""Beyond commuting measurements: the von Neumann analogue and the dial between the two.
+
+The paper proves its selection law for commuting measurements. Here is what the law would say
+without that assumption (projection in the von Neumann divergence), the minimum-trace interpolant
+over all positive semidefinite matrices, and families of measurements with a commutativity dial,
+so that the question can be asked numerically. No theorem is claimed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    require_batch,
+    require_shape,
+    require_symmetric,
+    tensors,
+)
+from posquad.errors import DomainError, MissingExtraError
+from posquad.measurements import Dense
+from posquad.selection._dual import Family, project
+from posquad.selection.projection import Projection
+from posquad.selection.system import independent_rows
+from posquad.selection.trace import TraceCheck, check_trace_bound
+from posquad.status import Status
+
+__all__ = [
+    "MinimumTraceInterpolant",
+    "commutator_size",
+    "dialed_family",
+    "minimum_trace_interpolant",
+    "von_neumann_divergence",
+    "von_neumann_projection",
+]
+
+
+def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projection:
+    """`argmin tr(Q log Q - Q log Q0 - Q + Q0)` over Q >= 0 with `<A_i, Q> = y_i`.
+
+    The noncommuting analogue of `bregman_projection`, equal to it when everything commutes. By
+    Newton's method on the dual, `Q = exp(log Q0 + sum_i dual_i A_i)`, with the exact derivative of
+    the matrix exponential.
+
+    Args:
+        A: symmetric `[n, d, d]`; `y[..., n]`; `Q0[..., d, d]` positive definite; leading
+            dimensions are batches.
+        max_steps: most Newton steps.
+
+    Returns:
+        `Projection` with `q` the matrix `[..., d, d]`. If no positive definite Q has these
+        measurements the status is NOT_CONVERGED.
+
+    >>> projection = von_neumann_projection(np.eye(2)[None], np.array([4.0]), np.diag([1.0, 3.0]))
+    >>> projection.q.round(12)
+    array([[1., 0.],
+           [0., 3.]])
+    """
+    a, v, start = tensors(A=A, y=y, Q0=Q0)
+    operator = Dense(a)
+    if operator.batch_shape:
+        raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
+    require_shape("y", v, (operator.n,), "(..., n), one entry a matrix")
+    require_shape("Q0", start, (operator.d, operator.d), "(..., d, d)")
+    require_symmetric("Q0", start)
+    batch = require_batch(y=v.shape[:-1], Q0=start.shape[:-2])
+    positive_integer("max_steps", max_steps)
+    with torch.no_grad():
+        values, vectors = torch.linalg.eigh(start)
+        if not bool((values > 0).all()):
+            smallest = float(values.min())
+            got = f"a smallest eigenvalue of {smallest:.3e}"
+            raise DomainError("Q0", expected="a positive definite matrix", got=got)
+        L0 = _from_spectrum(vectors, values.log())
+        L0 = L0.expand(*batch, -1, -1).reshape(-1, operator.d, operator.d)
+        family = _MatrixFamily(a, v.expand(*batch, -1).reshape(-1, operator.n))
+        solution = project(family, L0, max_steps=max_steps)
+        Q = family.exponential(solution.L)
+        dual = family.full_dual(solution.lam)
+        kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
+        misfit = (operator._apply(Q) - v.expand(*batch, -1).reshape(len(Q), -1)).abs().amax(-1)
+        size = family.magnitude(Q).amax(-1)
+    return Projection(
+        q=like(A, Q.reshape(*batch, operator.d, operator.d)),
+        dual=like(A, dual.reshape(*batch, -1)),
+        residual=like(A, (misfit / size).reshape(batch)),
+        kkt=like(A, kkt.reshape(batch)),
+        status=Status.CONVERGED if bool(solution.converged.all()) else Status.NOT_CONVERGED,
+        steps=solution.steps,
+    )
+
+
+def von_neumann_divergence(P: A, Q: A) -> A:
+    """`tr(P log P - P log Q - P + Q)` for P >= 0, Q > 0, `[...]`; four times D_h when they commute.
+
+    >>> float(von_neumann_divergence(np.diag([1.0, 0.0]), np.diag([1.0, 2.0])))
+    2.0
+    """
+    p, q = tensors(P=P, Q=Q)
+    require_symmetric("P", p)
+    require_symmetric("Q", q)
+    require_shape("Q", q, p.shape[-2:], "(..., d, d) as for P")
+    require_batch(P=p.shape[:-2], Q=q.shape[:-2])
+    values_p = torch.linalg.eigvalsh(p)
+    values_q, vectors_q = torch.linalg.eigh(q)
+    floor = -10 * p.shape[-1] * torch.finfo(p.dtype).eps * values_p.abs().amax(-1, keepdim=True)
+    if bool((values_p < floor).any()):
+        got = f"a smallest eigenvalue of {float(values_p.min()):.3e}"
+        raise DomainError("P", expected="a positive semidefinite matrix", got=got)
+    if bool((values_q <= 0).any()):
+        got = f"a smallest eigenvalue of {float(values_q.min()):.3e}"
+        raise DomainError("Q", expected="a positive definite matrix", got=got)
+    entropy = torch.special.xlogy(values_p, values_p.clamp_min(0)).clamp_min(-1).sum(-1)
+    cross = (p * _from_spectrum(vectors_q, values_q.log())).sum((-2, -1))
+    return like(P, entropy - cross - values_p.sum(-1) + values_q.sum(-1))
+
+
+@dataclass(frozen=True)
+class MinimumTraceInterpolant:
+    """A minimum-trace positive semidefinite interpolant with the proof that was checked."""
+
+    value: float  # tr Q
+    Q: Any  # [d, d]
+    dual: Any  # [n]
+    check: TraceCheck  # weak duality on the full matrices, computed by us
+    status: Status
+
+
+def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
+    """`min tr Q` over Q >= 0 with `<A_i, Q> = y_i`, by the semidefinite solver Clarabel.
+
+    For measurements `A[n, d, d]` that need not commute; `y[n]`. The solver's answer is not taken at
+    its word: `check` holds the duality gap, the dual slack and the residuals of what it returned.
+    Needs the extra `posquad[sdp]`.
+
+    >>> result = minimum_trace_interpolant(np.diag([1.0, 2.0])[None], np.array([2.0]))
+    >>> round(result.value, 6)
+    1.0
+    """
+    clarabel = _clarabel()
+    a, v = tensors(A=A, y=y)
+    operator = Dense(a)
+    require_shape("y", v, (operator.n,), "(n,)")
+    n, d = operator.n, operator.d
+    i, j = np.triu_indices(d)
+    order = np.lexsort((i, j))  # Clarabel stacks the upper triangle column by column
+    i, j = i[order], j[order]
+    weight = np.where(i == j, 1.0, math.sqrt(2))
+    rows = a.cpu().numpy().astype(float)[:, i, j] * weight  # [n, d(d+1)/2]
+    size = len(i)
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    solver = clarabel.DefaultSolver(
+        scipy.sparse.csc_matrix((size, size)),
+        (i == j).astype(float),
+        scipy.sparse.csc_matrix(np.vstack([rows, -np.eye(size)])),
+        np.concatenate([v.cpu().numpy().astype(float), np.zeros(size)]),
+        [clarabel.ZeroConeT(n), clarabel.PSDTriangleConeT(d)],
+        settings,
+    )
+    solution = solver.solve()
+    x, z = np.array(solution.x), -np.array(solution.z[:n])
+    Q = np.zeros((d, d))
+    Q[i, j] = Q[j, i] = x / weight
+    solved = str(solution.status) in ("Solved", "AlmostSolved")
+    check = check_trace_bound(a.cpu().numpy().astype(float), v.cpu().numpy().astype(float), Q, z)
+    return MinimumTraceInterpolant(
+        value=check.trace,
+        Q=like(A, torch.as_tensor(Q).to(a)),
+        dual=like(A, torch.as_tensor(z).to(a)),
+        check=check,
+        status=Status.CONVERGED if solved else Status.NOT_CONVERGED,
+    )
+
+
+def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
+    """Measurement matrices `A_i = V_i D_i V_i'` with `V_i = exp(s K_i) V`, `[n, d, d]`.
+
+    The dial s in [0, 1] turns the shared eigenbasis V apart: at s = 0 all matrices commute, at
+    s = 1 the bases are turned by up to a right angle, each in its own direction. D_i is diagonal with
+    normal entries of mean and variance one; V is a random rotation, K_i a random skew matrix of
+    spectral norm pi/2.
+
+    >>> family = dialed_family(3, 4, 0.0)
+    >>> float(commutator_size(family)) < 1e-14
+    True
+    """
+    n, d = positive_integer("n", n), positive_integer("d", d)
+    if not (isinstance(dial, int | float) and 0 <= dial <= 1):
+        raise DomainError("dial", expected="a number in [0, 1]", got=repr(dial))
+    rng = torch.Generator().manual_seed(seed)
+    V = torch.linalg.qr(torch.randn(d, d, generator=rng, dtype=torch.float64)).Q
+    spectra = 1 + torch.randn(n, d, generator=rng, dtype=torch.float64)
+    K = torch.randn(n, d, d, generator=rng, dtype=torch.float64)
+    K = K - K.mT
+    size = torch.linalg.matrix_norm(K, 2)[:, None, None].clamp_min(1e-300)  # zero when d = 1
+    bases = torch.linalg.matrix_exp(dial * math.pi / 2 * K / size) @ V
+    M = (bases * spectra[:, None, :]) @ bases.mT
+    return (M + M.mT) / 2
+
+
+def commutator_size(A: A) -> A:
+    """Root mean square over pairs of `||A_i A_j - A_j A_i||_F / (sqrt(2) ||A_i||_F ||A_j||_F)`.
+
+    Between 0 (commuting) and 1, by the inequality of Boettcher and Wenzel; `A[..., n, d, d]` gives
+    `[...]`.
+
+    >>> X, Z = np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([1.0, -1.0])
+    >>> float(commutator_size(np.array([X, Z])).round(12))
+    1.0
+    """
+    (a,) = tensors(A=A)
+    n = Dense(a).n
+    if n < 2:
+        raise DomainError("A", expected="at least two matrices", got=f"{n}")
+    products = a[..., :, None, :, :] @ a[..., None, :, :, :]  # [..., n, n, d, d]
+    norms = torch.linalg.matrix_norm(a)
+    scale = norms[..., :, None] * norms[..., None, :]
+    ratios = torch.linalg.matrix_norm(products - products.mT) / scale.clamp_min(1e-300)
+    i, j = torch.triu_indices(n, n, 1, device=a.device)
+    return like(A, (ratios[..., i, j].square().mean(-1) / 2).sqrt())
+
+
+def _clarabel() -> Any:
+    try:
+        return importlib.import_module("clarabel")
+    except ImportError:
+        raise MissingExtraError(
+            "clarabel", expected="the extra: pip install 'posquad[sdp]'", got="no such package"
+        ) from None
+
+
+class _MatrixFamily(Family):
+    """`Q = exp(L)` on symmetric matrices, with the independent ones of `<A_i, Q> = y_i`."""
+
+    def __init__(self, a: Tensor, y: Tensor) -> None:
+        self.n = a.shape[0]
+        self.rows, self.scale = independent_rows(a.flatten(1), y, "A")
+        self.a = self.scale[:, None, None] * a[self.rows]
+        self.y = self.scale * y[:, self.rows]
+        self._norms = torch.linalg.matrix_norm(self.a)
+
+    def exponential(self, L: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(_finite(L))
+        return _from_spectrum(vectors, values.exp())
+
+    def values(self, L: Tensor) -> Tensor:
+        return torch.einsum("iab,kab->ki", self.a, self.exponential(L))
+
+    def values_and_gram(self, L: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = torch.linalg.eigh(_finite(L))
+        inside = vectors.mT[:, None] @ self.a @ vectors[:, None]  # [b, n, d, d]
+        q = values.exp()
+        divided = _divided_differences(values)
+        gram = torch.einsum("kiab,kab,kjab->kij", inside, divided, inside)
+        return torch.einsum("kiaa,ka->ki", inside, q), gram
+
+    def step(self, lam: Tensor) -> Tensor:
+        return torch.einsum("ki,iab->kab", lam, self.a)
+
+    def tangent(self, L: Tensor, direction: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(_finite(L))
+        moved = _divided_differences(values) * (vectors.mT @ direction @ vectors)
+        return torch.einsum("iab,kab->ki", self.a, vectors @ moved @ vectors.mT)
+
+    def rounding(self, L: Tensor) -> Tensor:
+        eps = torch.finfo(L.dtype).eps
+        # Products with the eigenvectors round like d additions.
+        return eps * L.shape[-1] * (self.magnitude(self.exponential(L)) + self.y.abs())
+
+    def magnitude(self, Q: Tensor) -> Tensor:
+        """Size of the sums that make the measurements, `[b, n]`."""
+        return torch.linalg.matrix_norm(Q)[:, None] * self._norms
+
+    def near(self, L0: Tensor) -> Tensor:
+        size = self.y.abs().sum(-1) / self.a.diagonal(dim1=-2, dim2=-1).abs().sum()
+        level = torch.where(size > 0, size.log(), L0.diagonal(dim1=-2, dim2=-1).mean(-1))
+        return level[:, None, None] * torch.eye(L0.shape[-1], dtype=L0.dtype, device=L0.device)
+
+    def full_dual(self, lam: Tensor) -> Tensor:
+        dual = lam.new_zeros(lam.shape[0], self.n)
+        dual[:, self.rows] = lam * self.scale
+        return dual
+
+
+def _divided_differences(values: Tensor) -> Tensor:
+    """`(e^a - e^b) / (a - b)` for all pairs of eigenvalues, `[b, d, d]`, without cancellation."""
+    a, b = values[..., :, None], values[..., None, :]
+    half = (a - b) / 2
+    # e^{(a+b)/2} sinh(h)/h with h = (a-b)/2; far apart the sinh would overflow, the ratio not.
+    small = half.abs() < 1e-3
+    series = 1 + half.square() / 6 * (1 + half.square() / 20)
+    high, low = torch.maximum(a, b), torch.minimum(a, b)
+    gap = torch.where(small, 1.0, high - low)
+    far = high.exp() * -torch.expm1(low - high) / gap
+    return torch.where(small, ((a + b) / 2).exp() * series, far)
+
+
+def _from_spectrum(vectors: Tensor, values: Tensor) -> Tensor:
+    M = (vectors * values[..., None, :]) @ vectors.mT
+    return (M + M.mT) / 2
+
+
+def _finite(L: Tensor) -> Tensor:
+    """LAPACK raises on NaN; a huge finite matrix overflows to infinity instead, as it should."""
+    return torch.nan_to_num(L, nan=1e3, posinf=1e3, neginf=-1e3)

@@ -1,0 +1,114 @@
+"""The reduced system `Bq = y` with multiplicities: checked once, its independent rows found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from posquad._arrays import Array, require_batch, require_shape, tensors
+from posquad.errors import DomainError, InfeasibleError, ShapeError
+
+__all__ = ["System"]
+
+
+@dataclass(frozen=True)
+class System:
+    """`B[n, m]`, `y[..., n]`, multiplicities `d[m]`, and a maximal independent set of scaled rows.
+
+    Redundant rows stay part of the loss (`eq:reduced-quadratic-loss`), where they count; the set
+    `{q : Bq = y}` is described by the independent ones alone.
+    """
+
+    B: Tensor  # [n, m]
+    y: Tensor  # [..., n]
+    d: Tensor  # [m]
+    rows: Tensor  # [s]  indices of independent rows
+    scale: Tensor  # [s]  one over their norms
+
+    @property
+    def independent(self) -> tuple[Tensor, Tensor]:
+        """The independent rows, scaled to unit norm, and their right-hand sides."""
+        return self.scale[:, None] * self.B[self.rows], self.scale * self.y[..., self.rows]
+
+    @property
+    def smallest_singular_value(self) -> Tensor:
+        """`sigma_B^+` (`eq:smallest-positive-singular-value`)."""
+        return torch.linalg.svdvals(self.B)[len(self.rows) - 1]
+
+    def loss(self, q: Tensor) -> Tensor:
+        """`f(q) = ||Bq - y||^2 / (2n)` (`eq:reduced-quadratic-loss`), `[...]`."""
+        return (q @ self.B.mT - self.y).square().sum(-1) / (2 * self.B.shape[0])
+
+    def gradient(self, q: Tensor) -> Tensor:
+        """`g(q) = B'(Bq - y) / n` (`eq:reduced-quadratic-gradient`), `[..., m]`."""
+        return (q @ self.B.mT - self.y) @ self.B / self.B.shape[0]
+
+
+def prepare(
+    B: Array, y: Array, multiplicities: Array, **points: Array
+) -> tuple[System, dict[str, Tensor]]:
+    """Check a system, and points `[..., m]` with positive entries that go with it."""
+    b, v, d, *rest = tensors(B=B, y=y, multiplicities=multiplicities, **points)
+    if b.ndim != 2 or 0 in b.shape:
+        raise ShapeError("B", expected="shape (n, m) with n, m >= 1", got=f"shape {tuple(b.shape)}")
+    n, m = b.shape
+    require_shape("y", v, (n,), "(..., n), one entry a row of B")
+    if tuple(d.shape) != (m,):
+        expected = f"shape ({m},), one a column of B"
+        raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
+    _require_positive("multiplicities", d)
+    checked = dict(zip(points, rest, strict=True))
+    for name, point in checked.items():
+        require_shape(name, point, (m,), "(..., m), one entry a column of B")
+        _require_positive(name, point)
+    require_batch(y=v.shape[:-1], **{name: point.shape[:-1] for name, point in checked.items()})
+    rows, scale = independent_rows(b, v, "B")
+    return System(b, v, d, rows, scale), checked
+
+
+def _require_positive(name: str, values: Tensor) -> None:
+    if not bool((values > 0).all()):
+        smallest = float(values.min())
+        raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")
+
+
+def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Pivoted rows and their scaling; refuse a y that violates a dependency between rows."""
+    norms = torch.linalg.vector_norm(B, dim=-1)
+    scale = torch.where(norms > 0, 1 / norms, 1.0)
+    # A plain QR of the long side first, so that the pivoted one is only n x n.
+    R = torch.linalg.qr((scale[:, None] * B).mT, mode="r").R
+    decomposition: Any = scipy.linalg.qr(R.cpu().numpy(), mode="r", pivoting=True)
+    R2, pivots = decomposition
+    diagonal = np.abs(np.diag(R2))
+    tolerance = max(B.shape) * torch.finfo(B.dtype).eps * max(diagonal[0], 1e-300)
+    rank = int((diagonal > tolerance).sum())
+    order = torch.as_tensor(pivots.astype(np.int64), device=B.device)
+    # Scaled row j of the rest is sum_k C_kj times scaled row k of the independent ones.
+    C = torch.as_tensor(
+        scipy.linalg.solve_triangular(R2[:rank, :rank], R2[:rank, rank:]), dtype=B.dtype
+    ).to(B.device)
+    kept, rest = order[:rank], order[rank:]
+    ys = scale * y
+    gap = ys[..., rest] - ys[..., kept] @ C
+    size = ys[..., rest].abs() + ys[..., kept].abs() @ C.abs()
+    outside = gap.abs() > 1e2 * max(B.shape) * torch.finfo(B.dtype).eps * size
+    if bool(outside.any()):
+        j = int(torch.where(outside, gap.abs(), 0.0).reshape(-1, len(rest)).amax(0).argmax())
+        worst = gap.reshape(-1, len(rest))[:, j]
+        sign = -worst[worst.abs().argmax()].sign()
+        z = torch.zeros_like(norms)
+        z[rest[j]] = sign
+        z[kept] = -sign * C[:, j]
+        raise InfeasibleError(
+            "y",
+            expected=f"a vector in the range of {name}",
+            got=f"entry {int(rest[j])} off by {float(worst.abs().max()):.3e} from the others",
+            farkas=z * scale,
+        )
+    return kept, scale[kept]
