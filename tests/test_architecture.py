@@ -33,7 +33,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("path", LOWER, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_lower_rooms_import_neither_the_lab_nor_extras(path):
     found = imported(path)
-    assert not {name for name in found if name.startswith("posquad.lab")}
+    assert not {name for name in found if f"{name}.".startswith("posquad.lab.")}
     assert not {name.split(".")[0] for name in found} & EXTRAS
 
 

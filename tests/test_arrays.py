@@ -324,7 +324,8 @@ EXAMPLES = [
     DtypeError("U", expected="a", got="b"),
     NonFiniteError("U", expected="a", got="b"),
     DomainError("U", expected="a", got="b"),
-    errors.InfeasibleError("U", expected="a", got="b"),
+    errors.InfeasibleError("U", expected="a", got="b", farkas=torch.ones(2)),
+    errors.MissingExtraError("U", expected="a", got="b"),
     RankDeficientError("U", expected="a", got="b", singular_values=torch.tensor([1.0, 0.0])),
     FiberError("U", expected="a", got="b", distance=0.5),
     TangencyError("U", expected="a", got="b", distance=0.5),
@@ -342,7 +343,9 @@ def test_every_error_is_in_the_examples():
 def test_errors_say_argument_expected_and_got(error):
     assert str(error) == "U: expected a; got b"
     assert (error.argument, error.expected, error.got) == ("U", "a", "b")
-    builtin = TypeError if isinstance(error, DtypeError) else ValueError
+    builtin = {DtypeError: TypeError, errors.MissingExtraError: ImportError}.get(
+        type(error), ValueError
+    )
     assert isinstance(error, PosquadError)
     assert isinstance(error, builtin)
 

@@ -314,6 +314,8 @@ TAKES_SIGNAL = {
     "N_star": lambda s: theory.N_star(s, 0.1),
     "alpha_star": lambda s: theory.alpha_star(s, 2),
     "beta_star": theory.beta_star,
+    "descent_predictor_envelope": lambda s: theory.descent_predictor_envelope(s, 0.01, 1, 1e-6),
+    "flow_predictor_envelope": lambda s: theory.flow_predictor_envelope(s, 0.01, 1),
     "descent_envelope": lambda s: theory.descent_envelope(s, 0.01, 1, 1e-6),
     "effective_curvature_bounds": theory.effective_curvature_bounds,
     "epsilon_star": theory.epsilon_star,

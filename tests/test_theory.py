@@ -21,7 +21,7 @@ from posquad import (
     gradient_flow,
     theory,
 )
-from posquad.errors import PosquadError
+from posquad.errors import DomainError, PosquadError
 from posquad.theory import Signal
 
 SIGNALS = [
@@ -127,9 +127,9 @@ def derived(d: int, eigenvalues: tuple[float, ...], m: float, M: float) -> dict[
         "initialization_radius": rho_n / 2,
         "C_star": (2 * beta + rho_n) / sigma,
         "C_star abstract": (2 * beta + rho) / sigma,
-        "flow_envelope": mp("0.01") * mpmath.exp(-low * 3 / 2),
-        "flow_envelope abstract": mp("0.01") * mpmath.exp(-alpha * 3),
-        "descent_envelope": mp("0.01") * (1 - step * low / 4) ** 17,
+        "flow_envelope": mp("1e-9") * mpmath.exp(-low * 3 / 2),
+        "flow_envelope abstract": mp("1e-9") * mpmath.exp(-alpha * 3),
+        "descent_envelope": mp("1e-9") * (1 - step * low / 4) ** 17,
     }
 
 
@@ -165,10 +165,10 @@ def computed(d: int, eigenvalues: tuple[float, ...], m: float, M: float) -> dict
         "initialization_radius": theory.initialization_radius(s),
         "C_star": theory.C_star(s),
         "C_star abstract": theory.C_star(s, m, M),
-        "flow_envelope": theory.flow_envelope(s, 0.01, 3),
-        "flow_envelope abstract": theory.flow_envelope(s, 0.01, 3, m=m),
+        "flow_envelope": theory.flow_envelope(s, 1e-9, 3),
+        "flow_envelope abstract": theory.flow_envelope(s, 1e-9, 3, m=m, M=M),
         "descent_envelope": theory.descent_envelope(
-            s, 0.01, 17, step=theory.oracle_step(s, 1, d + 3) / 2
+            s, 1e-9, 17, step=theory.oracle_step(s, 1, d + 3) / 2
         ),
     }
 
@@ -454,12 +454,11 @@ def test_flow_stays_below_its_envelope(kind: str) -> None:
     errors = np.linalg.norm(
         flow.factors @ flow.factors.swapaxes(-1, -2) - U_star @ U_star.T, axis=(-2, -1)
     )
-    envelope = theory.flow_envelope(s, distances[0], flow.times, m=m)
+    envelope = theory.flow_envelope(s, distances[0], flow.times, m, M)
     assert envelope.shape == distances.shape
     assert (distances <= envelope * (1 + 1e-9) + 1e-8).all()  # the integrator's own error
-    assert (
-        errors <= theory.C_star(s, m, M) * theory.flow_envelope(s, errors[0], flow.times, m) + 1e-8
-    ).all()
+    bound = theory.flow_predictor_envelope(s, errors[0], flow.times, m, M)
+    assert (errors <= bound + 1e-8).all()
     if kind == "samples":
         np.testing.assert_array_equal(envelope, theory.flow_envelope(s, distances[0], flow.times))
 
@@ -478,7 +477,7 @@ def test_descent_stays_below_its_envelope(kind: str) -> None:
     k = np.arange(0, 401, 40)[:, None]
     envelope = theory.descent_envelope(s, distances[0], k, step, m, M)
     assert (distances <= envelope * (1 + 1e-12)).all()
-    bound = theory.C_star(s, m, M) * theory.descent_envelope(s, errors[0], k, step, m, M)
+    bound = theory.descent_predictor_envelope(s, errors[0], k, step, m, M)
     assert (errors <= bound * (1 + 1e-12)).all()
     # The theorem is about the square: its rate is (1 - eta alpha)^(k/2), a little smaller.
     rate = (1 - step * theory.alpha_star(s, m)) ** (k / 2)
@@ -512,3 +511,12 @@ def test_envelopes_broadcast_distances_against_times() -> None:
     assert envelope.shape == (3, 2)
     np.testing.assert_array_equal(envelope[0], distance)
     np.testing.assert_allclose(envelope[:, 1], 2 * envelope[:, 0])
+
+
+def test_envelopes_end_at_the_basin() -> None:
+    s = signal(4, (1.0, 0.5))
+    outside = 1.01 * theory.rho_n(s)
+    with pytest.raises(DomainError, match=r"^distance: expected at most rho"):
+        theory.flow_envelope(s, outside, 1.0)
+    with pytest.raises(DomainError, match=r"^distance: expected at most rho"):
+        theory.descent_envelope(s, np.array([0.0, outside]), 1, theory.oracle_step(s, 1, 7))

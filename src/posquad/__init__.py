@@ -1,6 +1,10 @@
 """Positive quadratic networks f_U(x) = x'UU'x: geometry, dynamics, curvature and theory."""
 
+from posquad import errors as errors
 from posquad import geometry as geometry
+from posquad import labels as labels
+from posquad import predictor as predictor
+from posquad import recovery as recovery
 from posquad import selection as selection
 from posquad import theory as theory
 from posquad._version import __version__ as __version__

@@ -29,7 +29,18 @@ _FLOATS = (torch.float32, torch.float64)
 
 def tensors(**named: Array) -> tuple[Tensor, ...]:
     """Convert the named arrays to finite tensors of one floating dtype on one device."""
-    converted = {name: _as_tensor(name, value) for name, value in named.items()}
+    return unified(**{name: converted_tensor(name, value) for name, value in named.items()})
+
+
+def converted_tensor(name: str, value: Array) -> Tensor:
+    """One array as a finite floating tensor, in its own precision and on its own device."""
+    tensor = _as_tensor(name, value)
+    _require_finite(name, tensor)
+    return tensor
+
+
+def unified(**converted: Tensor) -> tuple[Tensor, ...]:
+    """Converted tensors in the widest of their dtypes; refuse more than one device."""
     wide = any(t.dtype != torch.float32 for t in converted.values())
     first_name, first = next(iter(converted.items()))
     for name, tensor in converted.items():
@@ -37,7 +48,6 @@ def tensors(**named: Array) -> tuple[Tensor, ...]:
             raise DtypeError(
                 name, expected=f"the device of {first_name}, {first.device}", got=f"{tensor.device}"
             )
-        _require_finite(name, tensor)
     return tuple(t.to(torch.float64 if wide else torch.float32) for t in converted.values())
 
 
@@ -150,11 +160,12 @@ def positive_number(name: str, value: float, *, zero: bool = False) -> float:
 
 def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
     """Return one or more finite positive numbers as a tensor like `model`, or raise."""
-    (values,) = tensors(**{name: cast(Array, value)})
-    if not bool((values > 0).all()):
-        smallest = float(values.detach().min())
-        raise DomainError(name, expected="numbers > 0", got=f"a smallest value of {smallest:.6g}")
-    return values.to(model)
+    values = converted_tensor(name, cast(Array, value)).to(model)  # after which it must be positive
+    if not bool(((values > 0) & torch.isfinite(values)).all()):
+        low, high = float(values.detach().min()), float(values.detach().max())
+        expected = f"numbers > 0 in the range of {values.dtype}"
+        raise DomainError(name, expected=expected, got=f"values from {low:.6g} to {high:.6g}")
+    return values
 
 
 def positive_integer(name: str, value: int, *, zero: bool = False) -> int:

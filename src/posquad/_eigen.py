@@ -14,15 +14,41 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from posquad.status import Status
+
 Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
 
 
 class Eigenpairs(NamedTuple):
     values: Tensor  # [..., k]
     vectors: Tensor  # [..., N, k]
-    residuals: Tensor  # [..., k]
+    residuals: Tensor  # [..., k]  ||A v - value v||
     scale: Tensor  # [...]  largest |Ritz value| seen, a lower bound on the operator norm
     products: int  # operator products, per batch element
+
+
+def converged(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float) -> Tensor:
+    """Residual within the tolerance of the value, or within rounding of the operator norm."""
+    rounding = 10 * torch.finfo(values.dtype).eps * scale[..., None]
+    return residuals <= torch.maximum(tolerance * values.abs(), rounding)
+
+
+def accuracy_status(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float) -> Status:
+    """One word for all the values: converged, only to rounding of the largest one, or not."""
+    if bool((residuals <= tolerance * values.abs()).all()):
+        return Status.CONVERGED
+    good = bool(converged(values, residuals, scale, tolerance).all())
+    return Status.AT_ROUNDING if good else Status.NOT_CONVERGED
+
+
+def flatten_block(M: Tensor) -> Tensor:
+    """Matrices `[m, ..., a, b]` as columns `[..., ab, m]`."""
+    return M.flatten(-2).movedim(0, -1)
+
+
+def unflatten_block(block: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Columns `[..., ab, m]` as matrices `[m, ..., a, b]`."""
+    return block.movedim(-1, 0).unflatten(-1, shape)
 
 
 def extreme_eigenpairs(
@@ -44,11 +70,14 @@ def extreme_eigenpairs(
     converged when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
     norm.
     """
-    eps = torch.finfo(start.dtype).eps
     width = start.shape[-1]
     limit = min(dimension, max(12 * width, 48))
     V = torch.linalg.qr(start).Q  # [..., N, m]
     AV = operator(V)
+    # Norms are squares: at the edges of the floating-point range only a scaled operator has them.
+    unit = AV.abs().amax((-2, -1), keepdim=True)
+    unit = torch.where(unit > 0, unit, 1.0)  # [..., 1, 1]
+    AV = AV / unit
     products, scale = V.shape[-1], torch.zeros_like(start[..., 0, 0])
     previous: Tensor | None = None
     while True:
@@ -61,9 +90,12 @@ def extreme_eigenpairs(
         X, AX = V @ wanted, AV @ wanted
         R = AX - X * theta[..., None, :width]
         norms = torch.linalg.vector_norm(R, dim=-2)[..., :k]
-        accepted = torch.maximum(tolerance * theta[..., :k].abs(), 10 * eps * scale[..., None])
         room = min(width, dimension - V.shape[-1])
-        if bool((norms <= accepted).all()) or room == 0 or products + room > max_products:
+        if (
+            bool(converged(theta[..., :k], norms, scale, tolerance).all())
+            or room == 0
+            or products + room > max_products
+        ):
             break
         if V.shape[-1] + room > limit:
             # Keep twice the block of Ritz vectors, and the previous block's directions (their
@@ -79,13 +111,14 @@ def extreme_eigenpairs(
         )
         room = min(width, dimension - V.shape[-1])
         new = _orthonormal_against(V, precondition(R / size)[..., :room], project)
-        V, AV = torch.cat([V, new], dim=-1), torch.cat([AV, operator(new)], dim=-1)
+        V, AV = torch.cat([V, new], dim=-1), torch.cat([AV, operator(new) / unit], dim=-1)
         products += room
     X = X[..., :k]
-    AX = operator(X)
+    AX = operator(X) / unit
     values = (X * AX).sum(-2) / X.square().sum(-2)
     residuals = torch.linalg.vector_norm(AX - X * values[..., None, :], dim=-2)
-    return Eigenpairs(values, X, residuals, scale, products + k)
+    size = unit[..., 0, :]  # [..., 1]
+    return Eigenpairs(values * size, X, residuals * size, scale * size[..., 0], products + k)
 
 
 def _orthonormal_against(V: Tensor, block: Tensor, project: Block) -> Tensor:

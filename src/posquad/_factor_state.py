@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from posquad._kernel import Rule, State
+from posquad._linalg import norm
 from posquad.objectives import Objective
 from posquad.status import Status
 
@@ -48,14 +49,14 @@ def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> 
     batch = loss.shape
     U0 = U0.expand(*batch, *U0.shape[-2:]).clone()  # the result must not share the caller's memory
     zero, count = torch.zeros_like(loss), torch.zeros(batch, dtype=torch.int64, device=U0.device)
-    speed = torch.linalg.matrix_norm(gradient)
-    cautious = 0.01 * torch.linalg.matrix_norm(U0) / torch.where(speed > 0, speed, 1.0)
+    speed = norm(gradient)
+    cautious = 0.01 * norm(U0) / torch.where(speed > 0, speed, 1.0)
     return FactorState(
         U=U0,
         loss=loss,
         gradient=gradient,
         time=zero,
-        scale=torch.linalg.matrix_norm(U0),
+        scale=norm(U0),
         dissipated=zero,
         step_size=cautious if step_size is None else step_size.expand(batch),
         error=torch.ones_like(loss),
@@ -76,20 +77,26 @@ def diverged(reference: Tensor, factor: float) -> Rule[FactorState]:
 
 
 def rank_lost() -> Rule[FactorState]:
-    """The smallest singular value is within rounding of zero, relative to what U was made from."""
+    """The smallest singular value is within rounding of zero, relative to what U was made from.
+
+    Singular values move by no more than U does, so they are computed again only when U has moved
+    far enough from where they were known for the smallest to have vanished.
+    """
+    known: list[Tensor] = []  # a factor, and its smallest singular value
 
     def met(state: FactorState) -> Tensor:
-        d, r = state.U.shape[-2:]
-        eps = torch.finfo(state.U.dtype).eps
-        unit = state.U / state.scale.clamp_min(torch.finfo(state.U.dtype).tiny)[..., None, None]
-        shift = 4 * d * eps * torch.eye(r, dtype=unit.dtype, device=unit.device)
-        # Cheap screen: U'U is far from singular unless the Cholesky factorisation fails.
-        suspicious = torch.linalg.cholesky_ex(unit.mT @ unit - shift).info != 0
-        if not bool((suspicious & state.running).any()):
-            return torch.zeros_like(suspicious)
-        finite = torch.isfinite(unit).all(-1).all(-1)
-        values = torch.linalg.svdvals(torch.where(finite[..., None, None], unit, 1.0))
-        return suspicious & finite & (values[..., -1] <= d * eps)
+        d = state.U.shape[-2]
+        floor = d * torch.finfo(state.U.dtype).eps * state.scale
+        if known:
+            safe = known[1] - norm(state.U - known[0]) > floor
+            if bool((safe | ~state.running).all()):
+                return torch.zeros_like(safe)
+        finite = torch.isfinite(state.U).all(-1).all(-1)
+        size = torch.where(finite & (state.scale > 0), state.scale, 1.0)  # no squares of 1e-200
+        unit = torch.where(finite[..., None, None], state.U / size[..., None, None], 1.0)
+        smallest = torch.linalg.svdvals(unit)[..., -1] * size
+        known[:] = [torch.where(finite[..., None, None], state.U, 0.0), smallest]
+        return finite & (smallest <= floor)
 
     return Status.RANK_LOST, met
 
@@ -100,6 +107,6 @@ def loss_reached(tolerance: float) -> Rule[FactorState]:
 
 def gradient_reached(tolerance: float) -> Rule[FactorState]:
     def met(state: FactorState) -> Tensor:
-        return torch.linalg.matrix_norm(state.gradient) <= tolerance
+        return norm(state.gradient) <= tolerance
 
     return Status.GRADIENT_REACHED, met

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posquad._factor_state import FactorState, evaluate
 from posquad._kernel import Method, merge
+from posquad._linalg import norm
 from posquad.objectives import Objective
 
 
@@ -36,7 +37,7 @@ class Descent(Method[FactorState]):
             loss=loss,
             gradient=gradient,
             time=(state.steps + 1) * state.step_size,
-            scale=_norm(state.U) + _norm(move),
+            scale=norm(state.U) + norm(move),
             steps=state.steps + 1,
             attempts=state.attempts + 1,
         )
@@ -89,7 +90,7 @@ class _RungeKutta(Method[FactorState]):
             loss=loss,
             gradient=gradient,
             time=end,
-            scale=_norm(U),
+            scale=norm(U),
             dissipated=state.dissipated + h * _combine(self.weights, speeds),
             steps=state.steps + (h > 0),
             attempts=state.attempts + (h > 0),
@@ -132,8 +133,8 @@ class DormandPrince(_RungeKutta):
         slopes = self._stages(state, h)
         U = state.U - h[..., None, None] * _combine(self.weights, slopes)
         new = self._finish(state, h, end, slopes, U)
-        local = h * _norm(_combine(self.defect, [*slopes, new.gradient]))
-        allowed = self.atol + self.rtol * torch.maximum(_norm(state.U), _norm(U))
+        local = h * norm(_combine(self.defect, [*slopes, new.gradient]))
+        allowed = self.atol + self.rtol * torch.maximum(norm(state.U), norm(U))
         error = torch.nan_to_num(local / allowed, nan=torch.inf).clamp_min(1e-10)
         accepted = error <= 1
 
@@ -159,7 +160,3 @@ def _combine(weights: Sequence[float], terms: Sequence[Tensor]) -> Tensor:
     for w, term in pairs[1:]:
         total = total + w * term
     return total
-
-
-def _norm(M: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(M)

@@ -89,12 +89,11 @@ def merge(take: Tensor, new: S, old: S) -> S:
 
 def _judge(state: S, rules: Sequence[Rule[S]]) -> S:
     for status, met in rules:
-        state = _end(state, state.running & met(state), status)
+        ended = state.running & met(state)
+        if bool(ended.any()):
+            outcome = torch.where(ended, status.code, state.outcome)
+            state = replace(state, outcome=outcome)
     return state
-
-
-def _end(state: S, which: Tensor, status: Status) -> S:
-    return replace(state, outcome=torch.where(which, status.code, state.outcome))
 
 
 def steps_exhausted(max_steps: int) -> Rule[Any]:

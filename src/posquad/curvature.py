@@ -24,22 +24,33 @@ from posquad._arrays import (
     require_factor,
     tensors,
 )
-from posquad._eigen import extreme_eigenpairs
+from posquad._eigen import (
+    Eigenpairs,
+    accuracy_status,
+    converged,
+    extreme_eigenpairs,
+    flatten_block,
+    unflatten_block,
+)
 from posquad._frames import Frame, frame, require_full_rank
-from posquad._population import population_solve
-from posquad.errors import DomainError, DtypeError
-from posquad.geometry import dimension, horizontal_basis, vertical_part
-from posquad.objectives import Objective
+from posquad._horizontal import horizontal_part
+from posquad._linalg import symmetric_part
+from posquad._population import population_product, population_solve
+from posquad._results import Result
+from posquad.errors import DomainError
+from posquad.geometry import dimension, horizontal_basis
+from posquad.objectives import Objective, require_objective
 from posquad.status import Status
 
 __all__ = ["Spectrum", "effective_spectrum", "population_spectrum"]
 
 _DENSE_LIMIT = 1000  # largest p that method="auto" treats densely
+_DENSE_MOST = 15_000  # largest p for which all values are computed: the matrix has 1.8 GB
 _CHUNK_ENTRIES = 2**24  # entries of a chunk of directions times measurements, roughly
 
 
-@dataclass(frozen=True)
-class Spectrum:
+@dataclass(frozen=True, eq=False, repr=False)
+class Spectrum(Result):
     """Effective eigenvalues, ascending, with what is known about them.
 
     The kernel of the Hessian at an interpolating U consists of the tangent vectors that the
@@ -50,10 +61,10 @@ class Spectrum:
     values: Any  # [..., m]  NaN where not converged
     vectors: Any  # [..., m, d, r]  horizontal, Frobenius-orthonormal
     residuals: Any  # [..., m]  ||Hess v - value v||_F
-    status: Status  # CONVERGED or NOT_CONVERGED
+    status: Status  # CONVERGED, AT_ROUNDING or NOT_CONVERGED
     method: str  # "dense" or "matrix-free"
     gauge_dimension: int  # r(r-1)/2 fiber directions, removed
-    is_kernel: Any  # [..., m]  value is zero to rounding of the largest one
+    is_kernel: Any  # [..., m]  value is zero to rounding
     kernel_is_complete: bool  # False if kernel directions may exist beyond those computed
     products: int  # Hessian products spent
 
@@ -106,44 +117,41 @@ def effective_spectrum(
     >>> effective_spectrum(PopulationRisk(U), U).values
     array([ 4., 12.])
     """
-    if not isinstance(objective, Objective):
-        raise DtypeError("objective", expected="an Objective", got=type(objective).__name__)
+    require_objective(objective)
     (u,) = objective.admit(U=U)
     u = u.detach()
     basis = frame("U", u)
-    p = dimension(*u.shape[-2:])
+    d, r = u.shape[-2:]
+    p = dimension(d, r)
     count = _request(k, which, p)
     chosen_method = _chosen_method(method, which, p)
     tolerance = positive_number("tolerance", tolerance)
     positive_integer("max_products", max_products)
+    seed = positive_integer("seed", seed, zero=True)
     with torch.no_grad():
         hessian = _riemannian_hessian(objective, u, basis)
         if chosen_method == "dense":
-            result = _dense(hessian, u, p)
+            chosen = slice(p - count, p) if which == "largest" else slice(0, count)
+            pairs = _dense(hessian, u, chosen)
         else:
-            result = _matrix_free(
-                hessian, u, basis, p, count, which == "largest", tolerance, max_products, seed
-            )
-    values, vectors, residuals, scale, products = result
-    if chosen_method == "dense":
-        chosen = slice(p - count, p) if which == "largest" else slice(0, count)
-        values, residuals = values[..., chosen], residuals[..., chosen]
-        vectors = vectors[..., chosen, :, :]
-    rounding = 10 * p * torch.finfo(u.dtype).eps * scale[..., None]
-    converged = residuals <= torch.maximum(tolerance * values.abs(), rounding)
-    is_kernel = converged & (values.abs() <= rounding)
-    above = (values > rounding).any(-1).all()  # the computed values reach past the kernel
-    complete = count == p or (which == "smallest" and bool(above))
+            request = {"k": count, "largest": which == "largest", "tolerance": tolerance}
+            pairs = _matrix_free(hessian, u, basis, seed, max_products=max_products, **request)
+        values, residuals = pairs.values, pairs.residuals
+        vectors = unflatten_block(pairs.vectors, (d, r)).movedim(0, -3)  # [..., m, d, r]
+        good = converged(values, residuals, pairs.scale, tolerance)
+        is_kernel = good & _unseen(values, vectors, u, pairs.scale)
+    # Beyond the computed values there may be more kernel, unless they reach past it.
+    above = (good & (values > 0) & ~is_kernel).any(-1).all()
     return Spectrum(
-        values=like(U, torch.where(converged, values, torch.nan)),
+        values=like(U, torch.where(good, values, torch.nan)),
         vectors=like(U, vectors),
         residuals=like(U, residuals),
-        status=Status.CONVERGED if bool(converged.all()) else Status.NOT_CONVERGED,
+        status=accuracy_status(values, residuals, pairs.scale, tolerance),
         method=chosen_method,
-        gauge_dimension=u.shape[-1] * (u.shape[-1] - 1) // 2,
+        gauge_dimension=r * (r - 1) // 2,
         is_kernel=like(U, is_kernel),
-        kernel_is_complete=complete,
-        products=products,
+        kernel_is_complete=count == p or (which == "smallest" and bool(above)),
+        products=pairs.products,
     )
 
 
@@ -172,69 +180,68 @@ def population_spectrum(U: A) -> A:
 
 
 Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
-_Result = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 
 def _riemannian_hessian(objective: Objective, u: Tensor, basis: Frame) -> Directions:
     euclidean = objective.linearize(u)
 
     def product(Delta: Tensor) -> Tensor:
-        H = euclidean(Delta)
-        return H - vertical_part(u, H, basis)
+        return horizontal_part(u, euclidean(Delta), basis)
 
     return product
 
 
-def _dense(hessian: Directions, u: Tensor, p: int) -> _Result:
+def _dense(hessian: Directions, u: Tensor, chosen: slice) -> Eigenpairs:
     B = horizontal_basis(u)  # [..., p, d, r]
+    p = B.shape[-3]
     flat = B.flatten(-2)  # [..., p, dr]
     M = torch.empty(*B.shape[:-2], p, dtype=u.dtype, device=u.device)  # [..., p, p]
     chunk = max(1, _CHUNK_ENTRIES // max(1, u.numel()))
     for begin in range(0, p, chunk):
         part = B[..., begin : begin + chunk, :, :].movedim(-3, 0)
-        M[..., begin : begin + chunk] = flat @ hessian(part).flatten(-2).movedim(0, -1)
-    M = (M + M.mT) / 2  # symmetric in exact arithmetic
-    values, Y = torch.linalg.eigh(M)
-    residuals = torch.linalg.vector_norm(M @ Y - Y * values[..., None, :], dim=-2)
-    vectors = (Y.mT @ flat).unflatten(-1, u.shape[-2:])
-    return values, vectors, residuals, values.abs().amax(-1), p
+        M[..., begin : begin + chunk] = flat @ flatten_block(hessian(part))
+    values, Y = torch.linalg.eigh(symmetric_part(M))
+    scale = values.abs().amax(-1)
+    vectors = flat.mT @ Y[..., chosen]  # [..., dr, m]
+    # eigh errs by the rounding of the largest value; a fresh product shows what the vectors have.
+    products = flatten_block(hessian(unflatten_block(vectors, (u.shape[-2], u.shape[-1]))))
+    quotients = (vectors * products).sum(-2)
+    residuals = torch.linalg.vector_norm(products - vectors * quotients[..., None, :], dim=-2)
+    return Eigenpairs(quotients, vectors, residuals, scale, p + quotients.shape[-1])
 
 
 def _matrix_free(
     hessian: Directions,
     u: Tensor,
     basis: Frame,
-    p: int,
+    seed: int,
+    *,
     k: int,
     largest: bool,
     tolerance: float,
     max_products: int,
-    seed: int,
-) -> _Result:
-    def directions(block: Tensor) -> Tensor:  # [..., dr, m] -> [m, ..., d, r]
-        return block.movedim(-1, 0).unflatten(-1, u.shape[-2:])
-
-    def columns(Delta: Tensor) -> Tensor:  # [m, ..., d, r] -> [..., dr, m]
-        return Delta.flatten(-2).movedim(0, -1)
+) -> Eigenpairs:
+    d, r = u.shape[-2:]
+    p = dimension(d, r)
 
     def operator(block: Tensor) -> Tensor:
-        return columns(hessian(directions(block)))
+        return flatten_block(hessian(unflatten_block(block, (d, r))))
 
     def precondition(block: Tensor) -> Tensor:
-        return block if largest else columns(population_solve(basis, directions(block)))
+        if largest:
+            return block
+        return flatten_block(population_solve(basis, unflatten_block(block, (d, r))))
 
     def project(block: Tensor) -> Tensor:
-        R = directions(block)
-        return columns(R - vertical_part(u, R, basis))
+        return flatten_block(horizontal_part(u, unflatten_block(block, (d, r)), basis))
 
-    width = min(k + 2, p)
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(width, *u.shape, dtype=u.dtype, generator=generator).to(u.device)
+    start = torch.randn(min(k + 2, p), *u.shape, dtype=u.dtype, generator=generator).to(u.device)
     pairs = extreme_eigenpairs(
         operator,
         precondition,
         project,
-        project(columns(start)),
+        project(flatten_block(start)),
         k=k,
         largest=largest,
         dimension=p,
@@ -242,15 +249,26 @@ def _matrix_free(
         max_products=max_products,
     )
     order = pairs.values.argsort(dim=-1)
-    vectors = directions(pairs.vectors).movedim(0, -3)  # [..., k, d, r]
-    ordered = vectors.gather(-3, order[..., None, None].expand(vectors.shape))
-    return (
-        pairs.values.gather(-1, order),
-        ordered,
-        pairs.residuals.gather(-1, order),
-        pairs.scale,
-        pairs.products,
+    return pairs._replace(
+        values=pairs.values.gather(-1, order),
+        residuals=pairs.residuals.gather(-1, order),
+        vectors=pairs.vectors.gather(-1, order[..., None, :].expand(pairs.vectors.shape)),
     )
+
+
+def _unseen(values: Tensor, vectors: Tensor, u: Tensor, scale: Tensor) -> Tensor:
+    """Directions whose curvature is rounding, beside the population's curvature in that direction.
+
+    At interpolation the ratio of the two depends only on the range of U, so that a weak but seen
+    direction of an ill-conditioned U is not taken for an unseen one.
+    """
+    p = dimension(*u.shape[-2:])
+    S, here = (u.mT @ u)[..., None, :, :], u[..., None, :, :]
+    population = (vectors * population_product(here, S, vectors)).sum((-2, -1))
+    singular = torch.linalg.svdvals(u)
+    top = 12 * singular[..., 0].square()  # of the order of the largest population curvature
+    share = population / top[..., None]
+    return values.abs() <= 10 * p * torch.finfo(u.dtype).eps * scale[..., None] * share
 
 
 def _request(k: int | None, which: str, p: int) -> int:
@@ -260,6 +278,12 @@ def _request(k: int | None, which: str, p: int) -> int:
     if which == "all":
         if k is not None:
             raise DomainError("k", expected="None with which='all'", got=repr(k))
+        if p > _DENSE_MOST:
+            raise DomainError(
+                "which",
+                expected=f"'smallest' or 'largest' when p > {_DENSE_MOST}",
+                got=f"'all' {p} values, which needs a dense p x p matrix",
+            )
         return p
     k = positive_integer("k", 1 if k is None else k)
     if k > p:
@@ -274,6 +298,9 @@ def _chosen_method(method: str, which: str, p: int) -> str:
         raise DomainError(
             "which", expected="'smallest' or 'largest' with method='matrix-free'", got="'all'"
         )
+    if method == "dense" and p > _DENSE_MOST:
+        got = f"p = {p}; use method='matrix-free'"
+        raise DomainError("method", expected=f"'dense' for p <= {_DENSE_MOST} only", got=got)
     if method == "auto":
         return "dense" if which == "all" or p <= _DENSE_LIMIT else "matrix-free"
     return method

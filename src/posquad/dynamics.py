@@ -35,7 +35,7 @@ from posquad._frames import require_full_rank
 from posquad._integrators import Descent, DormandPrince, RungeKutta4
 from posquad._kernel import Method, Rule, iterate, steps_exhausted
 from posquad.errors import DomainError, DtypeError, ShapeError
-from posquad.objectives import Objective
+from posquad.objectives import Objective, require_objective
 from posquad.status import Status
 from posquad.trajectory import Observable, Progress, Recorder, Trajectory
 
@@ -51,7 +51,7 @@ def gradient_flow(
     method: Literal["adaptive", "rk4"] = "adaptive",
     step: float | None = None,
     rtol: float = 1e-9,
-    atol: float = 1e-12,
+    atol: float = 0.0,
     loss_tolerance: float | None = None,
     gradient_tolerance: float | None = None,
     stop: Callable[[Any, Any], Any] | None = None,
@@ -74,7 +74,8 @@ def gradient_flow(
         loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at or
             below it. In the adaptive method distances to a limit are meaningful down to
             about rtol ||U||; use "rk4" or a smaller rtol to follow them further.
-        stop: `stop(U, t)`, true (per trajectory) to end.
+        stop: `stop(U, t)`, true (per trajectory) to end. (Ctrl-C raises, as everywhere; a rule that
+            looks at a clock or a flag ends a long run with its records.)
         max_steps: most steps, rejected ones included.
         save_factors: keep every recorded factor.
         observables: named functions of U `[..., d, r]`, recorded at each time.
@@ -90,7 +91,7 @@ def gradient_flow(
     ('TIME_REACHED', True)
     """
     u = _initial_factor(objective, U0)
-    t_final = positive_number("t_final", t_final)
+    t_final = float(positive_numbers("t_final", positive_number("t_final", t_final), u))
     grid = _output_times(times, t_final, u)
     if method == "rk4":
         if step is None:
@@ -139,7 +140,7 @@ def gradient_descent(
         record_every: record each so many steps (and the first and last).
         loss_tolerance, gradient_tolerance: end when L(U), or ||grad L||_F, is at or below.
         divergence: a trajectory has diverged when its loss is not finite or exceeds this multiple
-            of the larger of L(U0) and L(0).
+            of the larger of L(U0) and L(0). (For `SmoothObjective`, only when not finite.)
 
     Returns:
         `Trajectory`. Rank loss and divergence are noticed at the step where they happen. The
@@ -224,12 +225,7 @@ def _decision(answer: Any, state: FactorState) -> Tensor:
 
 
 def _initial_factor(objective: Objective, U0: Array) -> Tensor:
-    if not isinstance(objective, Objective):
-        raise DtypeError(
-            "objective",
-            expected="an Objective such as LeastSquares(RankOne(X), y)",
-            got=type(objective).__name__,
-        )
+    require_objective(objective)
     (u,) = objective.admit(U0=U0)
     require_full_rank("U0", u)
     return u.detach()

@@ -25,7 +25,15 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
-from posquad._frames import Frame, divide_right, frame, require_full_rank, solve_sylvester
+from posquad._frames import Frame, frame, require_full_rank
+from posquad._horizontal import (
+    distance_from_tangent_space,
+    horizontal_part,
+    lift,
+    rank_loss,
+    vertical_part,
+)
+from posquad._linalg import norm
 from posquad.errors import DomainError, FiberError, TangencyError
 
 __all__ = [
@@ -88,8 +96,8 @@ def fiber_rotation(U: A, V: A, *, tolerance: float | None = None) -> A:
     tolerance = _tolerance(u, tolerance)
     R = alignment(v, u)
     with torch.no_grad():
-        distance = _norm(v - u @ R)
-        different = distance > tolerance * _norm(v)
+        distance = norm(v - u @ R)
+        different = distance > tolerance * norm(v)
         if bool(different.any()):
             worst = float(distance[different].max())
             raise FiberError(
@@ -127,7 +135,7 @@ def horizontal_projection(U: A, Z: A) -> A:
            [1., 3.]])
     """
     u, z = _factor_and_direction(U, "Z", Z)
-    return like(U, z - vertical_part(u, z, frame("U", u)))
+    return like(U, horizontal_part(u, z, frame("U", u)))
 
 
 def horizontal_basis(U: A) -> A:
@@ -150,7 +158,7 @@ def horizontal_basis(U: A) -> A:
     i, j = torch.triu_indices(r, r, device=u.device)
     along = torch.einsum("...ak,...bk->...kab", s[..., None, j] * W[..., i], P[..., j])
     along = along + torch.einsum("...ak,...bk->...kab", s[..., None, i] * W[..., j], P[..., i])
-    along = along / _norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
+    along = along / norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
     return like(U, torch.cat([across.flatten(-4, -3), along], dim=-3))
 
 
@@ -193,7 +201,7 @@ def norm_bounds(U: A) -> tuple[A, A]:
     """`(2 lambda_r, 4 lambda_1)`, bounds of `||xi||_F^2 / g_Q(xi, xi)` for tangent xi.
 
     `prop:quotient-predictor-norm-comparison`; each `[...]`. The lower one is attained when r < d;
-    at r = d the smallest ratio is `4 lambda_r` or more.
+    at r = d the smallest ratio is `4 lambda_r`.
 
     >>> low, high = norm_bounds(np.diag([2.0, 1.0]))
     >>> float(low), float(high)
@@ -249,7 +257,7 @@ def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
     u, delta = _factor_and_direction(U, "Delta", Delta)
     basis = frame("U", u)
     with torch.no_grad():
-        vertical, size = _norm(vertical_part(u, delta, basis)), _norm(delta)
+        vertical, size = norm(vertical_part(u, delta, basis)), norm(delta)
         # A vertical part below the rounding of U itself cannot be seen in U + Delta.
         rounding = 10 * u.shape[-2] * torch.finfo(u.dtype).eps * basis.s[..., 0]
         far = vertical > _tolerance(u, tolerance) * size + rounding
@@ -261,7 +269,7 @@ def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
                 got=f"vertical part {worst:.3e} of its norm; see horizontal_projection",
                 distance=worst,
             )
-        loss = _rank_loss(u, delta, basis)
+        loss = rank_loss(u, delta, basis)
         if bool((loss <= 1).any()):
             raise DomainError(
                 "Delta",
@@ -299,6 +307,7 @@ def log(U: A, V: A) -> A:
 def geodesic(U: A, V: A, t: float | A) -> A:
     """Point at parameter t of the geodesic from U (t = 0) to V (t = 1): `U + t log(U, V)`.
 
+    In the quotient metric (`def:quotient-metric`, `prop:quotient-metric-well-defined`).
     `t` is a number or an array that broadcasts against the batch dimensions; values outside
     [0, 1] extend the geodesic as long as it keeps full rank. Returns a factor `[..., d, r]`.
 
@@ -312,7 +321,7 @@ def geodesic(U: A, V: A, t: float | A) -> A:
     parameter = parameter.to(u)
     delta = parameter[..., None, None] * log(u, v)  # horizontal by construction
     with torch.no_grad():
-        loss = _rank_loss(u, delta, basis)
+        loss = rank_loss(u, delta, basis)
         if bool((loss <= 1).any()):
             where = float((loss * parameter)[loss <= 1][0])
             raise DomainError(
@@ -323,21 +332,9 @@ def geodesic(U: A, V: A, t: float | A) -> A:
     return like(U, u + delta)
 
 
-# Helpers on checked tensors. `vertical_part` is shared with the curvature room.
-
-
-def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
-    """`U Omega` of `prop:horizontal-projection`, for a factor whose frame is known."""
-    C = u.mT @ z  # [..., r, r]
-    return u @ solve_sylvester(u.mT @ u, C - C.mT, basis)
-
-
 def _lift(u: Tensor, xi: Tensor, basis: Frame, name: str, tolerance: float) -> Tensor:
     with torch.no_grad():
-        W = basis.W
-        rest = xi - W @ (W.mT @ xi)
-        outside = _norm(rest - (rest @ W) @ W.mT)
-        relative = outside / _norm(xi).clamp_min(torch.finfo(xi.dtype).tiny)
+        relative = distance_from_tangent_space(xi, basis)
         if bool((relative > tolerance).any()):
             worst = float(relative.max())
             raise TangencyError(
@@ -346,37 +343,7 @@ def _lift(u: Tensor, xi: Tensor, basis: Frame, name: str, tolerance: float) -> T
                 got=f"relative distance {worst:.3e} from the tangent space",
                 distance=worst,
             )
-    # xi U = Delta S + U B with B = U'Delta symmetric, and U'xi U = B S + S B. This form carries the
-    # derivative; its value loses cond(U)^3, so the value is taken in the frame, where
-    # W'Delta P has the entries s_j X_ij / (s_i^2 + s_j^2), X = W'xi W.
-    S, xu = u.mT @ u, xi @ u
-    lift = divide_right(xu - u @ solve_sylvester(S, u.mT @ xu, basis), S, basis)
-    with torch.no_grad():
-        W, s, P = basis
-        xw = xi @ W
-        X = W.mT @ xw
-        inner = X * s[..., None, :] / (s.square()[..., :, None] + s.square()[..., None, :])
-        correction = (W @ inner + (xw - W @ X) / s[..., None, :]) @ P.mT - lift
-    return lift + correction
-
-
-def _rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:
-    """First t in (0, 1] at which `U + t Delta` loses rank, infinite where it does not.
-
-    A null vector v of `U + t Delta` satisfies `S v + t B v = 0` with `B = U'Delta` symmetric, so t
-    is -1/mu for an eigenvalue mu <= -1 of `S^{-1/2} B S^{-1/2}`: at most r candidates to look at.
-    Candidates just beyond 1 are looked at in 1 itself.
-    """
-    W, s, P = basis
-    B = (W.mT @ delta @ P) / s[..., None, :]  # = diag(s)^{-1} P'BP diag(s)^{-1}
-    mu = torch.linalg.eigvalsh((B + B.mT) / 2)  # [..., r]
-    near = mu <= -1 + torch.finfo(u.dtype).eps ** 0.5
-    t = torch.where(near, (-1 / mu).clamp_max(1), torch.zeros_like(mu))
-    points = u[..., None, :, :] + t[..., None, None] * delta[..., None, :, :]
-    smallest = torch.linalg.svdvals(points)[..., -1]  # [..., r]
-    scale = s[..., :1] + _norm(delta)[..., None]
-    lost = near & (smallest <= 10 * u.shape[-2] * torch.finfo(u.dtype).eps * scale)
-    return torch.where(lost, t, torch.inf).amin(-1)
+    return lift(u, xi, basis)
 
 
 def _two_factors(U: Array, V: Array) -> tuple[Tensor, Tensor, Frame, Frame]:
@@ -408,7 +375,3 @@ def _tolerance(u: Tensor, tolerance: float | None) -> float:
     if tolerance is None:
         return torch.finfo(u.dtype).eps ** 0.5
     return positive_number("tolerance", tolerance, zero=True)
-
-
-def _norm(M: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(M)

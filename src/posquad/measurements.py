@@ -21,6 +21,7 @@ from torch import Tensor
 from posquad._arrays import (
     A,
     Array,
+    converted_tensor,
     dtype_of,
     like,
     positive_integer,
@@ -28,6 +29,7 @@ from posquad._arrays import (
     require_shape,
     require_symmetric,
     tensors,
+    unified,
 )
 from posquad.errors import DtypeError, ShapeError
 
@@ -50,11 +52,11 @@ class Measurements(ABC):
     device: torch.device | None = None
 
     def apply(self, Q: A) -> A:
-        """`A(Q)_i = <A_i, Q>` for symmetric `Q[..., d, d]`; returns `[..., n]`."""
+        """`A(Q)_i = <A_i, Q>` (`eq:measurement-operator`): `Q[..., d, d]` to `[..., n]`."""
         return like(Q, self._apply(self._symmetric("Q", Q)))
 
     def apply_factor(self, U: A) -> A:
-        """`A(UU')` from the factor `U[..., d, r]`; returns `[..., n]`."""
+        """`A(UU')` (`eq:measurement-operator`) from the factor `U[..., d, r]`: `[..., n]`."""
         (u,) = self.admit(U=U)
         self._require_columns(u)
         self._require_batch(U=u.shape[:-2])
@@ -68,7 +70,7 @@ class Measurements(ABC):
         return like(z, self._adjoint(w))
 
     def adjoint_factor(self, z: A, U: A) -> A:
-        """`A*(z) U` without forming `A*(z)`: `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
+        """`A*(z) U` (`eq:measurement-adjoint`): `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
         w, u = self.admit(z=z, U=U)
         require_shape("z", w, (self.n,), "(..., n)")
         self._require_columns(u)
@@ -81,16 +83,16 @@ class Measurements(ABC):
 
     def admit(self, **named: Array) -> tuple[Tensor, ...]:
         """Convert arguments to one dtype and device that fit the operator, or say why not."""
-        for name, value in named.items():
-            (tensor,) = tensors(**{name: value})
+        converted = {name: converted_tensor(name, value) for name, value in named.items()}
+        for name, tensor in converted.items():
             if self.device is not None and tensor.device != self.device:
                 expected = f"the operator's device, {self.device}"
                 raise DtypeError(name, expected=expected, got=f"{tensor.device}")
             # Widening is exact, narrowing is not ours to do.
             if self.dtype == torch.float32 and tensor.dtype == torch.float64:
                 expected = "float32, as the operator's data"
-                raise DtypeError(name, expected=expected, got=dtype_of(value))
-        return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in tensors(**named))
+                raise DtypeError(name, expected=expected, got=dtype_of(named[name]))
+        return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in unified(**converted))
 
     # Kernels on checked tensors. The first two are required.
 
@@ -143,6 +145,10 @@ class Measurements(ABC):
 
     def _require_batch(self, **shapes: torch.Size) -> None:
         require_batch(operator=self.batch_shape, **shapes)
+
+    def __repr__(self) -> str:
+        batch = f", batch={tuple(self.batch_shape)}" if self.batch_shape else ""
+        return f"{type(self).__name__}(n={self.n}, d={self.d}{batch})"
 
 
 class RankOne(Measurements):
@@ -289,6 +295,16 @@ class GaussianPopulation(Measurements):
         weight = torch.full(i.shape, 2.0, dtype=like.dtype, device=like.device)
         weight[i == j] = math.sqrt(2)
         return i, j, weight
+
+
+def require_measurements(measurements: object) -> None:
+    """Refuse what is not an operator, in words."""
+    if not isinstance(measurements, Measurements):
+        raise DtypeError(
+            "measurements",
+            expected="a Measurements operator such as RankOne(X)",
+            got=type(measurements).__name__,
+        )
 
 
 def _product(M: Tensor, V: Tensor) -> Tensor:

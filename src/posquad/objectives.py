@@ -28,9 +28,11 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._frames import polar_rotation
+from posquad._horizontal import records_gradient
+from posquad._linalg import symmetric_part
 from posquad._population import population_product
 from posquad.errors import DtypeError, ShapeError
-from posquad.measurements import Measurements
+from posquad.measurements import Measurements, require_measurements
 
 __all__ = ["LeastSquares", "Objective", "PopulationRisk", "SmoothObjective"]
 
@@ -42,7 +44,7 @@ class Objective(ABC):
     batch_shape: torch.Size = torch.Size()
 
     def loss(self, U: A) -> A:
-        """`L(U)` for `U[..., d, r]`; returns `[...]`."""
+        """`L(U) = ell(UU')` (`eq:factorized-objective`) for `U[..., d, r]`; returns `[...]`."""
         (u,) = self.admit(U=U)
         return like(U, self.value(u))
 
@@ -57,7 +59,7 @@ class Objective(ABC):
         return like(U, value), like(U, gradient)
 
     def predictor_gradient(self, Q: A) -> A:
-        """`G(Q)`, the gradient of ell on symmetric matrices, shape `[..., d, d]`."""
+        """`G(Q) = grad ell(Q)` on symmetric matrices (`eq:predictor-gradient`), `[..., d, d]`."""
         (q,) = self._convert(Q=Q)
         require_shape("Q", q, (self.d, self.d), "(..., d, d)")
         require_symmetric("Q", q)
@@ -65,7 +67,11 @@ class Objective(ABC):
         return like(Q, self._predictor_gradient(q))
 
     def hessian_product(self, U: A, Delta: A) -> A:
-        """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`."""
+        """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`.
+
+        At an interpolating U it is the lift of `thm:effective-hessian`; elsewhere `2 G Delta` is
+        added.
+        """
         u, delta = self.admit(U=U, Delta=Delta)
         require_shape("Delta", delta, u.shape[-2:], "(..., d, r) as for U")
         return like(U, self.linearize(u)(delta))
@@ -94,8 +100,8 @@ class Objective(ABC):
         """The Hessian of L at U, as a function of Delta; leading dimensions broadcast."""
 
     def loss_scale(self, U: Tensor) -> Tensor:
-        """Size of the losses near U, against which divergence is judged; `|L(U)|` by default."""
-        return self.value(U).abs()
+        """The size of losses against which divergence is judged, the larger of L(U) and L(0)."""
+        return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
 
     @abstractmethod
     def _predictor_gradient(self, Q: Tensor) -> Tensor: ...
@@ -119,12 +125,7 @@ class LeastSquares(Objective):
     """
 
     def __init__(self, measurements: Measurements, y: Array) -> None:
-        if not isinstance(measurements, Measurements):
-            raise DtypeError(
-                "measurements",
-                expected="a Measurements operator such as RankOne(X)",
-                got=type(measurements).__name__,
-            )
+        require_measurements(measurements)
         self.measurements = measurements
         (self.y,) = measurements.admit(y=y)
         self.d = measurements.d
@@ -137,17 +138,13 @@ class LeastSquares(Objective):
         return e.square().sum(-1) / (2 * n), product * (2 / n)
 
     def value(self, U: Tensor) -> Tensor:
-        e = self.measurements._apply_factor(U) - self.y
+        e = self.measurements._apply_factor(U) - self.y.to(U.dtype)
         return e.square().sum(-1) / (2 * self.measurements.n)
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
         product = self.measurements._linearize(U, self.y.to(U.dtype))
         scale = 2 / self.measurements.n
         return lambda Delta: product(Delta) * scale
-
-    def loss_scale(self, U: Tensor) -> Tensor:
-        """The larger of `L(U)` and `L(0) = ||y||^2 / (2n)`."""
-        return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
 
     def _predictor_gradient(self, Q: Tensor) -> Tensor:
         e = self.measurements._apply(Q) - self.y
@@ -196,10 +193,6 @@ class PopulationRisk(Objective):
 
         return hessian
 
-    def loss_scale(self, U: Tensor) -> Tensor:
-        """The larger of `L(U)` and `L(0)`."""
-        return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
-
     def _difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """Aligned D and W; the factor with fewer columns is filled up with zero columns."""
         columns = max(U.shape[-1], self.U_star.shape[-1])
@@ -244,14 +237,18 @@ class SmoothObjective(Objective):
         self.d = positive_integer("d", d)
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        value, G = self._differentiate(U @ U.mT, _records_gradient(U))
+        value, G = self._differentiate(U @ U.mT, records_gradient(U))
         return value, 2 * G @ U
 
     def value(self, U: Tensor) -> Tensor:
         return self._evaluate(U @ U.mT)
 
+    def loss_scale(self, U: Tensor) -> Tensor:
+        """Infinite: ell may be shifted by any constant, only a loss that is not finite counts."""
+        return torch.full(U.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
+
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        tracked = _records_gradient(U)
+        tracked = records_gradient(U)
         with torch.inference_mode(False), torch.enable_grad():
             Q = U @ U.mT if tracked else (U @ U.mT).detach().clone().requires_grad_(True)
             g = self._first(Q, self._evaluate(Q), create_graph=True)
@@ -262,25 +259,25 @@ class SmoothObjective(Objective):
                 return self.linearize(U.expand(*batch, *U.shape[-2:]))(Delta)
             half = Delta @ U.mT
             xi = half + half.mT
-            create = tracked or _records_gradient(Delta)
+            create = tracked or records_gradient(Delta)
             # The other leading dimensions of Delta are directions at the same points.
             flat = xi.reshape(xi.shape[: xi.ndim - Q.ndim].numel(), *Q.shape)
             images = [self._second(g, Q, direction, create) for direction in flat]
             curved = torch.stack(images).reshape(xi.shape) if images else torch.zeros_like(xi)
-            G = _symmetric_part(g if create else g.detach())
-            return 2 * (_symmetric_part(curved) @ U + G @ Delta)
+            G = symmetric_part(g if create else g.detach())
+            return 2 * (symmetric_part(curved) @ U + G @ Delta)
 
         return hessian
 
     def _predictor_gradient(self, Q: Tensor) -> Tensor:
-        return self._differentiate(Q, _records_gradient(Q))[1]
+        return self._differentiate(Q, records_gradient(Q))[1]
 
     def _differentiate(self, Q: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False), torch.enable_grad():
             q = Q if create_graph else Q.detach().clone().requires_grad_(True)
             value = self._evaluate(q)
             g = self._first(q, value, create_graph)
-        return (value if create_graph else value.detach()), _symmetric_part(g)
+        return (value if create_graph else value.detach()), symmetric_part(g)
 
     def _evaluate(self, Q: Tensor) -> Tensor:
         value = self.function(Q)
@@ -320,12 +317,14 @@ class SmoothObjective(Objective):
             )[0]
 
 
-def _records_gradient(tensor: Tensor) -> bool:
-    return tensor.requires_grad and torch.is_grad_enabled()
-
-
-def _symmetric_part(M: Tensor) -> Tensor:
-    return (M + M.mT) / 2
+def require_objective(objective: object) -> None:
+    """Refuse what is not an objective, in words."""
+    if not isinstance(objective, Objective):
+        raise DtypeError(
+            "objective",
+            expected="an Objective such as LeastSquares(RankOne(X), y)",
+            got=type(objective).__name__,
+        )
 
 
 def _widen(U: Tensor, columns: int) -> Tensor:

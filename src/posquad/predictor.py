@@ -21,6 +21,7 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._frames import require_full_rank
+from posquad._linalg import symmetric_part
 
 __all__ = [
     "correction_bound",
@@ -43,7 +44,7 @@ def predictor_step(Q: A, G: A, step: float | Array) -> A:
     """
     q, g, eta = _checked(Q, G, step)
     MQ = q - 2 * eta * (g @ q)
-    return like(Q, _symmetric_part(MQ - 2 * eta * (MQ @ g)))
+    return like(Q, symmetric_part(MQ - 2 * eta * (MQ @ g)))
 
 
 def riemannian_gradient(Q: A, G: A) -> A:
@@ -76,7 +77,7 @@ def discretization_correction(Q: A, G: A, step: float | Array) -> A:
     array([[0.25]])
     """
     q, g, eta = _checked(Q, G, step)
-    return like(Q, 4 * eta * _symmetric_part(g @ q @ g))
+    return like(Q, 4 * eta * symmetric_part(g @ q @ g))
 
 
 def correction_bound(Q: A, G: A, step: float | Array) -> A:
@@ -128,11 +129,6 @@ def exact_rank_margin(U: A, G: A, step: float | Array) -> A:
 def _quotient_gradient(q: Tensor, g: Tensor) -> Tensor:
     product = g @ q
     return 2 * (product + product.mT)
-
-
-def _symmetric_part(M: Tensor) -> Tensor:
-    """A congruence is symmetric; this makes its rounding so, and the result valid input."""
-    return (M + M.mT) / 2
 
 
 def _checked(Q: Array, G: Array, step: float | Array) -> tuple[Tensor, Tensor, Tensor]:

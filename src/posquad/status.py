@@ -23,7 +23,8 @@ class Status(Enum):
     )
     DIVERGED = (
         "the iterates diverged (loss not finite, or far above where it began); "
-        "take a smaller step: gradient descent is locally stable below 2 / lambda_max^eff"
+        "take a smaller step: gradient descent is locally stable below 2 / lambda_max^eff, and a "
+        "fixed-step flow below about 2.8 / lambda_max^eff"
     )
     RANK_LOST = (
         "the factor lost full column rank to working precision; take a smaller step "
@@ -35,6 +36,10 @@ class Status(Enum):
     )
 
     CONVERGED = "every requested value has a residual within the tolerance"
+    AT_ROUNDING = (
+        "converged as far as rounding allows: some values are so small beside the largest one that "
+        "their residual is within its rounding, but not within the tolerance relative to themselves"
+    )
     NOT_CONVERGED = (
         "some requested values did not reach the tolerance and are returned as NaN; raise "
         "max_products, loosen the tolerance, or use method='dense' if it fits"

@@ -10,17 +10,14 @@ numbers out, and arrays of distances or times are welcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from posquad._arrays import Array, positive_integer, positive_number, require_factor, tensors
-from posquad._frames import frame
-from posquad.errors import DomainError, DtypeError, ShapeError
+from posquad._arrays import positive_integer, positive_number, require_batch, tensors
+from posquad.errors import DomainError
+from posquad.signal import Signal, of_signal
 
 __all__ = [
     "C_star",
@@ -30,6 +27,7 @@ __all__ = [
     "alpha_star",
     "beta_star",
     "descent_envelope",
+    "descent_predictor_envelope",
     "deviation_probability",
     "deviation_sample_size",
     "effective_curvature_bounds",
@@ -37,6 +35,7 @@ __all__ = [
     "epsilon_star",
     "factor_predictor_bounds",
     "flow_envelope",
+    "flow_predictor_envelope",
     "gamma_star",
     "initialization_radius",
     "kappa_d",
@@ -51,87 +50,6 @@ __all__ = [
     "sigma_star",
     "truncation_bounds",
 ]
-
-
-@dataclass(frozen=True)
-class Signal:
-    """What the bounds need to know of the target `Q* = U* U*'` (`eq:true-psd-predictor`).
-
-    >>> signal = Signal.from_eigenvalues(10, [1.0, 0.5])
-    >>> signal.r, signal.lambda_r
-    (2, 0.5)
-    """
-
-    d: int
-    eigenvalues: tuple[float, ...]  # nonzero ones, descending
-
-    def __post_init__(self) -> None:
-        d = positive_integer("d", self.d)
-        count = len(self.eigenvalues)
-        if not 1 <= count <= d:
-            raise ShapeError("eigenvalues", expected=f"1 to d = {d} values", got=f"{count}")
-        for value in self.eigenvalues:
-            positive_number("eigenvalues", value)
-        if list(self.eigenvalues) != sorted(self.eigenvalues, reverse=True):
-            got = f"{self.eigenvalues}; Signal.from_eigenvalues sorts"
-            raise DomainError("eigenvalues", expected="values in descending order", got=got)
-
-    @classmethod
-    def from_eigenvalues(cls, d: int, eigenvalues: Sequence[float] | Array) -> Signal:
-        """From the nonzero eigenvalues of Q*, in any order."""
-        (values,) = tensors(eigenvalues=cast(Array, eigenvalues))
-        if values.ndim != 1:
-            got = f"shape {tuple(values.shape)}"
-            raise ShapeError("eigenvalues", expected="shape (r,)", got=got)
-        return cls(d, tuple(values.sort(descending=True).values.tolist()))
-
-    @classmethod
-    def from_factor(cls, U_star: Array) -> Signal:
-        """From a full-rank factor `U_star[d, r]`."""
-        (u,) = tensors(U_star=U_star)
-        require_factor("U_star", u)
-        if u.ndim != 2:
-            raise ShapeError("U_star", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
-        return cls(u.shape[0], tuple(frame("U_star", u).s.square().tolist()))
-
-    @property
-    def r(self) -> int:
-        return len(self.eigenvalues)
-
-    @property
-    def lambda_1(self) -> float:
-        return self.eigenvalues[0]
-
-    @property
-    def lambda_r(self) -> float:
-        return self.eigenvalues[-1]
-
-    @property
-    def frobenius(self) -> float:
-        """`||Q*||_F`."""
-        return math.hypot(*self.eigenvalues)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _of_signal(
-    function: Callable[Concatenate[Signal, P], R],
-) -> Callable[Concatenate[Signal, P], R]:
-    """Say it clearly when a factor or its eigenvalues come in place of their Signal."""
-
-    @wraps(function)
-    def checked(signal: Signal, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not isinstance(signal, Signal):
-            raise DtypeError(
-                "signal",
-                expected="a Signal: Signal.from_factor(U) or Signal.from_eigenvalues(d, values)",
-                got=type(signal).__name__,
-            )
-        return function(signal, *args, **kwargs)
-
-    return checked
 
 
 # Operators: population and samples.
@@ -192,7 +110,7 @@ def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
     return low - epsilon, high + epsilon
 
 
-@_of_signal
+@of_signal
 def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[float, float]:
     """`(2 (2-eps) lambda_r, 4 (d+2+eps) lambda_1)`, around the effective eigenvalues.
 
@@ -209,7 +127,7 @@ def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[fl
 # The local regularity of section 3.4.
 
 
-@_of_signal
+@of_signal
 def sigma_star(signal: Signal) -> float:
     """`sigma_r(U*) = sqrt(lambda_r)` (`eq:sigma-star`).
 
@@ -219,7 +137,7 @@ def sigma_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_r)
 
 
-@_of_signal
+@of_signal
 def beta_star(signal: Signal) -> float:
     """`||U*||_op = sqrt(lambda_1)` (`eq:beta-star`).
 
@@ -229,7 +147,7 @@ def beta_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_1)
 
 
-@_of_signal
+@of_signal
 def rho_star(signal: Signal, m: float, M: float) -> float:
     """Basin radius `m sigma* / (4M)` (`eq:abstract-basin-radius`).
 
@@ -240,7 +158,7 @@ def rho_star(signal: Signal, m: float, M: float) -> float:
     return m * sigma_star(signal) / (4 * M)
 
 
-@_of_signal
+@of_signal
 def rho_n(signal: Signal) -> float:
     """Basin radius for samples, `sigma* / (4 (d+3))` (`eq:empirical-basin-radius`).
 
@@ -250,7 +168,7 @@ def rho_n(signal: Signal) -> float:
     return rho_star(signal, 1, signal.d + 3)
 
 
-@_of_signal
+@of_signal
 def alpha_star(signal: Signal, m: float) -> float:
     """Guaranteed flow rate `m sigma*^2 / 2` (`eq:abstract-flow-rate`); m = 1 gives `alpha_n`.
 
@@ -260,7 +178,7 @@ def alpha_star(signal: Signal, m: float) -> float:
     return positive_number("m", m) * signal.lambda_r / 2
 
 
-@_of_signal
+@of_signal
 def L_star(signal: Signal, m: float, M: float) -> float:
     """Gradient constant `2M (2 beta* + rho*) (beta* + rho*)` (`eq:local-gradient-constant`).
 
@@ -271,7 +189,7 @@ def L_star(signal: Signal, m: float, M: float) -> float:
     return 2 * M * (2 * beta + rho) * (beta + rho)
 
 
-@_of_signal
+@of_signal
 def oracle_step(signal: Signal, m: float, M: float) -> float:
     """Largest step of the descent theorem, `alpha* / L*^2`.
 
@@ -285,7 +203,7 @@ def oracle_step(signal: Signal, m: float, M: float) -> float:
     return alpha_star(signal, m) / L / L
 
 
-@_of_signal
+@of_signal
 def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
     """`(sigma*, 2 beta* + rho*)`: ends of `||UU' - Q*||_F / d_P(U, U*)` within radius rho*.
 
@@ -297,7 +215,7 @@ def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, 
     return sigma_star(signal), 2 * beta_star(signal) + rho_star(signal, m, M)
 
 
-@_of_signal
+@of_signal
 def secant_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
     """`(m sigma*^2 / 2, L*)`: within rho*, `<grad L, Delta> >= first * ||Delta||^2` and
     `||grad L|| <= second * ||Delta||` (`thm:local-secant-regularity`).
@@ -332,7 +250,7 @@ def response_mean_probability(n: int, epsilon: float) -> float:
     return _over_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
 
 
-@_of_signal
+@of_signal
 def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
     """`(2 gamma, 2 sqrt(r gamma))`: operator and factor error after rank-r truncation.
 
@@ -351,7 +269,7 @@ def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
     return 2 * gamma, 2 * math.sqrt(signal.r * gamma)
 
 
-@_of_signal
+@of_signal
 def gamma_star(signal: Signal) -> float:
     """`lambda_r / (256 r (d+3)^2) = rho_n^2 / (16 r)` (`eq:explicit-gamma-star`).
 
@@ -361,7 +279,7 @@ def gamma_star(signal: Signal) -> float:
     return signal.lambda_r / (256 * signal.r * (signal.d + 3) ** 2)
 
 
-@_of_signal
+@of_signal
 def epsilon_star(signal: Signal) -> float:
     """`gamma* / ||Q*||_F`, below 1 (`eq:explicit-epsilon-star`).
 
@@ -371,7 +289,7 @@ def epsilon_star(signal: Signal) -> float:
     return gamma_star(signal) / signal.frobenius
 
 
-@_of_signal
+@of_signal
 def initialization_radius(signal: Signal) -> float:
     """`rho_n / 2`, where the moment initializer lands (`thm:initialization-enters-basin`).
 
@@ -381,7 +299,7 @@ def initialization_radius(signal: Signal) -> float:
     return rho_n(signal) / 2
 
 
-@_of_signal
+@of_signal
 def N_star(signal: Signal, delta: float) -> float:
     """Sufficient sample size `(kappa_d + 2) / (delta eps*^2)`.
 
@@ -393,7 +311,7 @@ def N_star(signal: Signal, delta: float) -> float:
     return _over_square((kappa_d(signal.d) + 2) / _probability(delta), epsilon_star(signal))
 
 
-@_of_signal
+@of_signal
 def sample_scale(signal: Signal, delta: float) -> float:
     """Leading order `r^2 d^8 (||Q*||_F / lambda_r)^2 / delta` of `N_star / 256^2`.
 
@@ -409,7 +327,7 @@ def sample_scale(signal: Signal, delta: float) -> float:
 # Convergence.
 
 
-@_of_signal
+@of_signal
 def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     """`(2 beta* + rho) / sigma*`, from factor to predictor rates.
 
@@ -419,46 +337,101 @@ def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     >>> C_star(Signal.from_eigenvalues(1, [1.0]))
     2.0625
     """
-    low, high = factor_predictor_bounds(signal, m, signal.d + 3 if M is None else M)
+    low, high = factor_predictor_bounds(signal, m, _upper(signal, M))
     return high / low
 
 
-@_of_signal
-def flow_envelope(signal: Signal, distance: Any, t: Any, m: float = 1.0) -> Any:
+@of_signal
+def flow_envelope(
+    signal: Signal, distance: Any, t: Any, m: float = 1.0, M: float | None = None
+) -> Any:
     """`exp(-alpha* t) d_P(U(0), U*)`, above `d_P(U(t), U*)` from inside the basin.
 
-    `thm:local-gradient-flow-convergence`; m = 1 is `cor:gaussian-gradient-flow-recovery`.
-    `distance` and `t` are numbers or arrays. Times `C_star` it bounds the predictor error in terms
-    of the first one.
+    `thm:local-gradient-flow-convergence`; m = 1, M = d+3 is `cor:gaussian-gradient-flow-recovery`.
+    `distance`, at most rho*, and `t` are numbers or arrays.
 
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
     """
     distance, t = _nonnegative(distance=distance, t=t)
-    decay = -alpha_star(signal, m) * t
-    return distance * (decay.exp() if isinstance(decay, Tensor) else np.exp(decay))
+    _require_basin(signal, distance, m, M)
+    return distance * _exp(-alpha_star(signal, m) * t)
 
 
-@_of_signal
+@of_signal
+def flow_predictor_envelope(
+    signal: Signal, error: Any, t: Any, m: float = 1.0, M: float | None = None
+) -> Any:
+    """`C* exp(-alpha* t) ||Q(0) - Q*||_F`, above `||Q(t) - Q*||_F` from inside the basin.
+
+    `eq:abstract-flow-predictor-convergence`; that the start lies in the basin is not checked, it
+    cannot be seen from the predictor error alone.
+
+    >>> float(flow_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0.0))
+    0.020625
+    """
+    error, t = _nonnegative(error=error, t=t)
+    return C_star(signal, m, M) * error * _exp(-alpha_star(signal, m) * t)
+
+
+@of_signal
 def descent_envelope(
     signal: Signal, distance: Any, k: Any, step: float, m: float = 1.0, M: float | None = None
 ) -> Any:
     """`(1 - eta alpha*/2)^k d_P(U_0, U*)`, above `d_P(U_k, U*)` (`eq:discrete-factor-convergence`).
 
-    For `0 < eta <= oracle_step`; m = 1, M = d+3 is `cor:gaussian-gradient-descent-recovery`.
+    For `0 < eta <= oracle_step` and a distance of at most rho*; m = 1, M = d+3 is
+    `cor:gaussian-gradient-descent-recovery`, otherwise `thm:local-gradient-descent-convergence`.
     `distance` and `k` are numbers or arrays.
 
     >>> float(descent_envelope(Signal.from_eigenvalues(8, [1.0]), 0.01, 0, step=1e-4))
     0.01
     """
-    step = positive_number("step", step)
-    limit = oracle_step(signal, m, signal.d + 3 if M is None else M)
-    if step > limit:
-        raise DomainError(
-            "step", expected=f"at most the oracle step {limit:.6e}", got=f"{step:.6e}"
-        )
+    rate = _descent_rate(signal, step, m, M)
     distance, k = _nonnegative(distance=distance, k=k)
-    return distance * (1 - step * alpha_star(signal, m) / 2) ** k
+    _require_basin(signal, distance, m, M)
+    return distance * rate**k
+
+
+@of_signal
+def descent_predictor_envelope(
+    signal: Signal, error: Any, k: Any, step: float, m: float = 1.0, M: float | None = None
+) -> Any:
+    """`C* (1 - eta alpha*/2)^k ||Q_0 - Q*||_F`, above `||Q_k - Q*||_F` from inside the basin.
+
+    `eq:discrete-predictor-convergence`; as in `flow_predictor_envelope` the basin is not checked.
+
+    >>> float(descent_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0, step=1e-4))
+    0.020625
+    """
+    rate = _descent_rate(signal, step, m, M)
+    error, k = _nonnegative(error=error, k=k)
+    return C_star(signal, m, M) * error * rate**k
+
+
+def _descent_rate(signal: Signal, step: float, m: float, M: float | None) -> float:
+    step = positive_number("step", step)
+    limit = oracle_step(signal, m, _upper(signal, M))
+    if step > limit:
+        expected = f"at most the oracle step {limit:.6e}"
+        raise DomainError("step", expected=expected, got=f"{step:.6e}")
+    return 1 - step * alpha_star(signal, m) / 2
+
+
+def _require_basin(signal: Signal, distance: Any, m: float, M: float | None) -> None:
+    radius = rho_star(signal, m, _upper(signal, M))
+    largest = float(distance.max()) if math.prod(distance.shape) else 0.0
+    if largest > radius:
+        expected = f"at most rho* = {radius:.6e}, where the theorem holds"
+        raise DomainError("distance", expected=expected, got=f"{largest:.6e}")
+
+
+def _upper(signal: Signal, M: float | None) -> float:
+    return signal.d + 3 if M is None else M
+
+
+def _exp(exponent: Any) -> Any:
+    return exponent.exp() if isinstance(exponent, Tensor) else np.exp(exponent)
 
 
 def _over_square(numerator: float, x: float) -> float:
@@ -473,6 +446,7 @@ def _nonnegative(**named: Any) -> list[Any]:
     for name, value in zip(named, checked, strict=True):
         if bool((value < 0).any()):
             raise DomainError(name, expected="numbers >= 0", got=f"{float(value.min()):.6g}")
+    require_batch(**{name: value.shape for name, value in zip(named, checked, strict=True)})
     as_torch = any(isinstance(value, Tensor) for value in named.values())
     return [value if as_torch else value.numpy() for value in checked]
 

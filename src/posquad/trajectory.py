@@ -12,7 +12,8 @@ from torch import Tensor
 
 from posquad._arrays import Array, like, require_callable
 from posquad._factor_state import FactorState
-from posquad.errors import DomainError, DtypeError
+from posquad._results import Result
+from posquad.errors import DtypeError, ShapeError
 from posquad.status import Status, from_codes
 
 __all__ = ["Progress", "Trajectory"]
@@ -30,8 +31,8 @@ class Progress:
     running: int  # trajectories that have not ended
 
 
-@dataclass(frozen=True)
-class Trajectory:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory(Result):
     """A recorded batch of trajectories. T is the number of records, `...` the batch shape.
 
     A trajectory that ends early repeats its last state in the later records.
@@ -51,12 +52,10 @@ class Trajectory:
     def energy_defect(self) -> Any:
         """`L(U_0) - L(U(t)) - integral ||grad L||^2`, zero along the exact flow.
 
-        The energy identity `eq:factor-flow-energy-identity`; `[T, ...]`.
+        The energy identity `eq:factor-flow-energy-identity`; `[T, ...]`, None for gradient descent.
         """
         if self.dissipated is None:
-            raise DomainError(
-                "energy_defect", expected="a gradient flow", got="gradient descent, a discrete path"
-            )
+            return None
         return self.loss[0] - self.loss - self.dissipated
 
 
@@ -93,7 +92,14 @@ class Recorder:
         for name, function in self.observables.items():
             row[f"observable {name}"] = _measured(name, function(like(self.U0, state.U)))
         for name, value in row.items():
-            self.rows.setdefault(name, []).append(value)
+            seen = self.rows.setdefault(name, [])
+            if seen and seen[0].shape != value.shape:
+                raise ShapeError(
+                    "observables",
+                    expected=f"{name} of one shape throughout, {tuple(seen[0].shape)} at first",
+                    got=f"shape {tuple(value.shape)}",
+                )
+            seen.append(value)
         if self.progress is not None:
             clock = state.time if self.flow else state.steps
             slowest = clock[state.running] if bool(state.running.any()) else clock

@@ -6,7 +6,15 @@ from typing import Literal
 
 import torch
 
-from posquad._arrays import A, like, positive_integer, require_shape, require_symmetric, tensors
+from posquad._arrays import (
+    A,
+    like,
+    positive_integer,
+    require_batch,
+    require_shape,
+    require_symmetric,
+    tensors,
+)
 from posquad.errors import DomainError, RankDeficientError
 from posquad.measurements import RankOne
 
@@ -25,6 +33,7 @@ def moment_matrix(X: A, y: A) -> A:
     operator = RankOne(X)
     (z,) = operator.admit(y=y)
     require_shape("y", z, (operator.n,), "(..., n), one response a row of X")
+    require_batch(X=operator.batch_shape, y=z.shape[:-1])
     eye = torch.eye(operator.d, dtype=z.dtype, device=z.device)
     mean = z.mean(-1)[..., None, None]
     return like(X, operator._adjoint(z) / (2 * operator.n) - mean * eye / 2)

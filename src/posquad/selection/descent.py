@@ -21,6 +21,7 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._kernel import Method, Rule, State, iterate, steps_exhausted
+from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
 from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
 from posquad.selection.projection import bregman_projection, divergence
@@ -40,8 +41,8 @@ __all__ = [
 _NEAR = 1e-9  # relative residual below which the rest of the way is a Bregman projection
 
 
-@dataclass(frozen=True)
-class DescentLimit:
+@dataclass(frozen=True, eq=False, repr=False)
+class DescentLimit(Result):
     """Where the multiplicative recursion ends."""
 
     q: Any  # [..., m]
@@ -130,8 +131,8 @@ def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps
     return like(B, torch.stack(path))
 
 
-@dataclass(frozen=True)
-class DescentObservables:
+@dataclass(frozen=True, eq=False, repr=False)
+class DescentObservables(Result):
     """What `thm:finite-step-gradient-descent-convergence` says of a path, measured on it."""
 
     smallest: Any  # [K+1, ...]  min_a q_a: positivity

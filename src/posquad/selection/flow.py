@@ -25,6 +25,7 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._kernel import Method, Rule, State, iterate, merge, steps_exhausted
+from posquad._results import Result
 from posquad.selection.projection import divergence
 from posquad.selection.system import System, prepare
 from posquad.status import Status, from_codes
@@ -35,8 +36,8 @@ _STAGES = 7  # extrapolation order
 _LARGEST = 1e12  # no step may be longer than this multiple of the time so far
 
 
-@dataclass(frozen=True)
-class MirrorTrajectory:
+@dataclass(frozen=True, eq=False, repr=False)
+class MirrorTrajectory(Result):
     """A recorded batch of mirror flows; T records, `...` the batch, one record a step.
 
     A flow that ends early repeats its last state in the later records.

@@ -28,6 +28,7 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._results import Result
 from posquad.errors import DomainError, MissingExtraError
 from posquad.measurements import Dense
 from posquad.selection._dual import Family, project
@@ -126,8 +127,8 @@ def von_neumann_divergence(P: A, Q: A) -> A:
     return like(P, entropy - cross - values_p.sum(-1) + values_q.sum(-1))
 
 
-@dataclass(frozen=True)
-class MinimumTraceInterpolant:
+@dataclass(frozen=True, eq=False, repr=False)
+class MinimumTraceInterpolant(Result):
     """A minimum-trace positive semidefinite interpolant with the proof that was checked."""
 
     value: float  # tr Q
@@ -189,9 +190,9 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     """Measurement matrices `A_i = V_i D_i V_i'` with `V_i = exp(s K_i) V`, `[n, d, d]`.
 
     The dial s in [0, 1] turns the shared eigenbasis V apart: at s = 0 all matrices commute, at
-    s = 1 the bases are turned by up to a right angle, each in its own direction. D_i is diagonal with
-    normal entries of mean and variance one; V is a random rotation, K_i a random skew matrix of
-    spectral norm pi/2.
+    s = 1 the bases are turned by up to a right angle, each in its own direction. D_i is diagonal
+    with normal entries of mean and variance one; V is a random rotation, K_i a random skew matrix
+    of spectral norm pi/2.
 
     >>> family = dialed_family(3, 4, 0.0)
     >>> float(commutator_size(family)) < 1e-14

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from posquad._arrays import A, like, positive_integer, tensors
+from posquad._results import Result
 from posquad.selection._dual import Family, project
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.system import System, prepare
@@ -17,8 +18,8 @@ from posquad.status import Status
 __all__ = ["Projection", "bregman_divergence", "bregman_projection"]
 
 
-@dataclass(frozen=True)
-class Projection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Projection(Result):
     """The projection of q0 onto `{q >= 0 : Bq = y}` and how well it was solved."""
 
     q: Any  # [..., m]  strictly positive

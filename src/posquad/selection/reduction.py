@@ -18,6 +18,7 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
 
 __all__ = ["CommutationError", "Reduction", "commuting_family", "joint_spectral_reduction"]
@@ -36,8 +37,8 @@ class CommutationError(DomainError):
         self.size = size
 
 
-@dataclass(frozen=True)
-class Reduction:
+@dataclass(frozen=True, eq=False, repr=False)
+class Reduction(Result):
     """Joint eigenspaces of commuting matrices: `A_i = sum_a c_ia P_a` and `B_ia = d_a c_ia`."""
 
     projectors: Any  # [m, d, d]  orthogonal projectors P_a that sum to I

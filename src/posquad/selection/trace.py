@@ -20,6 +20,7 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._results import Result
 from posquad.errors import DomainError, InfeasibleError
 from posquad.measurements import Dense
 from posquad.selection.feasibility import require_strictly_feasible
@@ -48,8 +49,8 @@ class Face:
     dimension: int
 
 
-@dataclass(frozen=True)
-class MinimumTrace:
+@dataclass(frozen=True, eq=False, repr=False)
+class MinimumTrace(Result):
     """`min sum_a d_a q_a` over `q >= 0`, `Bq = y`, with the proof of optimality."""
 
     value: float  # tau*

@@ -1,0 +1,28 @@
+"""What results have in common: they hold arrays, are compared by identity and shown short."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+class Result:
+    """Base of the frozen result classes (`eq=False, repr=False`): a `repr` of one line a field."""
+
+    def __repr__(self) -> str:
+        lines = [f"    {field.name}={_short(getattr(self, field.name))}," for field in fields(self)]  # type: ignore[arg-type]
+        return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
+        kind = "tensor" if isinstance(value, Tensor) else "array"
+        few = f" {value.tolist()}" if value.ndim == 1 and len(value) <= 6 else ""
+        return f"<{kind} {tuple(value.shape)} {value.dtype}{few}>"
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{value.item()}"
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) else repr(value)[:200]
