@@ -13,7 +13,7 @@ help:
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,sdp]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,lab]'
 	touch $(READY)
 
 test: lint unit
@@ -29,6 +29,7 @@ unit: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/gradient_pass.py
 	$(BIN)/python benchmarks/extreme_curvature.py
+	$(BIN)/python benchmarks/bregman.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .coverage

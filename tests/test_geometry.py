@@ -199,14 +199,10 @@ def test_projection_of_an_ill_conditioned_factor_is_backward_stable(rng, conditi
         exact = torch.tensor(np.array((u * omega).tolist(), dtype=float))
     # A rounding of U alone turns the vertical space by cond(U) eps.
     assert ratio(geometry.vertical_projection(U, Z) - exact, condition * norm(Z), d) < 60
-    # What is left is horizontal to rounding of U and Z, whatever the conditioning.
-    inner = U.mT @ geometry.horizontal_projection(U, Z)
-    assert (
-        ratio(inner - inner.mT, torch.linalg.vector_norm(U) * torch.linalg.vector_norm(Z), d) < 60
-    )
     H = geometry.horizontal_projection(U, Z)
     assert ratio(H + exact - Z, condition * norm(Z), d) < 60
-    assert ratio(U.mT @ H - H.mT @ U, condition * norm(U) * norm(Z), d) < 60
+    # What is left is horizontal to the rounding of U and Z, whatever the conditioning.
+    assert ratio(U.mT @ H - H.mT @ U, norm(U) * norm(Z), d) < 60
 
 
 @sizes

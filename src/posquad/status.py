@@ -41,8 +41,8 @@ class Status(Enum):
         "their residual is within its rounding, but not within the tolerance relative to themselves"
     )
     NOT_CONVERGED = (
-        "some requested values did not reach the tolerance and are returned as NaN; raise "
-        "max_products, loosen the tolerance, or use method='dense' if it fits"
+        "the iteration ended before its accuracy was reached (eigenvalues that are not known are "
+        "NaN); raise the limit on steps or products, loosen the tolerance, or use a dense method"
     )
 
     @property

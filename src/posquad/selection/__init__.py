@@ -7,6 +7,7 @@ from posquad.selection.descent import descent_path as descent_path
 from posquad.selection.flow import mirror_flow as mirror_flow
 from posquad.selection.noncommuting import commutator_size as commutator_size
 from posquad.selection.noncommuting import dialed_family as dialed_family
+from posquad.selection.noncommuting import distance_to_minimum_trace as distance_to_minimum_trace
 from posquad.selection.noncommuting import minimum_trace_interpolant as minimum_trace_interpolant
 from posquad.selection.noncommuting import von_neumann_divergence as von_neumann_divergence
 from posquad.selection.noncommuting import von_neumann_projection as von_neumann_projection

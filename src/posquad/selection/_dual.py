@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 _FAR = 8.0  # in logarithms: beyond this Newton is started from a nearer problem
+_NEWTON = 60  # steps from one start; a feasible problem of its own scale takes about ten
 _FLOOR = 8.0  # residual, in units of rounding, that counts as solved
 
 
@@ -61,24 +62,28 @@ class Solution(NamedTuple):
     lam: Tensor  # [b, n]
     converged: Tensor  # [b]
     steps: int  # Newton steps
+    witness: Tensor  # log of a feasible point of the problem's own scale
 
 
 def project(family: Family, L0: Tensor, *, max_steps: int) -> Solution:
     """Project `exp(L0)`; elements far from their scale are led there along a path."""
+    if family.y.numel() == 0:  # no problems, or nothing measured: the start is the answer
+        solved = torch.ones(L0.shape[0], dtype=torch.bool, device=L0.device)
+        return Solution(L0, torch.zeros_like(family.y), solved, 0, L0)
     start = family.near(L0)
     gap = L0 - start
     far = gap.flatten(1).abs().amax(-1) > _FAR  # [b]
     zero = torch.zeros_like(family.y)
     if not bool(far.any()):
-        return _newton(family, L0, zero, max_steps=max_steps, loose=False)
+        return _newton(family, L0, zero, max_steps=min(max_steps, _NEWTON), loose=False)
     base = torch.where(_as(far, L0), start, L0)
-    solution = _newton(family, base, zero, max_steps=max_steps, loose=True)
+    solution = _newton(family, base, zero, max_steps=min(max_steps, _NEWTON), loose=False)
     return _follow(family, solution, torch.where(_as(far, L0), gap, 0.0), max_steps)
 
 
 def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> Solution:
     """Move the base of each problem along its gap, by predicted and corrected steps."""
-    L, lam, alive, steps = solution
+    L, lam, alive, steps, witness = solution
     distance = gap.flatten(1).abs().amax(-1)
     done = torch.where(distance > 0, 0.0, 1.0)  # share of the gap behind us
     share = (_FAR / distance.clamp_min(_FAR)).clamp_max(1.0)
@@ -100,10 +105,11 @@ def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> 
         lam = torch.where(accepted[:, None], trial.lam, lam)
         done = torch.where(accepted, done + now, done)
         share = torch.where(accepted, 3 * share, share / 4)
-        alive = alive & (share > 1e-6)
-    final = _newton(family, L, lam, max_steps=max(max_steps - steps, 1), loose=False)
+        alive = alive & (share > 1e-4)
+    left = min(max(max_steps - steps, 1), _NEWTON)
+    final = _newton(family, L, lam, max_steps=left, loose=False)
     reached = alive & (done >= 1)
-    return Solution(final.L, final.lam, final.converged & reached, steps + final.steps)
+    return Solution(final.L, final.lam, final.converged & reached, steps + final.steps, witness)
 
 
 def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bool) -> Solution:
@@ -119,7 +125,7 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
         stalled = (size < 1e3 * _FLOOR) & (size > previous / 2)
         converged = converged | (size <= goal) | stalled
         if count == max_steps or bool((converged | ~torch.isfinite(size)).all()):
-            return Solution(L, lam, converged, count)
+            return Solution(L, lam, converged, count, L)
         previous = size
         delta = _solve(gram, residual)
         move = family.step(delta)
@@ -149,7 +155,7 @@ def _line_search(
 def bracket_root(slope: Callable[[Tensor], Tensor], t: Tensor, enough: float = 0.5) -> Tensor:
     """A t > 0 with `|slope(t)| <= enough`, for a slope that decreases from slope(0) = 1."""
     low, high = torch.zeros_like(t), torch.full_like(t, torch.inf)
-    for _ in range(80):
+    for _ in range(40):
         value = slope(t)
         good = value.abs() <= enough
         if bool(good.all()):

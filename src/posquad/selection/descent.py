@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,13 +88,14 @@ def descent_limit(
     positive_integer("max_steps", max_steps)
     batch = require_batch(y=system.y.shape[:-1], q0=start.shape[:-1], step=eta.shape)
     with torch.no_grad():
-        size = torch.linalg.vector_norm(system.y, dim=-1).clamp_min(torch.finfo(start.dtype).tiny)
-        method = _Recursion(system, size, progress)
-        state = method.start(start.expand(*batch, -1), eta.expand(batch))
+        bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
+        method = _Recursion(system, system.size(start), progress)
+        state = method.start(start.expand(*batch, start.shape[-1]), eta.expand(batch))
+        most = 1e6 * state.residual.clamp_min(1)
         rules: list[Rule[_RecursionState]] = [
-            (Status.DIVERGED, lambda s: ~torch.isfinite(s.residual) | (s.residual > 1e6)),
-            (Status.LOSS_REACHED, lambda s: s.residual <= _NEAR),
+            (Status.DIVERGED, lambda s: ~torch.isfinite(s.residual) | (s.residual > most)),
             (Status.RANK_LOST, lambda s: ~(s.q > 0).all(-1)),
+            (Status.LOSS_REACHED, lambda s: s.residual <= _NEAR),
             steps_exhausted(max_steps),
         ]
         state = iterate(method, state, rules, record=lambda s: None)
@@ -123,7 +125,7 @@ def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps
     system, points = prepare(B, y, multiplicities, q0=q0)
     eta = positive_numbers("step", step, points["q0"])
     batch = require_batch(y=system.y.shape[:-1], q0=points["q0"].shape[:-1], step=eta.shape)
-    q = points["q0"].expand(*batch, -1)
+    q = points["q0"].expand(*batch, points["q0"].shape[-1])
     path = [q]
     for _ in range(positive_integer("steps", steps, zero=True)):
         q = _descend(system, q, eta)
@@ -156,14 +158,16 @@ def descent_observables(
     >>> bool((seen.descent_margin > 0).all())
     True
     """
-    system, points = prepare(B, y, multiplicities, reference=reference)
+    system, _ = prepare(B, y, multiplicities)
     (q,) = tensors(path=path)
+    p = _reference(system, q, reference)
     require_shape("path", q, (system.B.shape[1],), "(K+1, ..., m)")
     if q.ndim < 2:
         raise ShapeError("path", expected="shape (K+1, ..., m)", got=f"shape {tuple(q.shape)}")
     eta = positive_numbers("step", step, q)
+    require_batch(y=system.y.shape[:-1], path=q.shape[1:-1], step=eta.shape)
     loss = system.loss(q)
-    divergences = divergence(points["reference"], q, system.d)
+    divergences = divergence(p, q, system.d)
     drop = divergences[:-1] - divergences[1:]
     return DescentObservables(
         smallest=like(B, q.amin(-1)),
@@ -178,7 +182,7 @@ def descent_observables(
 class DescentConstants:
     """The constants of the finite-step theorems for one q0 and one reference point, as floats."""
 
-    lower: float  # underline q_0, smallest coordinate on the reverse level set
+    lower: float  # underline q_0, smallest coordinate on the reverse level set (may underflow)
     upper: float  # overline q_0, largest one
     q_hat: float  # largest coordinate on both level sets (`eq:unified-coordinate-upper-bound`)
     G_0: float  # largest |g_a| on the reverse level set (`eq:discrete-gradient-bound`)
@@ -214,8 +218,9 @@ def descent_constants(
     """
     system, points = prepare(B, y, multiplicities, q0=q0)
     start, d = points["q0"], system.d
-    if start.ndim != 1 or system.y.ndim != 1:
-        raise ShapeError("q0", expected="one start (m,)", got=f"shape {tuple(start.shape)}")
+    for name, vector in (("q0", start), ("y", system.y)):
+        if vector.ndim != 1:
+            raise ShapeError(name, expected="one vector", got=f"shape {tuple(vector.shape)}")
     p = _reference(system, start, reference)
     level = divergence(p, start, d)
     low, high = reverse_log_ratios(4 * level / (d * p))
@@ -231,10 +236,10 @@ def descent_constants(
     norm = float(torch.linalg.matrix_norm(system.B, 2))
     rate = 4 * lower * float(system.smallest_singular_value) ** 2 / (n * d_max)
     thresholds = [
-        d_min / (4 * G_0) if G_0 > 0 else float("inf"),
+        d_min / (4 * G_0) if G_0 > 0 else math.inf,
         n / (2 * C_0 * norm**2),
         2 * n * lower * d_min**2 / (25 * upper**2 * d_max * norm**2),
-        1 / rate,
+        1 / rate if rate > 0 else math.inf,
     ]
     loss = float(system.loss(start))
     return DescentConstants(
@@ -246,7 +251,7 @@ def descent_constants(
         eta_0=min(thresholds),
         residual_rate=rate,
         loss=loss,
-        error_slope=4 * q_hat * d_max * loss / (d_min**2 * lower),
+        error_slope=4 * q_hat * d_max * loss / d_min**2 / lower if lower > 0 else math.inf,
         contraction_slope=rate,
     )
 
@@ -256,6 +261,8 @@ def _reference(system: System, start: Tensor, reference: Array | None) -> Tensor
         return bregman_projection(system.B, system.y, system.d, start).q
     _, points = prepare(system.B, system.y, system.d, reference=reference)
     p = points["reference"].to(start)
+    if p.ndim != 1:
+        raise ShapeError("reference", expected="one point (m,)", got=f"shape {tuple(p.shape)}")
     size = p @ system.B.abs().mT + system.y.abs()
     gap = (p @ system.B.mT - system.y).abs()
     if bool((gap > 1e-9 * size).any()):

@@ -26,7 +26,7 @@ from posquad._arrays import (
 )
 from posquad._kernel import Method, Rule, State, iterate, merge, steps_exhausted
 from posquad._results import Result
-from posquad.selection.projection import divergence
+from posquad.selection.projection import bregman_projection, divergence
 from posquad.selection.system import System, prepare
 from posquad.status import Status, from_codes
 
@@ -40,7 +40,7 @@ _LARGEST = 1e12  # no step may be longer than this multiple of the time so far
 class MirrorTrajectory(Result):
     """A recorded batch of mirror flows; T records, `...` the batch, one record a step.
 
-    A flow that ends early repeats its last state in the later records.
+    A flow that has ended, or rejects a step that another one takes, repeats its last state.
     """
 
     q: Any  # [..., m]  the last point
@@ -82,13 +82,15 @@ def mirror_flow(
 ) -> MirrorTrajectory:
     """Integrate `dq_a/dt = -(4 q_a / d_a) [B'(Bq - y)/n]_a` from q0 > 0 to its limit.
 
-    The factor gradient flow on the joint spectrum (`thm:invariant-joint-spectral-reduction`), a
-    mirror flow of the weighted entropy (`prop:exact-weighted-mirror-flow`).
+    The factor gradient flow on the joint spectrum (`thm:invariant-joint-spectral-reduction`), from
+    any factor of Q(q0) (`rem:spectral-representative-independence`); a mirror flow of the weighted
+    entropy (`prop:exact-weighted-mirror-flow`).
 
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`.
         t_final: last time; infinite by default, the flow then ends by its residual.
-        residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2`.
+        residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2` (of the size of
+            Bq0 if y = 0).
         tolerance: local error in `log q`, hence relative in q, per step.
         max_steps: most steps, rejected ones included.
         progress: called with (time, largest residual) after every step.
@@ -107,7 +109,8 @@ def mirror_flow(
     with torch.no_grad():
         start = points["q0"]
         batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
-        log_start = start.log().expand(*batch, -1)
+        bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
+        log_start = start.log().expand(*batch, start.shape[-1])
         method = _Extrapolation(system, log_start, t_final, tolerance)
         rows: list[_MirrorState] = []
 
@@ -116,11 +119,11 @@ def mirror_flow(
             if progress is not None and state.time.numel():
                 progress(float(state.time.max()), float(state.residual.norm(dim=-1).max()))
 
-        size = torch.linalg.vector_norm(system.y, dim=-1)
+        size = system.size(start)
         rounding = 4 * torch.finfo(start.dtype).eps
         rules: list[Rule[_MirrorState]] = [
             (Status.LOSS_REACHED, lambda s: s.residual.norm(dim=-1) <= goal * size),
-            (Status.TIME_REACHED, lambda s: s.time >= t_final),
+            (Status.TIME_REACHED, lambda s: (s.time >= t_final) & (s.time < torch.inf)),
             (Status.STEP_UNDERFLOW, lambda s: s.step_size <= rounding * s.time),
             steps_exhausted(max_steps),
         ]
@@ -152,6 +155,7 @@ class _Extrapolation(Method[_MirrorState]):
         self.B, self.y, self.d = system.B, system.y, system.d
         self.n = system.B.shape[0]
         self.log_start, self.t_final, self.tolerance = log_start, t_final, tolerance
+        self._taken = 0
         self._eye = torch.eye(self.n, dtype=self.B.dtype, device=self.B.device)
 
     def start(self) -> _MirrorState:
@@ -175,7 +179,10 @@ class _Extrapolation(Method[_MirrorState]):
         )
 
     def record_due(self, state: _MirrorState) -> bool:
-        return True
+        """After every step that at least one flow accepted."""
+        taken = int(state.steps.sum())
+        due, self._taken = taken > self._taken, taken
+        return due
 
     def point(self, w: Tensor) -> Tensor:
         """`q0 exp(-(4/d) B'w)`, `[..., m]`."""

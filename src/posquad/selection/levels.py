@@ -51,23 +51,20 @@ def largest_linear(c: Tensor, p: Tensor, d: Tensor, level: Tensor) -> Tensor:
     s = 4 * c / d  # [..., m]
     top = s.amax(-1).clamp_min(0)  # mu must exceed this
 
-    def ratio(gap: Tensor) -> Tensor:  # s / mu with mu = top + gap
-        return s / (top + gap)[..., None]
+    def grown(gap: Tensor) -> Tensor:
+        """`q/p - 1 = s / (mu - s)` with `mu = top + gap`."""
+        return s / (gap[..., None] + (top[..., None] - s))
 
     def excess(gap: Tensor) -> Tensor:
-        x = ratio(gap)
-        # q/p = 1/(1-x), so the divergence is sum d p [x/(1-x) + log(1-x)] / 4
-        return (d * p * (x / (1 - x) + torch.log1p(-x))).sum(-1) / 4 - level
+        return (d * p * _expm1_minus(torch.log1p(grown(gap)))).sum(-1) / 4 - level
 
     size = s.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
-    low, high = size * 1e-18, size * 1e18
+    low, high = size * 1e-60, size * 1e60
     for _ in range(200):
-        middle = (low.log() + (high / low).log() / 2).exp()
+        middle = ((low.log() + high.log()) / 2).exp()
         above = excess(middle) > 0
         low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    x = ratio(high)
-    value = (c * p * x / (1 - x)).sum(-1)
-    return torch.where(s.abs().amax(-1) > 0, value, 0.0)
+    return torch.where(s.abs().amax(-1) > 0, (c * p * grown(high)).sum(-1), 0.0)
 
 
 def _expm1_minus(z: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._results import Result
-from posquad.errors import DomainError, MissingExtraError
+from posquad.errors import DomainError, MissingExtraError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection._dual import Family, project
 from posquad.selection.projection import Projection
@@ -41,6 +41,7 @@ __all__ = [
     "MinimumTraceInterpolant",
     "commutator_size",
     "dialed_family",
+    "distance_to_minimum_trace",
     "minimum_trace_interpolant",
     "von_neumann_divergence",
     "von_neumann_projection",
@@ -60,8 +61,8 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         max_steps: most Newton steps.
 
     Returns:
-        `Projection` with `q` the matrix `[..., d, d]`. If no positive definite Q has these
-        measurements the status is NOT_CONVERGED.
+        `Projection` with `q` the matrix `[..., d, d]`. If no positive semidefinite Q has these
+        measurements the status is NOT_CONVERGED; if only singular ones do, q is one to rounding.
 
     >>> projection = von_neumann_projection(np.eye(2)[None], np.array([4.0]), np.diag([1.0, 3.0]))
     >>> projection.q.round(12)
@@ -84,17 +85,20 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
             got = f"a smallest eigenvalue of {smallest:.3e}"
             raise DomainError("Q0", expected="a positive definite matrix", got=got)
         L0 = _from_spectrum(vectors, values.log())
-        L0 = L0.expand(*batch, -1, -1).reshape(-1, operator.d, operator.d)
-        family = _MatrixFamily(a, v.expand(*batch, -1).reshape(-1, operator.n))
+        d, n, count = operator.d, operator.n, batch.numel()
+        L0 = L0.expand(*batch, d, d).reshape(count, d, d)
+        responses = v.expand(*batch, n).reshape(count, n)
+        family = _MatrixFamily(a, responses)
         solution = project(family, L0, max_steps=max_steps)
         Q = family.exponential(solution.L)
         dual = family.full_dual(solution.lam)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
-        misfit = (operator._apply(Q) - v.expand(*batch, -1).reshape(len(Q), -1)).abs().amax(-1)
-        size = family.magnitude(Q).amax(-1)
+        misfit = (operator._apply(Q) - responses).abs().amax(-1)
+        size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
+        size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # of nothing measured
     return Projection(
-        q=like(A, Q.reshape(*batch, operator.d, operator.d)),
-        dual=like(A, dual.reshape(*batch, -1)),
+        q=like(A, Q.reshape(*batch, d, d)),
+        dual=like(A, dual.reshape(*batch, n)),
         residual=like(A, (misfit / size).reshape(batch)),
         kkt=like(A, kkt.reshape(batch)),
         status=Status.CONVERGED if bool(solution.converged.all()) else Status.NOT_CONVERGED,
@@ -122,7 +126,8 @@ def von_neumann_divergence(P: A, Q: A) -> A:
     if bool((values_q <= 0).any()):
         got = f"a smallest eigenvalue of {float(values_q.min()):.3e}"
         raise DomainError("Q", expected="a positive definite matrix", got=got)
-    entropy = torch.special.xlogy(values_p, values_p.clamp_min(0)).clamp_min(-1).sum(-1)
+    positive = values_p.clamp_min(0)  # what is below is rounding, or was refused
+    entropy = torch.special.xlogy(positive, positive).sum(-1)
     cross = (p * _from_spectrum(vectors_q, values_q.log())).sum((-2, -1))
     return like(P, entropy - cross - values_p.sum(-1) + values_q.sum(-1))
 
@@ -149,50 +154,50 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     >>> round(result.value, 6)
     1.0
     """
-    clarabel = _clarabel()
-    a, v = tensors(A=A, y=y)
-    operator = Dense(a)
-    require_shape("y", v, (operator.n,), "(n,)")
-    n, d = operator.n, operator.d
-    i, j = np.triu_indices(d)
-    order = np.lexsort((i, j))  # Clarabel stacks the upper triangle column by column
-    i, j = i[order], j[order]
-    weight = np.where(i == j, 1.0, math.sqrt(2))
-    rows = a.cpu().numpy().astype(float)[:, i, j] * weight  # [n, d(d+1)/2]
-    size = len(i)
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    solver = clarabel.DefaultSolver(
-        scipy.sparse.csc_matrix((size, size)),
-        (i == j).astype(float),
-        scipy.sparse.csc_matrix(np.vstack([rows, -np.eye(size)])),
-        np.concatenate([v.cpu().numpy().astype(float), np.zeros(size)]),
-        [clarabel.ZeroConeT(n), clarabel.PSDTriangleConeT(d)],
-        settings,
-    )
-    solution = solver.solve()
-    x, z = np.array(solution.x), -np.array(solution.z[:n])
-    Q = np.zeros((d, d))
-    Q[i, j] = Q[j, i] = x / weight
-    solved = str(solution.status) in ("Solved", "AlmostSolved")
-    check = check_trace_bound(a.cpu().numpy().astype(float), v.cpu().numpy().astype(float), Q, z)
+    a, v = _one_family(A, y)
+    Q, dual, solved = _solve_psd(a, v, np.eye(a.shape[1]))
+    check = check_trace_bound(a, v, Q, dual)
     return MinimumTraceInterpolant(
         value=check.trace,
-        Q=like(A, torch.as_tensor(Q).to(a)),
-        dual=like(A, torch.as_tensor(z).to(a)),
+        Q=like(A, _beside(A, Q)),
+        dual=like(A, _beside(A, dual)),
         check=check,
         status=Status.CONVERGED if solved else Status.NOT_CONVERGED,
     )
+
+
+def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
+    """Frobenius distance from Q to the set of minimum-trace positive semidefinite interpolants.
+
+    The set may hold more than one matrix, so its nearest point is found by a second, quadratic,
+    semidefinite program with the trace fixed at the minimum (to a relative 1e-9). NaN when the
+    solver does not finish. Needs the extra `posquad[sdp]`.
+
+    >>> round(distance_to_minimum_trace(np.eye(2)[None], np.array([2.0]), np.diag([2.0, 1.0])), 6)
+    0.707107
+    """
+    a, v = _one_family(A, y)
+    (target,) = tensors(Q=Q)
+    require_shape("Q", target, a.shape[1:], "(d, d)")
+    require_symmetric("Q", target)
+    M = target.cpu().numpy().astype(float)
+    least = minimum_trace_interpolant(a, v)
+    if least.status is not Status.CONVERGED:
+        return math.nan
+    # The trace becomes one more constraint, at most tau (1 + 1e-9).
+    both = np.concatenate([a, np.eye(len(M))[None]])
+    right = np.append(v, least.value * (1 + 1e-9))
+    nearest, _, solved = _solve_psd(both, right, -M, weight=1.0, inequalities=1)
+    return float(np.linalg.norm(nearest - M)) if solved else math.nan
 
 
 def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     """Measurement matrices `A_i = V_i D_i V_i'` with `V_i = exp(s K_i) V`, `[n, d, d]`.
 
     The dial s in [0, 1] turns the shared eigenbasis V apart: at s = 0 all matrices commute, at
-    s = 1 the bases are turned by up to a right angle, each in its own direction. D_i is diagonal
-    with normal entries of mean and variance one; V is a random rotation, K_i a random skew matrix
-    of spectral norm pi/2.
+    s = 1 each basis is turned in its own direction and by its own angle, up to a right one. D_i is
+    diagonal with normal entries of mean and variance one; V is a random rotation, K_i a random skew
+    matrix of spectral norm uniform in [0, pi/2].
 
     >>> family = dialed_family(3, 4, 0.0)
     >>> float(commutator_size(family)) < 1e-14
@@ -206,8 +211,9 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     spectra = 1 + torch.randn(n, d, generator=rng, dtype=torch.float64)
     K = torch.randn(n, d, d, generator=rng, dtype=torch.float64)
     K = K - K.mT
-    size = torch.linalg.matrix_norm(K, 2)[:, None, None].clamp_min(1e-300)  # zero when d = 1
-    bases = torch.linalg.matrix_exp(dial * math.pi / 2 * K / size) @ V
+    size = torch.linalg.matrix_norm(K, 2).clamp_min(1e-300)  # zero when d = 1
+    angles = math.pi / 2 * torch.rand(n, generator=rng, dtype=torch.float64)
+    bases = torch.linalg.matrix_exp((dial * angles / size)[:, None, None] * K) @ V
     M = (bases * spectra[:, None, :]) @ bases.mT
     return (M + M.mT) / 2
 
@@ -229,9 +235,16 @@ def commutator_size(A: A) -> A:
     products = a[..., :, None, :, :] @ a[..., None, :, :, :]  # [..., n, n, d, d]
     norms = torch.linalg.matrix_norm(a)
     scale = norms[..., :, None] * norms[..., None, :]
-    ratios = torch.linalg.matrix_norm(products - products.mT) / scale.clamp_min(1e-300)
+    ratios = torch.linalg.matrix_norm(products - products.mT) / scale.clamp_min(
+        torch.finfo(a.dtype).tiny
+    )
     i, j = torch.triu_indices(n, n, 1, device=a.device)
     return like(A, (ratios[..., i, j].square().mean(-1) / 2).sqrt())
+
+
+def _beside(model: Array, values: np.ndarray) -> Tensor:
+    """Computed values as a tensor on the device of the caller's array."""
+    return torch.from_numpy(values).to(model.device if isinstance(model, Tensor) else "cpu")
 
 
 def _clarabel() -> Any:
@@ -286,7 +299,7 @@ class _MatrixFamily(Family):
         return torch.linalg.matrix_norm(Q)[:, None] * self._norms
 
     def near(self, L0: Tensor) -> Tensor:
-        size = self.y.abs().sum(-1) / self.a.diagonal(dim1=-2, dim2=-1).abs().sum()
+        size = self.y.abs().sum(-1) / self._norms.sum()
         level = torch.where(size > 0, size.log(), L0.diagonal(dim1=-2, dim2=-1).mean(-1))
         return level[:, None, None] * torch.eye(L0.shape[-1], dtype=L0.dtype, device=L0.device)
 
@@ -294,6 +307,52 @@ class _MatrixFamily(Family):
         dual = lam.new_zeros(lam.shape[0], self.n)
         dual[:, self.rows] = lam * self.scale
         return dual
+
+
+def _one_family(A: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
+    a, v = tensors(A=A, y=y)
+    operator = Dense(a)
+    if operator.batch_shape:
+        raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
+    if tuple(v.shape) != (operator.n,):
+        expected = f"shape ({operator.n},), one entry a matrix"
+        raise ShapeError("y", expected=expected, got=f"shape {tuple(v.shape)}")
+    return a.cpu().numpy().astype(float), v.cpu().numpy().astype(float)
+
+
+def _solve_psd(
+    a: np.ndarray, v: np.ndarray, C: np.ndarray, *, weight: float = 0.0, inequalities: int = 0
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Minimise `weight ||Q||_F^2 / 2 + <C, Q>` over Q >= 0 with `<a_i, Q> = v_i`.
+
+    The last `inequalities` constraints are `<=`. Returns Q, the multipliers of the constraints and
+    whether the solver says that it solved the problem.
+    """
+    clarabel = _clarabel()
+    d = a.shape[1]
+    i, j = np.triu_indices(d)
+    order = np.lexsort((i, j))  # Clarabel stacks the upper triangle column by column
+    i, j = i[order], j[order]
+    scale = np.where(i == j, 1.0, math.sqrt(2))  # makes the stacking an isometry
+    size, equalities = len(i), len(v) - inequalities
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    cones = [clarabel.ZeroConeT(equalities)]
+    cones += [clarabel.NonnegativeConeT(inequalities)] if inequalities else []
+    solver = clarabel.DefaultSolver(
+        scipy.sparse.csc_matrix(weight * np.eye(size)),
+        C[i, j] * scale,
+        scipy.sparse.csc_matrix(np.vstack([a[:, i, j] * scale, -np.eye(size)])),
+        np.concatenate([v, np.zeros(size)]),
+        [*cones, clarabel.PSDTriangleConeT(d)],
+        settings,
+    )
+    solution = solver.solve()
+    Q = np.zeros((d, d))
+    Q[i, j] = Q[j, i] = np.array(solution.x) / scale
+    solved = str(solution.status) in ("Solved", "AlmostSolved")
+    return Q, -np.array(solution.z[: len(v)]), solved
 
 
 def _divided_differences(values: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad._arrays import A, like, positive_integer, tensors
+from posquad._arrays import A, like, positive_integer, require_batch, require_shape, tensors
 from posquad._results import Result
+from posquad.errors import DomainError, ShapeError
 from posquad.selection._dual import Family, project
 from posquad.selection.feasibility import require_strictly_feasible
-from posquad.selection.system import System, prepare
+from posquad.selection.system import System, prepare, require_positive
 from posquad.status import Status
 
 __all__ = ["Projection", "bregman_divergence", "bregman_projection"]
@@ -56,21 +57,28 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     with torch.no_grad():
         batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
         family = SpectralFamily(system, batch)
-        L0 = start.log().expand(*batch, -1).reshape(-1, start.shape[-1])
+        n, m = system.B.shape
+        L0 = start.log().expand(*batch, m).reshape(batch.numel(), m)
         solution = project(family, L0, max_steps=max_steps)
-        if not bool(solution.converged.all()):
-            for target in family.y[~solution.converged][:1]:
-                require_strictly_feasible(family.B, target)
         q, dual = solution.L.exp(), family.full_dual(solution.lam)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax(-1)
-        misfit = (q @ system.B.mT - system.y.expand(*batch, -1).reshape(len(q), -1)).abs().amax(-1)
-        size = (q @ system.B.abs().mT).amax(-1)
+        converged = solution.converged & (kkt <= 1e-6 * (1 + L0.abs().amax(-1)))
+        y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
+        doubtful = ~converged | _vanished(system, solution.witness)
+        if bool((doubtful & converged).any()):
+            # A start above the problem's scale is projected deeper inside: often proof enough.
+            inside = project(family, family.near(L0) + 5, max_steps=max_steps)
+            doubtful = doubtful & ~(converged & inside.converged & ~_vanished(system, inside.L))
+        for target in y_all[doubtful].unique(dim=0)[:16]:
+            require_strictly_feasible(system.B, target)
+        misfit = (q @ system.B.mT - y_all).abs().amax(-1)
+        size = (q @ system.B.abs().mT).amax(-1).clamp_min(torch.finfo(q.dtype).tiny)
     return Projection(
-        q=like(B, q.reshape(*batch, -1)),
-        dual=like(B, dual.reshape(*batch, -1)),
+        q=like(B, q.reshape(*batch, m)),
+        dual=like(B, dual.reshape(*batch, n)),
         residual=like(B, (misfit / size).reshape(batch)),
         kkt=like(B, kkt.reshape(batch)),
-        status=Status.CONVERGED if bool(solution.converged.all()) else Status.NOT_CONVERGED,
+        status=Status.CONVERGED if bool(converged.all()) else Status.NOT_CONVERGED,
         steps=solution.steps,
     )
 
@@ -85,16 +93,39 @@ def bregman_divergence(p: A, q: A, multiplicities: A) -> A:
     1.0
     """
     x, z, d = tensors(p=p, q=q, multiplicities=multiplicities)
+    if d.ndim != 1 or not len(d):
+        expected = "shape (m,) with m >= 1"
+        raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
+    for name, point in (("p", x), ("q", z)):
+        require_shape(name, point, (len(d),), "(..., m), one entry a multiplicity")
+    require_batch(p=x.shape[:-1], q=z.shape[:-1])
+    require_positive("multiplicities", d)
+    require_positive("q", z)
+    if bool((x < 0).any()):
+        raise DomainError("p", expected="entries >= 0", got=f"a smallest of {float(x.min()):.6g}")
     return like(p, divergence(x, z, d))
 
 
 def divergence(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
     """`D_h(p, q)` on checked tensors, accurate also where p and q nearly agree."""
-    t = (p - q) / q
+    t = ((p - q) / q).clamp_max(1e3)
     # q [(1+t) log(1+t) - t], with its series t^2/2 - t^3/6 + ... where the bracket cancels.
-    exact = torch.special.xlog1py(1 + t, t) - t
-    series = t.square() * (1 / 2 - t * (1 / 6 - t * (1 / 12 - t * (1 / 20 - t / 30))))
-    return (d * q * torch.where(t.abs() < 1e-3, series, exact)).sum(-1) / 4
+    near = q * (torch.special.xlog1py(1 + t, t) - t)
+    series = q * t.square() * (1 / 2 - t * (1 / 6 - t * (1 / 12 - t * (1 / 20 - t / 30))))
+    far = p * (p.clamp_min(torch.finfo(p.dtype).tiny).log() - q.log()) - p + q  # ratios overflow
+    terms = torch.where(t.abs() < 1e-3, series, torch.where(t < 1e3, near, far))
+    return (d * terms).sum(-1) / 4
+
+
+def _vanished(system: System, L: Tensor) -> Tensor:
+    """Elements in which a coordinate of `exp(L)` lies below rounding in every row.
+
+    So looks a coordinate that every solution forces to zero; whether it is, a linear program says.
+    """
+    q = L.exp()
+    sums = q @ system.B.abs().mT  # [b, n]
+    share = (system.B.abs() * q[:, None, :] / sums.clamp_min(1e-300)[..., None]).amax(-2)
+    return (share <= 1e3 * torch.finfo(q.dtype).eps).any(-1)
 
 
 class SpectralFamily(Family):
@@ -103,7 +134,7 @@ class SpectralFamily(Family):
     def __init__(self, system: System, batch: torch.Size) -> None:
         self.system = system
         self.B, y = system.independent
-        self.y = y.expand(*batch, -1).reshape(-1, y.shape[-1])
+        self.y = y.expand(*batch, y.shape[-1]).reshape(batch.numel(), y.shape[-1])
         self.d = system.d
         self._magnitude = self.B.abs().mT
 

@@ -45,7 +45,7 @@ class Reduction(Result):
     multiplicities: Any  # [m]  d_a = rank(P_a)
     coefficients: Any  # [n, m]  c_ia
     B: Any  # [n, m]
-    residual: float  # max_i ||A_i - sum_a c_ia P_a||_F / max_i ||A_i||_F
+    residual: float  # max_i ||A_i - sum_a c_ia P_a||_F over the largest entry of all A_i
 
     def predictor(self, q: A) -> A:
         """`Q(q) = sum_a q_a P_a` (`eq:joint-spectral-predictor-map`), shape `[..., d, d]`."""
@@ -58,13 +58,14 @@ class Reduction(Result):
 
         They invert `predictor`; for any symmetric Q they keep its measurements and its trace.
         """
-        M, P, d = tensors(Q=Q, projectors=self.projectors, multiplicities=self.multiplicities)
+        M, P = tensors(Q=Q, projectors=self.projectors)
+        d = torch.as_tensor(self.multiplicities).to(M)
         require_shape("Q", M, tuple(P.shape[1:]), "(..., d, d)")
         require_symmetric("Q", M)
         return like(Q, torch.einsum("aij,...ij->...a", P, M) / d)
 
 
-def joint_spectral_reduction(A: Array, *, tolerance: float = 1e-10) -> Reduction:
+def joint_spectral_reduction(A: Array, *, tolerance: float | None = None) -> Reduction:
     """The maximal joint eigenspaces of commuting symmetric matrices `A[n, d, d]`.
 
     `eq:measurement-joint-spectral-form`, `eq:reduced-measurement-matrix`. Intrinsic: nothing
@@ -85,10 +86,11 @@ def joint_spectral_reduction(A: Array, *, tolerance: float = 1e-10) -> Reduction
     if a.ndim != 3 or 0 in a.shape:
         raise ShapeError("A", expected="shape (n, d, d)", got=f"shape {tuple(a.shape)}")
     require_symmetric("A", a)
-    tolerance = positive_number("tolerance", tolerance)
+    default = torch.finfo(a.dtype).eps ** 0.64  # 1e-10 in double precision
+    tolerance = positive_number("tolerance", default if tolerance is None else tolerance)
     with torch.no_grad():
         _require_commuting(a, tolerance)
-        scale = torch.linalg.matrix_norm(a).amax().clamp_min(torch.finfo(a.dtype).tiny)
+        scale = a.abs().amax().clamp_min(torch.finfo(a.dtype).tiny)
         V, spectra = _joint_diagonalization(a / scale)  # spectra [n, d]
         labels = _groups(spectra, 10 * tolerance)
         projectors, coefficients = [], []
@@ -101,7 +103,8 @@ def joint_spectral_reduction(A: Array, *, tolerance: float = 1e-10) -> Reduction
         order = _lexicographic(c / scale)
         c, P = c[:, order], P[order]
         d = P.diagonal(dim1=-2, dim2=-1).sum(-1).round().to(torch.int64)
-        residual = torch.linalg.matrix_norm(a - torch.einsum("na,aij->nij", c, P)).amax() / scale
+        rest = a / scale - torch.einsum("na,aij->nij", c / scale, P)
+        residual = torch.linalg.matrix_norm(rest).amax()
     return Reduction(
         projectors=like(A, P),
         multiplicities=like(A, d),
@@ -148,6 +151,8 @@ def _require_commuting(a: Tensor, tolerance: float) -> None:
 
 
 def _worst_commutator(a: Tensor) -> tuple[tuple[int, int], float]:
+    sizes = a.abs().amax((-2, -1), keepdim=True)
+    a = a / torch.where(sizes > 0, sizes, 1.0)
     norms = torch.linalg.matrix_norm(a)
     worst, pair = -1.0, (0, 0)
     for i in range(len(a) - 1):
@@ -199,7 +204,9 @@ def _joint_diagonalization(a: Tensor) -> tuple[Tensor, Tensor]:
 
 def _groups(spectra: Tensor, tolerance: float) -> Tensor:
     """Labels `[d]` of directions whose spectra are linked by steps of at most the tolerance."""
-    distance = torch.cdist(spectra.mT, spectra.mT)
+    # The matrix-product shortcut of cdist loses half the digits.
+    mode = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(spectra.mT, spectra.mT, compute_mode=mode)
     linked = distance <= tolerance
     labels = torch.arange(len(linked), device=spectra.device)
     while True:

@@ -40,6 +40,12 @@ class System:
         """`sigma_B^+` (`eq:smallest-positive-singular-value`)."""
         return torch.linalg.svdvals(self.B)[len(self.rows) - 1]
 
+    def size(self, q0: Tensor) -> Tensor:
+        """What residuals are measured against: ||y||, or the size of Bq0 where y = 0; `[...]`."""
+        norm = torch.linalg.vector_norm(self.y, dim=-1)
+        start = torch.linalg.vector_norm(q0 @ self.B.abs().mT, dim=-1)
+        return torch.where(norm > 0, norm, start).clamp_min(torch.finfo(norm.dtype).tiny)
+
     def loss(self, q: Tensor) -> Tensor:
         """`f(q) = ||Bq - y||^2 / (2n)` (`eq:reduced-quadratic-loss`), `[...]`."""
         return (q @ self.B.mT - self.y).square().sum(-1) / (2 * self.B.shape[0])
@@ -53,7 +59,9 @@ def prepare(
     B: Array, y: Array, multiplicities: Array, **points: Array
 ) -> tuple[System, dict[str, Tensor]]:
     """Check a system, and points `[..., m]` with positive entries that go with it."""
-    b, v, d, *rest = tensors(B=B, y=y, multiplicities=multiplicities, **points)
+    b, v, d, *rest = (
+        t.detach() for t in tensors(B=B, y=y, multiplicities=multiplicities, **points)
+    )
     if b.ndim != 2 or 0 in b.shape:
         raise ShapeError("B", expected="shape (n, m) with n, m >= 1", got=f"shape {tuple(b.shape)}")
     n, m = b.shape
@@ -61,17 +69,17 @@ def prepare(
     if tuple(d.shape) != (m,):
         expected = f"shape ({m},), one a column of B"
         raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
-    _require_positive("multiplicities", d)
+    require_positive("multiplicities", d)
     checked = dict(zip(points, rest, strict=True))
     for name, point in checked.items():
         require_shape(name, point, (m,), "(..., m), one entry a column of B")
-        _require_positive(name, point)
+        require_positive(name, point)
     require_batch(y=v.shape[:-1], **{name: point.shape[:-1] for name, point in checked.items()})
     rows, scale = independent_rows(b, v, "B")
     return System(b, v, d, rows, scale), checked
 
 
-def _require_positive(name: str, values: Tensor) -> None:
+def require_positive(name: str, values: Tensor) -> None:
     if not bool((values > 0).all()):
         smallest = float(values.min())
         raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")

@@ -16,12 +16,11 @@ from posquad._arrays import (
     Array,
     like,
     positive_number,
-    require_shape,
     require_symmetric,
     tensors,
 )
 from posquad._results import Result
-from posquad.errors import DomainError, InfeasibleError
+from posquad.errors import DomainError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.projection import bregman_projection
@@ -68,7 +67,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     `B[n, m]`, `y[n]`, multiplicities `[m]`. The point returned is the entropic minimizer of the
     face and the dual vector has the largest smallest slack off the face (it is strictly
     complementary). By `prop:global-psd-trace-equivalence` the value is that of all positive
-    semidefinite interpolants.
+    semidefinite interpolants; small starts approach it (`cor:global-minimum-trace-bias`).
 
     >>> result = minimum_trace(np.array([[1.0, 1.0, 3.0]]), np.array([3.0]), np.array([1, 1, 1]))
     >>> round(result.value, 12), result.face.vanishing
@@ -78,7 +77,8 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     if system.y.ndim != 1:
         raise DomainError("y", expected="one right-hand side (n,)", got=f"{tuple(system.y.shape)}")
     b, v, d = (t.cpu().numpy().astype(float) for t in (*system.independent, system.d))
-    support = _face_support(b, v, d, system)
+    unit = float(np.abs(v).max()) or 1.0  # the tolerances of linear programs are absolute
+    support = _face_support(b, v / unit, d, system)
     q = _entropy_on_support(system, support)
     lam = _complementary_dual(b, d, support)
     value = float(v @ lam)
@@ -104,8 +104,9 @@ def entropic_minimizer(B: A, y: A, multiplicities: A) -> A:
     """The point of least `sum_a d_a q_a log q_a` among those of minimum trace, `[m]`.
 
     The limit of the selected interpolants as the initialization shrinks
-    (`thm:entropic-tie-breaking`). On the face the trace is constant, so this is the Bregman
-    projection of the vector of ones onto it.
+    (`thm:entropic-tie-breaking`), of gradient descent too when its step shrinks first
+    (`cor:sequential-discrete-implicit-bias`). On the face the trace is constant, so this is the
+    Bregman projection of the vector of ones onto it.
 
     >>> entropic_minimizer(np.array([[1.0, 1.0, 1.0]]), np.array([3.0]), np.array([1, 1, 1]))
     array([1., 1., 1.])
@@ -153,10 +154,15 @@ def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
     a, v, M, lam = tensors(A=A, y=y, Q=Q, dual=dual)
     operator = Dense(a)
     n, d = operator.n, operator.d
-    require_shape("Q", M, (d, d), "(d, d)")
+    for name, array, shape in (
+        ("A", a, (n, d, d)),
+        ("y", v, (n,)),
+        ("Q", M, (d, d)),
+        ("dual", lam, (n,)),
+    ):
+        if tuple(array.shape) != shape:
+            raise ShapeError(name, expected=f"shape {shape}", got=f"shape {tuple(array.shape)}")
     require_symmetric("Q", M)
-    for name, vector in (("y", v), ("dual", lam)):
-        require_shape(name, vector, (n,), "(n,)")
     eye = torch.eye(d, dtype=M.dtype, device=M.device)
     trace, bound = float(M.trace()), float(v @ lam)
     return TraceCheck(
@@ -177,25 +183,23 @@ def _face_support(b: np.ndarray, v: np.ndarray, d: np.ndarray, system: System) -
     m = len(d)
     program = scipy.optimize.linprog(d, A_eq=b, b_eq=v, bounds=(0, None), method="highs")
     if program.status != 0:
-        require_strictly_feasible(*system.independent)
-        raise InfeasibleError(
-            "y",
-            expected="a system Bq = y with a solution q >= 0",
-            got=f"a linear program that the solver could not finish: {program.message}",
-            farkas=torch.zeros_like(system.y),
-        )
+        require_strictly_feasible(system.B, system.y)
+        expected = "a linear program that the solver can finish"
+        raise DomainError("B", expected=expected, got=program.message)
     tau = program.fun
     # Unknowns q, t, v: maximise sum v with Bq = y t, d'q = tau t, q >= v, t >= 1, 0 <= v <= 1.
     cost = np.concatenate([np.zeros(m + 1), -np.ones(m)])
-    equality = np.block([[b, -v[:, None], np.zeros((len(v), m))]])
-    trace = np.concatenate([d, [-tau], np.zeros(m)])[None]
+    blank = scipy.sparse.csr_matrix((len(v), m))
+    equality = scipy.sparse.hstack([b, -v[:, None], blank], format="csr")
+    trace = scipy.sparse.csr_matrix(np.concatenate([d, [-tau], np.zeros(m)])[None])
     slack = _ZERO * max(abs(tau), 1.0)
-    above = np.hstack([-np.eye(m), np.zeros((m, 1)), np.eye(m)])
+    eye = scipy.sparse.eye(m, format="csr")
+    above = scipy.sparse.hstack([-eye, scipy.sparse.csr_matrix((m, 1)), eye], format="csr")
     widest = scipy.optimize.linprog(
         cost,
         A_eq=equality,
         b_eq=np.zeros(len(v)),
-        A_ub=np.vstack([above, trace]),
+        A_ub=scipy.sparse.vstack([above, trace]),
         b_ub=np.concatenate([np.zeros(m), [slack]]),
         bounds=[(0, None)] * m + [(1, None)] + [(0, 1)] * m,
         method="highs",

@@ -1,0 +1,1 @@
+"""The upper floor: experiments, figures and reports built on the library."""
