@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import posquad
-from posquad import geometry
+from posquad import geometry, selection
 from posquad.errors import DtypeError
 from support import gaussian_problem, normal
 
@@ -89,3 +89,17 @@ def test_curvature(rng):
     both(lambda *a: values(*a, which="smallest", k=2, method="matrix-free"), X, y, U)
     both(lambda *a: values(*a, which="largest", k=2, method="matrix-free"), X, y, U)
     both(posquad.population_spectrum, U)
+
+
+def test_selection():
+    B = torch.tensor([[1.0, 1, 1, 0], [0, 0, 1, 1]], dtype=torch.float64)
+    y, d = torch.tensor([1.0, 0.3]).double(), torch.tensor([1.0, 1, 2, 3]).double()
+    q0 = torch.full((4,), 0.04, dtype=torch.float64)
+    both(lambda *a: selection.bregman_projection(*a).q, B, y, d, q0)
+    both(lambda *a: selection.mirror_flow(*a).q, B, y, d, q0)
+    both(lambda *a: selection.descent_limit(*a, 0.1).q, B, y, d, q0)
+    both(lambda *a: selection.minimum_trace(*a).q, B, y, d)
+    A = selection.commuting_family(B, d)
+    both(lambda A: selection.joint_spectral_reduction(A).projectors, A)
+    Q0 = 0.04 * torch.eye(7, dtype=torch.float64)
+    both(lambda *a: selection.von_neumann_projection(*a).q, A, y, Q0)

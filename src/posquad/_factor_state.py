@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from posquad._kernel import Rule, State
+from posquad._kernel import Rule, State, clock
 from posquad._linalg import norm
 from posquad.objectives import Objective
 from posquad.status import Status
@@ -48,21 +48,15 @@ def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> 
     loss, gradient = evaluate(objective, U0)
     batch = loss.shape
     U0 = U0.expand(*batch, *U0.shape[-2:]).clone()  # the result must not share the caller's memory
-    zero, count = torch.zeros_like(loss), torch.zeros(batch, dtype=torch.int64, device=U0.device)
     speed = norm(gradient)
     cautious = 0.01 * norm(U0) / torch.where(speed > 0, speed, 1.0)
     return FactorState(
+        **clock(cautious if step_size is None else step_size.expand(batch)),
         U=U0,
         loss=loss,
         gradient=gradient,
-        time=zero,
         scale=norm(U0),
-        dissipated=zero,
-        step_size=cautious if step_size is None else step_size.expand(batch),
-        error=torch.ones_like(loss),
-        steps=count,
-        attempts=count,
-        outcome=count,
+        dissipated=torch.zeros_like(loss),
     )
 
 

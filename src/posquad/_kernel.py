@@ -54,6 +54,19 @@ class Method(ABC, Generic[S]):
 Rule = tuple[Status, Callable[[S], Tensor]]
 
 
+def clock(step_size: Tensor) -> dict[str, Tensor]:
+    """The fields of `State` at time zero, for trajectories with these first steps `[...]`."""
+    zero, count = torch.zeros_like(step_size), torch.zeros_like(step_size, dtype=torch.int64)
+    return {
+        "time": zero,
+        "step_size": step_size,
+        "error": torch.ones_like(step_size),
+        "steps": count,
+        "attempts": count,
+        "outcome": count,  # Status.RUNNING
+    }
+
+
 def iterate(
     method: Method[S],
     state: S,

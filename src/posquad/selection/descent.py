@@ -21,7 +21,7 @@ from posquad._arrays import (
     require_shape,
     tensors,
 )
-from posquad._kernel import Method, Rule, State, iterate, steps_exhausted
+from posquad._kernel import Method, Rule, State, clock, iterate, steps_exhausted
 from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
 from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
@@ -290,17 +290,7 @@ class _Recursion(Method[_RecursionState]):
         self._taken = 0
 
     def start(self, q: Tensor, eta: Tensor) -> _RecursionState:
-        zero, count = torch.zeros_like(eta), torch.zeros_like(eta, dtype=torch.int64)
-        return _RecursionState(
-            time=zero,
-            step_size=eta,
-            error=zero,
-            steps=count,
-            attempts=count,
-            outcome=count,
-            q=q,
-            residual=self._residual(q),
-        )
+        return _RecursionState(**clock(eta), q=q, residual=self._residual(q))
 
     def _residual(self, q: Tensor) -> Tensor:
         misfit = q @ self.system.B.mT - self.system.y

@@ -24,7 +24,7 @@ from posquad._arrays import (
     require_shape,
     tensors,
 )
-from posquad._kernel import Method, Rule, State, iterate, merge, steps_exhausted
+from posquad._kernel import Method, Rule, State, clock, iterate, merge, steps_exhausted
 from posquad._results import Result
 from posquad.selection.projection import bregman_projection, divergence
 from posquad.selection.system import System, prepare
@@ -163,19 +163,13 @@ class _Extrapolation(Method[_MirrorState]):
             *self.log_start.shape[:-1], self.n, dtype=self.B.dtype, device=self.B.device
         )
         residual = self._residual(w)
-        zero, count = torch.zeros_like(w[..., 0]), torch.zeros_like(w[..., 0], dtype=torch.int64)
         # The time in which log q would move by a hundredth.
         speed = (4 / self.n * (residual @ self.B) / self.d).abs().amax(-1)
         return _MirrorState(
-            time=zero,
-            step_size=0.01 / torch.where(speed > 0, speed, 1.0),
-            error=zero,
-            steps=count,
-            attempts=count,
-            outcome=count,
+            **clock(0.01 / torch.where(speed > 0, speed, 1.0)),
             w=w,
             residual=residual,
-            dissipated=zero,
+            dissipated=torch.zeros_like(speed),
         )
 
     def record_due(self, state: _MirrorState) -> bool:
