@@ -68,6 +68,14 @@ def test_the_statement_is_made_from_the_numbers(result):
     assert "all 6 runs" in result.statement()
 
 
+def test_the_statement_hides_nothing():
+    without_zero = dial.dial_experiment((0.5, 1.0), (0.3,), seeds=2, n=2, d=3)
+    assert "dial 0 " not in without_zero.statement()
+    assert "nan" not in without_zero.statement()
+    cut_short = dial.dial_experiment((0.0, 1.0), (0.3,), seeds=2, n=2, d=3, max_steps=5)
+    assert "4 of 4 flows did not reach" in cut_short.statement()
+
+
 def test_figure(result, tmp_path):
     figure = dial.dial_figure(result)
     for axes in figure.axes:

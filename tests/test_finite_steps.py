@@ -438,3 +438,14 @@ def test_error_bound_is_refused_above_the_threshold():
     for step in (1.01 * constants.eta_0, 0.0, -1.0, float("nan")):
         with pytest.raises(DomainError, match=r"^step: expected .*; got"):
             constants.error_bound(step)
+
+
+def test_an_unstable_interpolant_is_no_limit():
+    """From q = 1 + 1e-10 with step 2 the recursion runs away from the solution it starts at."""
+    one = np.ones(1)
+    limit = descent_limit(one[None], one, one, one + 1e-10, 2.0)
+    assert limit.status is Status.DIVERGED
+    path = descent_path(one[None], one, one, one + 1e-10, 2.0, steps=20)
+    assert abs(path[-1, 0] - 1) > 1e-3
+    stable = descent_limit(one[None], one, one, one + 1e-10, 0.4)  # 4 eta < 2
+    assert stable.status is Status.LOSS_REACHED

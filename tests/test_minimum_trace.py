@@ -382,3 +382,20 @@ def test_bad_checks_are_refused(changed, error, named):
     arguments = {"A": np.eye(2)[None], "y": np.ones(1), "Q": np.eye(2), "dual": np.ones(1)}
     with pytest.raises(error, match=rf"^{named}: expected .*; got"):
         check_trace_bound(**arguments | changed)
+
+
+def test_slack_is_reported_as_it_is():
+    """Nearly tied columns: the programs may not tell them apart, but nothing is hidden."""
+    B, d = np.array([[1.0, 1 + 1e-11]]), np.array([1, 1])
+    found = minimum_trace(B, np.array([1.0]), d)
+    np.testing.assert_allclose(found.slack, d - B.T @ found.dual, atol=1e-12)
+
+
+def test_coordinates_too_small_for_the_programs_are_refused_in_words():
+    B, d = np.array([[1.0, 0, 0], [0, 1, 1]]), np.array([1, 1, 2])
+    found = minimum_trace(B, np.array([1.0, 1e-8]), d)
+    np.testing.assert_allclose(found.q, [1, 1e-8, 0], rtol=1e-9, atol=1e-20)
+    with pytest.raises(DomainError, match=r"^y: expected optimal coordinates within"):
+        minimum_trace(B, np.array([1.0, 1e-12]), d)
+    with pytest.raises(DomainError, match=r"^B: expected at least one row"):
+        minimum_trace(np.zeros((1, 2)), np.zeros(1), np.ones(2))

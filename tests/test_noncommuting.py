@@ -497,3 +497,15 @@ def test_batches_must_broadcast():
     with pytest.raises(ShapeError) as caught:
         von_neumann_divergence(np.array([np.eye(2)] * 3), np.array([np.eye(2)] * 2))
     assert caught.value.argument == "P, Q"
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e9])
+def test_semidefinite_programs_do_not_depend_on_units(scale):
+    A = dialed_family(4, 5, 1.0, seed=2).numpy()
+    G = np.random.default_rng(0).standard_normal((5, 5))
+    y = np.einsum("nij,ij->n", A, G @ G.T)
+    plain = minimum_trace_interpolant(A, y)
+    for scaled, unit in ((minimum_trace_interpolant(A, scale * y), scale),
+                         (minimum_trace_interpolant(scale * A, scale * y), 1.0)):  # fmt: skip
+        assert scaled.status is Status.CONVERGED
+        assert scaled.value / unit == pytest.approx(plain.value, rel=1e-6)

@@ -655,3 +655,58 @@ def test_bad_input_of_the_divergence(argument, value, kind):
     assert argument in caught.value.argument or kind is ShapeError
     assert caught.value.expected
     assert caught.value.got
+
+
+def test_redundant_rows_with_zero_right_hand_sides_are_consistent():
+    """Row 3 is row 1 minus row 2 exactly; a dependency of rounding size is no contradiction."""
+    B = np.array(
+        [
+            [1, 0, 1, -2, 1, -2, 0, -2],
+            [2, 0, 0, 0, -1, 1, -1, 0],
+            [0, 1, -1, 2, -1, 2, 0, -2],
+            [2, -1, 1, -2, 0, -1, -1, 2.0],
+        ]
+    )
+    y = np.array([-2.0, 0, 0, 0])
+    found = bregman_projection(B, y, np.ones(8), np.full(8, 0.5))
+    assert found.status is Status.CONVERGED
+    assert np.abs(B @ found.q - y).max() < 1e-14
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_the_scale_of_the_rows_does_not_matter(scale):
+    B, y = np.array([[1.0, 1, 1, 0], [0, 0, 1, 1]]), np.array([1.0, 0.3])
+    d, q0 = np.array([1, 1, 2, 3]), np.ones(4)
+    plain, scaled = (bregman_projection(c * B, c * y, d, q0) for c in (1.0, scale))
+    assert scaled.status is Status.CONVERGED
+    np.testing.assert_allclose(scaled.q, plain.q, rtol=1e-13)
+
+
+@pytest.mark.parametrize("margin", [1e-6, 1e-9, 1e-12])
+def test_the_boundary_of_feasibility_is_drawn_by_proofs(margin):
+    """q_1 = 1 - q_0 and q_2 = q_0 - y_1: positive solutions exist exactly when y_1 < 1."""
+    B = np.array([[1.0, 1, 0], [1, 0, -1]])
+    inside = bregman_projection(B, np.array([1.0, 1 - margin]), np.ones(3), np.full(3, 0.1))
+    assert inside.status is Status.CONVERGED
+    assert (inside.q > 0).all()
+    y = np.array([1.0, 1 + margin])
+    with pytest.raises(InfeasibleError) as caught:
+        bregman_projection(B, y, np.ones(3), np.full(3, 0.1))
+    z = caught.value.farkas.numpy()
+    assert caught.value.forced_zero == ()
+    assert (B.T @ z >= -1e-15).all()
+    assert y @ z < 0
+
+
+def test_forced_zeros_of_many_coordinates_fit_in_memory():
+    """The proof works on m + n sparse rows: a dense identity of this size would be 3 GB."""
+    m = 20_000
+    rng = np.random.default_rng(0)
+    B = np.abs(rng.standard_normal((3, m)))
+    B[0] = 0
+    B[0, 0] = 1
+    q = rng.exponential(size=m)
+    q[0] = 0
+    with pytest.raises(InfeasibleError) as caught:
+        bregman_projection(B, B @ q, np.ones(m), np.ones(m))
+    assert caught.value.forced_zero == (0,)

@@ -53,9 +53,12 @@ class DialResult(Result):
     def interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean over seeds of log10 of the values, with its 95 per cent t-interval: three arrays."""
         logs = np.log10(np.maximum(values, 1e-17))
-        count = logs.shape[-1]
-        mean = logs.mean(-1)
-        half = scipy.stats.t.ppf(0.975, count - 1) * logs.std(-1, ddof=1) / np.sqrt(count)
+        known = np.isfinite(logs)  # a distance that could not be computed is left out
+        count = np.maximum(known.sum(-1), 2)
+        logs = np.where(known, logs, 0.0)
+        mean = logs.sum(-1) / count
+        spread = np.where(known, (logs - mean[..., None]) ** 2, 0.0).sum(-1) / (count - 1)
+        half = scipy.stats.t.ppf(0.975, count - 1) * np.sqrt(spread / count)
         return mean, mean - half, mean + half
 
     def statement(self) -> str:
@@ -63,13 +66,23 @@ class DialResult(Result):
         typical = 10 ** self.interval(self.to_von_neumann)[0]  # [D, E]
         gap = 10 ** self.interval(self.to_minimum_trace)[0]
         first, last = self.epsilons[0], self.epsilons[-1]
-        lines = [
-            f"At dial 0 the limit of the flow is within {self.to_bregman.max():.1e} of the Bregman "
-            f"projection, relative, in all {self.to_bregman.size} runs.",
+        lines = []
+        if np.isfinite(self.to_bregman).all():
+            lines.append(
+                f"At dial 0 the limit of the flow is within {self.to_bregman.max():.1e} of the "
+                f"Bregman projection, relative, in all {self.to_bregman.size} runs."
+            )
+        if not self.converged.all():
+            lines.append(
+                f"{int((~self.converged).sum())} of {self.converged.size} flows did not reach "
+                "their residual tolerance; they are counted where they stopped."
+            )
+        lines += [
             f"At dial {self.dials[-1]:g} it is typically {typical[-1, 0]:.1e} away from the von "
             f"Neumann projection at epsilon = {first:g} and {typical[-1, -1]:.1e} at {last:g}.",
             f"Its typical distance to the minimum-trace set there goes from {gap[-1, 0]:.1e} to "
-            f"{gap[-1, -1]:.1e}; at dial 0 from {gap[0, 0]:.1e} to {gap[0, -1]:.1e}.",
+            f"{gap[-1, -1]:.1e}; at dial {self.dials[0]:g} from {gap[0, 0]:.1e} to "
+            f"{gap[0, -1]:.1e}.",
         ]
         return " ".join(lines)
 

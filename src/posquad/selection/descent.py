@@ -26,7 +26,7 @@ from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
 from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
 from posquad.selection.projection import bregman_projection, divergence
-from posquad.selection.system import System, prepare
+from posquad.selection.system import System, prepare, require_rows
 from posquad.status import Status, from_codes
 
 __all__ = [
@@ -69,7 +69,7 @@ def descent_limit(
     until the relative residual is 1e-9; from there its limit differs from the Bregman projection of
     the current point by order eta times the squared residual
     (`thm:first-order-discrete-selection-error`), that is by less than rounding, and the projection
-    is returned.
+    is returned. A step too large to be stable there has no limit and is called DIVERGED.
 
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`; leading dimensions are batches.
@@ -99,14 +99,18 @@ def descent_limit(
             steps_exhausted(max_steps),
         ]
         state = iterate(method, state, rules, record=lambda s: None)
-        near = (state.outcome == Status.LOSS_REACHED.code)[..., None]
+        # Where the recursion is unstable it has no limit, however near it passed.
+        unstable = eta * _largest_rate(system, state.q) >= 2
+        reached = state.outcome == Status.LOSS_REACHED.code
+        outcome = torch.where(reached & unstable, Status.DIVERGED.code, state.outcome)
+        near = (outcome == Status.LOSS_REACHED.code)[..., None]
         finish = torch.where(near & (state.q > 0), state.q, 1.0)
         ending = bregman_projection(system.B, system.y, system.d, finish).q
         q = torch.where(near, ending, state.q)
         residual = torch.linalg.vector_norm(q @ system.B.mT - system.y, dim=-1)
     return DescentLimit(
         q=like(B, q),
-        status=from_codes(state.outcome),
+        status=from_codes(outcome),
         steps=like(B, state.steps),
         residual=like(B, residual),
     )
@@ -221,6 +225,7 @@ def descent_constants(
     for name, vector in (("q0", start), ("y", system.y)):
         if vector.ndim != 1:
             raise ShapeError(name, expected="one vector", got=f"shape {tuple(vector.shape)}")
+    require_rows(system)
     p = _reference(system, start, reference)
     level = divergence(p, start, d)
     low, high = reverse_log_ratios(4 * level / (d * p))
@@ -270,6 +275,13 @@ def _reference(system: System, start: Tensor, reference: Array | None) -> Tensor
         got = f"relative misfit {worst:.3e}"
         raise DomainError("reference", expected="a point with Bp = y", got=got)
     return p
+
+
+def _largest_rate(system: System, q: Tensor) -> Tensor:
+    """Largest eigenvalue of the linearised flow at q, `(4/n) B diag(q/d) B'`; `[...]`."""
+    finite = torch.where(torch.isfinite(q), q, 0.0)
+    gram = (system.B * (finite / system.d)[..., None, :]) @ system.B.mT
+    return 4 / system.B.shape[0] * torch.linalg.eigvalsh(gram)[..., -1]
 
 
 def _descend(system: System, q: Tensor, eta: Tensor) -> Tensor:

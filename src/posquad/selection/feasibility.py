@@ -1,8 +1,9 @@
 """Why a system `Bq = y` has no strictly positive solution, with a vector that proves it.
 
-Two small linear programs in z (as many unknowns as B has rows): a z with `B'z >= 0` and `y'z < 0`
-shows that no q >= 0 solves the system; one with `B'z >= 0`, `y'z = 0` and `B'z != 0` shows which
-coordinates vanish in every solution.
+Two linear programs in z (as many unknowns as B has rows): a z with `B'z >= 0` and `y'z < 0` shows
+that no q >= 0 solves the system; one with `B'z >= 0`, `y'z = 0` and `B'z != 0` shows which
+coordinates vanish in every solution. What a program returns is polished to rounding and then
+checked; a vector that does not pass the check proves nothing, and refuses nothing.
 """
 
 from __future__ import annotations
@@ -14,47 +15,88 @@ from torch import Tensor
 
 from posquad.errors import InfeasibleError
 
-_TOLERANCE = 1e-7  # of the linear programs
+_ACTIVE = 1e-8  # a constraint of a linear program that is this tight is meant to be an equality
 
 
 def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
-    """Raise `InfeasibleError` with its proof unless some q > 0 has `Bq = y`; one y `[n]`."""
-    scale = 1 / np.maximum(np.linalg.norm(B.cpu().numpy(), axis=1), 1e-300)
-    b = B.cpu().numpy() * scale[:, None]
-    v = y.cpu().numpy() * scale
+    """Raise `InfeasibleError` if a proof is found that no q > 0 has `Bq = y`; one y `[n]`."""
+    rows = B.cpu().numpy().astype(float)
+    largest = np.abs(rows).max(axis=1)
+    largest = np.where(largest > 0, largest, 1.0)  # a zero row stays one
+    norms = np.linalg.norm(rows / largest[:, None], axis=1)
+    scale = 1 / np.where(norms > 0, norms, 1.0) / largest
+    b, v = rows * scale[:, None], y.cpu().numpy().astype(float) * scale
     v = v / max(np.abs(v).max(), 1e-300)
-    n, m = b.shape
-    # min y'z over B'z >= 0 in a box: negative exactly when no q >= 0 solves the system.
-    first = scipy.optimize.linprog(v, A_ub=-b.T, b_ub=np.zeros(m), bounds=(-1, 1), method="highs")
-    if first.status == 0 and first.fun < -_TOLERANCE:
+    for candidate in (_farkas(b, v), _forcing(b, v)):
+        if candidate is None:
+            continue
+        verdict = _checked(b, v, candidate)
+        if verdict is None:
+            continue
+        z, forced = verdict
+        proof = torch.as_tensor(z * scale, dtype=B.dtype, device=B.device)
+        if forced:
+            raise InfeasibleError(
+                "y",
+                expected="a system Bq = y with a solution that is positive in every coordinate",
+                got=f"coordinates {list(forced)[:20]} that vanish in every solution q >= 0 "
+                "(z, attached as farkas, proves it)",
+                farkas=proof,
+                forced_zero=forced,
+            )
         raise InfeasibleError(
             "y",
             expected="a system Bq = y with a solution q >= 0",
             got="a proof that there is none: z (attached as farkas) has B'z >= 0 and y'z < 0",
-            farkas=_vector(first.x * scale, B),
+            farkas=proof,
         )
-    # Largest support of B'z on the cone {B'z >= 0, y'z <= 0}: t_a = 1 where it can be positive.
-    cost = np.concatenate([np.zeros(n), -np.ones(m)])
-    above = np.hstack([-b.T, np.eye(m)])  # t <= B'z
-    below = np.concatenate([v, np.zeros(m)])[None]  # y'z <= 0
-    second = scipy.optimize.linprog(
-        cost,
-        A_ub=np.vstack([above, below]),
+
+
+def _farkas(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
+    """min y'z over B'z >= 0 in a box: negative exactly when no q >= 0 solves the system."""
+    bounds = (-1, 1)
+    program = scipy.optimize.linprog(
+        v, A_ub=-b.T, b_ub=np.zeros(b.shape[1]), bounds=bounds, method="highs"
+    )
+    return program.x if program.status == 0 and program.fun < 0 else None
+
+
+def _forcing(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
+    """Largest support of B'z on the cone {B'z >= 0, y'z <= 0}: t_a = 1 where it can be positive."""
+    n, m = b.shape
+    above = scipy.sparse.hstack([scipy.sparse.csr_matrix(-b.T), scipy.sparse.eye(m)])  # t <= B'z
+    below = scipy.sparse.csr_matrix(np.concatenate([v, np.zeros(m)])[None])  # y'z <= 0
+    program = scipy.optimize.linprog(
+        np.concatenate([np.zeros(n), -np.ones(m)]),
+        A_ub=scipy.sparse.vstack([above, below], format="csr"),
         b_ub=np.zeros(m + 1),
         bounds=[(None, None)] * n + [(0, 1)] * m,
         method="highs",
     )
-    if second.status == 0 and second.x[n:].max() > 0.5:
-        forced = tuple(int(a) for a in np.flatnonzero(second.x[n:] > 0.5))
-        raise InfeasibleError(
-            "y",
-            expected="a system Bq = y with a solution that is positive in every coordinate",
-            got=f"coordinates {list(forced)[:20]} that vanish in every solution q >= 0 "
-            "(z, attached as farkas, proves it)",
-            farkas=_vector(second.x[:n] * scale, B),
-            forced_zero=forced,
-        )
+    return program.x[:n] if program.status == 0 else None
 
 
-def _vector(z: np.ndarray, model: Tensor) -> Tensor:
-    return torch.as_tensor(z, dtype=model.dtype, device=model.device)
+def _checked(
+    b: np.ndarray, v: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, tuple[int, ...]] | None:
+    """The polished vector and the coordinates it forces to zero (none: it proves infeasibility)."""
+    size = np.abs(z).max()
+    if not size > 0:
+        return None
+    z = z / size
+    tight = np.abs(b.T @ z) <= _ACTIVE
+    if tight.any():
+        columns = b[:, tight]
+        z = z - columns @ np.linalg.lstsq(columns, z, rcond=1e-12)[0]
+    eps = np.finfo(float).eps
+    products, right = b.T @ z, float(v @ z)
+    # z itself is known to rounding of its norm, and so are its products with the columns.
+    unit = 20 * len(z) * eps * np.linalg.norm(z)
+    rounding = unit * np.linalg.norm(b, axis=0)
+    if (products < -rounding).any():
+        return None
+    doubt = unit * float(np.linalg.norm(v))
+    if right < -doubt:
+        return z, ()
+    forced = tuple(int(a) for a in np.flatnonzero(products > np.maximum(_ACTIVE, rounding)))
+    return (z, forced) if forced and right <= doubt else None

@@ -147,7 +147,8 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     """`min tr Q` over Q >= 0 with `<A_i, Q> = y_i`, by the semidefinite solver Clarabel.
 
     For measurements `A[n, d, d]` that need not commute; `y[n]`. The solver's answer is not taken at
-    its word: `check` holds the duality gap, the dual slack and the residuals of what it returned.
+    its word: `check` holds the duality gap, the dual slack and the residuals of what it returned,
+    and the status is CONVERGED only if all of them are within a relative 1e-6.
     Needs the extra `posquad[sdp]`.
 
     >>> result = minimum_trace_interpolant(np.diag([1.0, 2.0])[None], np.array([2.0]))
@@ -157,6 +158,15 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     a, v = _one_family(A, y)
     Q, dual, solved = _solve_psd(a, v, np.eye(a.shape[1]))
     check = check_trace_bound(a, v, Q, dual)
+    size = 1e-6 * max(abs(check.trace), abs(check.bound), 1e-300)
+    measured = 1e-6 * np.linalg.norm(a, axis=(1, 2)).max() * np.linalg.norm(Q)
+    solved = (
+        solved
+        and abs(check.gap) <= size
+        and check.slack >= -1e-6
+        and check.smallest_eigenvalue >= -size
+        and check.residual <= measured + size
+    )
     return MinimumTraceInterpolant(
         value=check.trace,
         Q=like(A, _beside(A, Q)),
@@ -340,19 +350,23 @@ def _solve_psd(
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     cones = [clarabel.ZeroConeT(equalities)]
     cones += [clarabel.NonnegativeConeT(inequalities)] if inequalities else []
+    # Unit norms and a right-hand side of unit size: the solver's tolerances are absolute.
+    rows = 1 / np.maximum(np.linalg.norm(a, axis=(1, 2)), 1e-300)
+    unit = float(np.abs(v * rows).max()) or 1.0
+    cost = C / unit if weight else C
     solver = clarabel.DefaultSolver(
         scipy.sparse.csc_matrix(weight * np.eye(size)),
-        C[i, j] * scale,
-        scipy.sparse.csc_matrix(np.vstack([a[:, i, j] * scale, -np.eye(size)])),
-        np.concatenate([v, np.zeros(size)]),
+        cost[i, j] * scale,
+        scipy.sparse.csc_matrix(np.vstack([a[:, i, j] * scale * rows[:, None], -np.eye(size)])),
+        np.concatenate([v * rows / unit, np.zeros(size)]),
         [*cones, clarabel.PSDTriangleConeT(d)],
         settings,
     )
     solution = solver.solve()
     Q = np.zeros((d, d))
-    Q[i, j] = Q[j, i] = np.array(solution.x) / scale
+    Q[i, j] = Q[j, i] = unit * np.array(solution.x) / scale
     solved = str(solution.status) in ("Solved", "AlmostSolved")
-    return Q, -np.array(solution.z[: len(v)]), solved
+    return Q, -np.array(solution.z[: len(v)]) * rows, solved
 
 
 def _divided_differences(values: Tensor) -> Tensor:

@@ -64,6 +64,10 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax(-1)
         converged = solution.converged & (kkt <= 1e-6 * (1 + L0.abs().amax(-1)))
         y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
+        misfit = (q @ system.B.mT - y_all).abs().amax(-1)
+        size = (q @ system.B.abs().mT).amax(-1).clamp_min(torch.finfo(q.dtype).tiny)
+        # Of every row, the redundant ones too.
+        converged = converged & (misfit <= torch.finfo(q.dtype).eps ** 0.6 * size)
         doubtful = ~converged | _vanished(system, solution.witness)
         if bool((doubtful & converged).any()):
             # A start above the problem's scale is projected deeper inside: often proof enough.
@@ -71,8 +75,6 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
             doubtful = doubtful & ~(converged & inside.converged & ~_vanished(system, inside.L))
         for target in y_all[doubtful].unique(dim=0)[:16]:
             require_strictly_feasible(system.B, target)
-        misfit = (q @ system.B.mT - y_all).abs().amax(-1)
-        size = (q @ system.B.abs().mT).amax(-1).clamp_min(torch.finfo(q.dtype).tiny)
     return Projection(
         q=like(B, q.reshape(*batch, m)),
         dual=like(B, dual.reshape(*batch, n)),
@@ -123,9 +125,14 @@ def _vanished(system: System, L: Tensor) -> Tensor:
     So looks a coordinate that every solution forces to zero; whether it is, a linear program says.
     """
     q = L.exp()
-    sums = q @ system.B.abs().mT  # [b, n]
-    share = (system.B.abs() * q[:, None, :] / sums.clamp_min(1e-300)[..., None]).amax(-2)
-    return (share <= 1e3 * torch.finfo(q.dtype).eps).any(-1)
+    size = system.B.abs()
+    sums = (q @ size.mT).clamp_min(torch.finfo(q.dtype).tiny)  # [b, n]
+    hidden = torch.zeros_like(q, dtype=torch.bool)
+    measured = size.amax(0) > 0
+    for k, row in enumerate(sums):  # one element at a time: the ratios are as large as B
+        share = (size / row[:, None]).amax(0) * q[k]
+        hidden[k] = measured & (share <= 1e3 * torch.finfo(q.dtype).eps)
+    return hidden.any(-1)
 
 
 class SpectralFamily(Family):

@@ -92,7 +92,7 @@ def joint_spectral_reduction(A: Array, *, tolerance: float | None = None) -> Red
         _require_commuting(a, tolerance)
         scale = a.abs().amax().clamp_min(torch.finfo(a.dtype).tiny)
         V, spectra = _joint_diagonalization(a / scale)  # spectra [n, d]
-        labels = _groups(spectra, 10 * tolerance)
+        labels = _groups(spectra, tolerance)
         projectors, coefficients = [], []
         for label in labels.unique():
             block = V[:, labels == label]

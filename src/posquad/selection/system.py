@@ -79,6 +79,12 @@ def prepare(
     return System(b, v, d, rows, scale), checked
 
 
+def require_rows(system: System) -> None:
+    """Refuse a system that measures nothing."""
+    if not len(system.rows):
+        raise DomainError("B", expected="at least one row that is not zero", got="only zeros")
+
+
 def require_positive(name: str, values: Tensor) -> None:
     if not bool((values > 0).all()):
         smallest = float(values.min())
@@ -87,8 +93,10 @@ def require_positive(name: str, values: Tensor) -> None:
 
 def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Pivoted rows and their scaling; refuse a y that violates a dependency between rows."""
-    norms = torch.linalg.vector_norm(B, dim=-1)
-    scale = torch.where(norms > 0, 1 / norms, 1.0)
+    largest = B.abs().amax(-1)  # squares of the entries may leave the range, ratios do not
+    largest = torch.where(largest > 0, largest, 1.0)
+    norms = torch.linalg.vector_norm(B / largest[:, None], dim=-1)
+    scale = torch.where(norms > 0, 1 / norms, 1.0) / largest
     # A plain QR of the long side first, so that the pivoted one is only n x n.
     R = torch.linalg.qr((scale[:, None] * B).mT, mode="r").R
     decomposition: Any = scipy.linalg.qr(R.cpu().numpy(), mode="r", pivoting=True)
@@ -104,7 +112,7 @@ def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     kept, rest = order[:rank], order[rank:]
     ys = scale * y
     gap = ys[..., rest] - ys[..., kept] @ C
-    size = ys[..., rest].abs() + ys[..., kept].abs() @ C.abs()
+    size = ys.abs().amax(-1, keepdim=True) * (1 + C.abs().sum(0))
     outside = gap.abs() > 1e2 * max(B.shape) * torch.finfo(B.dtype).eps * size
     if bool(outside.any()):
         j = int(torch.where(outside, gap.abs(), 0.0).reshape(-1, len(rest)).amax(0).argmax())

@@ -20,11 +20,11 @@ from posquad._arrays import (
     tensors,
 )
 from posquad._results import Result
-from posquad.errors import DomainError, ShapeError
+from posquad.errors import DomainError, InfeasibleError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.projection import bregman_projection
-from posquad.selection.system import System, prepare
+from posquad.selection.system import System, prepare, require_rows
 
 __all__ = [
     "Face",
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _ZERO = 1e-9  # of the linear programs, relative to their own scale
+_TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class MinimumTrace(Result):
     value: float  # tau*
     q: Any  # [m]  the entropic minimizer, inside the face
     dual: Any  # [n]  B'dual <= d, y'dual = value
-    slack: Any  # [m]  d - B'dual, zero on the support of the face
+    slack: Any  # [m]  d - B'dual, zero to rounding on the support of the face
     face: Face
     constant: float  # C = psi(q) + d of the trace gap bound
     gap: float  # d'q - y'dual, the duality gap that was reached
@@ -76,6 +77,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     system, _ = prepare(B, y, multiplicities)
     if system.y.ndim != 1:
         raise DomainError("y", expected="one right-hand side (n,)", got=f"{tuple(system.y.shape)}")
+    require_rows(system)
     b, v, d = (t.cpu().numpy().astype(float) for t in (*system.independent, system.d))
     unit = float(np.abs(v).max()) or 1.0  # the tolerances of linear programs are absolute
     support = _face_support(b, v / unit, d, system)
@@ -85,7 +87,8 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     dual = np.zeros(system.B.shape[0])
     dual[system.rows.cpu().numpy()] = lam * system.scale.cpu().numpy()
     slack = d - b.T @ lam
-    slack[support] = 0.0
+    rounding = 1e-13 * (d + np.abs(b).T @ np.abs(lam))
+    slack = np.where(np.abs(slack) <= rounding, 0.0, slack)
     rank = int(np.linalg.matrix_rank(b[:, support])) if support.size else 0
     psi = float((system.d * (torch.special.xlogy(q, q) - q)).sum())
     off = np.setdiff1d(np.arange(len(d)), support)
@@ -181,7 +184,9 @@ def _face_support(b: np.ndarray, v: np.ndarray, d: np.ndarray, system: System) -
     First the value; then, on the cone over the face, as many coordinates as possible reach 1.
     """
     m = len(d)
-    program = scipy.optimize.linprog(d, A_eq=b, b_eq=v, bounds=(0, None), method="highs")
+    program = scipy.optimize.linprog(
+        d, A_eq=b, b_eq=v, bounds=(0, None), method="highs", options=_TIGHT
+    )
     if program.status != 0:
         require_strictly_feasible(system.B, system.y)
         expected = "a linear program that the solver can finish"
@@ -203,6 +208,7 @@ def _face_support(b: np.ndarray, v: np.ndarray, d: np.ndarray, system: System) -
         b_ub=np.concatenate([np.zeros(m), [slack]]),
         bounds=[(0, None)] * m + [(1, None)] + [(0, 1)] * m,
         method="highs",
+        options=_TIGHT,
     )
     if widest.status != 0:
         return np.flatnonzero(program.x > _ZERO * max(program.x.max(), 1e-300))
@@ -214,7 +220,14 @@ def _entropy_on_support(system: System, support: np.ndarray) -> Tensor:
     if support.size:
         index = torch.as_tensor(support, device=q.device)
         ones = torch.ones_like(system.d[index])
-        face = bregman_projection(system.B[:, index], system.y, system.d[index], ones)
+        try:
+            face = bregman_projection(system.B[:, index], system.y, system.d[index], ones)
+        except InfeasibleError:
+            raise DomainError(
+                "y",
+                expected="optimal coordinates within nine orders of magnitude of each other",
+                got="some below the tolerance of the linear programs; rescale the columns of B",
+            ) from None
         q[index] = face.q
     return q
 
