@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import clarabel
 import mpmath
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from posquad.errors import DomainError, DtypeError, InfeasibleError, NonFiniteError, ShapeError
 from posquad.selection import bregman_divergence, bregman_projection
-from posquad.selection.projection import Projection
+from posquad.selection.projection import Projection, SpectralFamily
 from posquad.status import Status
 
 EPS = np.finfo(float).eps
@@ -288,12 +287,11 @@ def test_nearly_infeasible_but_not(gap):
     np.testing.assert_allclose(found.q, [1 - gap, gap], atol=20 * EPS)
 
 
-def test_many_coordinates_quickly():
+def test_many_coordinates_take_few_steps():
     B, y, d = system(50, 20_000)
     q0 = np.full(20_000, 1e-3)
-    began = time.perf_counter()
     found = bregman_projection(B, y, d, q0)
-    assert time.perf_counter() - began < 10  # ten times what it takes
+    assert found.steps <= 20
     assert_optimal(B, y, d, q0, found)
 
 
@@ -469,11 +467,20 @@ def test_infeasible_by_a_hair_is_never_called_solved(gap):
     assert_proves(B, y, caught.value)
 
 
-def test_refusal_does_not_take_long():
-    began = time.perf_counter()
+def test_refusal_takes_few_evaluations(monkeypatch):
+    """Newton gives up on an unbounded dual after tens of steps, not after its whole budget."""
+    count = 0
+    evaluate = SpectralFamily.values_and_gram
+
+    def counted(self, L):
+        nonlocal count
+        count += 1
+        return evaluate(self, L)
+
+    monkeypatch.setattr(SpectralFamily, "values_and_gram", counted)
     with pytest.raises(InfeasibleError):
         bregman_projection(np.ones((1, 2)), -np.ones(1), np.ones(2), np.ones(2))
-    assert time.perf_counter() - began < 2
+    assert count <= 100
 
 
 FORCED = {
