@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from posquad._linalg import symmetric_part
 from posquad.status import Status
 
 Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
@@ -82,7 +83,7 @@ def extreme_eigenpairs(
     previous: Tensor | None = None
     while True:
         T = V.mT @ AV
-        theta, Y = torch.linalg.eigh((T + T.mT) / 2)
+        theta, Y = torch.linalg.eigh(symmetric_part(T))
         if largest:
             theta, Y = theta.flip(-1), Y.flip(-1)
         scale = torch.maximum(scale, theta.abs().amax(-1))

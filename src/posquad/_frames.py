@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from posquad._linalg import symmetric_part
 from posquad.errors import DomainError, RankDeficientError
 
 
@@ -133,8 +134,7 @@ class _Polar(Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> Tensor:
         # With M = R H, dR = R K where H K + K H = R'dM - dM'R.
         M, R = ctx.saved_tensors
-        H = R.mT @ M
-        H = (H + H.mT) / 2  # symmetric in exact arithmetic
+        H = symmetric_part(R.mT @ M)  # symmetric in exact arithmetic
         with torch.no_grad():
             eigenvalues, P = torch.linalg.eigh(H)
         skew = R.mT @ grad_outputs[0]

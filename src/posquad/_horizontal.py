@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from posquad._frames import Frame, divide_right, solve_sylvester
-from posquad._linalg import norm
+from posquad._linalg import norm, symmetric_part
 
 
 def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
@@ -63,7 +63,7 @@ def rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:
     """
     W, s, P = basis
     B = (W.mT @ delta @ P) / s[..., None, :]  # = diag(s)^{-1} P'BP diag(s)^{-1}
-    mu = torch.linalg.eigvalsh((B + B.mT) / 2)  # [..., r]
+    mu = torch.linalg.eigvalsh(symmetric_part(B))  # [..., r]
     near = mu <= -1 + torch.finfo(u.dtype).eps ** 0.5
     t = torch.where(near, (-1 / mu).clamp_max(1), torch.zeros_like(mu))
     points = u[..., None, :, :] + t[..., None, None] * delta[..., None, :, :]

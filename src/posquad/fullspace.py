@@ -40,7 +40,7 @@ class OperatorBounds(Result):
     smallest: Any
     largest: Any
     norm: Any  # the larger of the two in absolute value
-    status: Status
+    status: Status  # CONVERGED (to the tolerance, or to rounding of the norm) or NOT_CONVERGED
 
 
 def operator_bounds(

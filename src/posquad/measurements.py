@@ -31,6 +31,7 @@ from posquad._arrays import (
     tensors,
     unified,
 )
+from posquad._linalg import symmetric_part
 from posquad.errors import DtypeError, ShapeError
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
@@ -192,7 +193,7 @@ class RankOne(Measurements):
         for block, Xb in self._blocks():
             total.add(Xb.mT @ (z[..., block, None] * Xb))
         # The two triangles agree only to rounding; their mean is the symmetric matrix meant.
-        return (total.value + total.value.mT) / 2
+        return symmetric_part(total.value)
 
     def _apply_factor(self, U: Tensor) -> Tensor:
         return _product(self.X, U).square().sum(-1)

@@ -18,6 +18,7 @@ from torch import Tensor
 from posquad._arrays import (
     A,
     Array,
+    converted_tensor,
     like,
     positive_integer,
     require_batch,
@@ -26,6 +27,7 @@ from posquad._arrays import (
     require_shape,
     require_symmetric,
     tensors,
+    unified,
 )
 from posquad._frames import polar_rotation
 from posquad._horizontal import records_gradient
@@ -151,10 +153,12 @@ class LeastSquares(Objective):
         return self.measurements._adjoint(e) / self.measurements.n
 
     def _convert(self, **named: Array) -> tuple[Tensor, ...]:
-        *converted, _ = tensors(
-            **dict(zip(named, self.measurements.admit(**named), strict=True)), y=self.y
-        )
+        admitted = dict(zip(named, self.measurements.admit(**named), strict=True))
+        *converted, _ = unified(**admitted, y=self.y)
         return tuple(converted)
+
+    def __repr__(self) -> str:
+        return f"LeastSquares({self.measurements!r})"
 
 
 class PopulationRisk(Objective):
@@ -213,7 +217,8 @@ class PopulationRisk(Objective):
         return 2 * E + trace * torch.eye(self.d, dtype=E.dtype, device=E.device)
 
     def _convert(self, **named: Array) -> tuple[Tensor, ...]:
-        *converted, _ = tensors(**named, U_star=self.U_star)
+        arguments = {name: converted_tensor(name, value) for name, value in named.items()}
+        *converted, _ = unified(**arguments, U_star=self.U_star)
         return tuple(converted)
 
 

@@ -149,10 +149,10 @@ def _line_search(
         here = ((family.y - family.values(L + _as(t, L) * move)) * delta).sum(-1)
         return torch.nan_to_num(here / start, nan=-torch.inf, posinf=-torch.inf)
 
-    return bracket_root(slope, torch.ones_like(start))
+    return _bracket_root(slope, torch.ones_like(start))
 
 
-def bracket_root(slope: Callable[[Tensor], Tensor], t: Tensor, enough: float = 0.5) -> Tensor:
+def _bracket_root(slope: Callable[[Tensor], Tensor], t: Tensor, enough: float = 0.5) -> Tensor:
     """A t > 0 with `|slope(t)| <= enough`, for a slope that decreases from slope(0) = 1."""
     low, high = torch.zeros_like(t), torch.full_like(t, torch.inf)
     for _ in range(40):

@@ -196,7 +196,11 @@ class DescentConstants:
     residual_rate: float  # rate of ||Bq - y|| along the flow (`eq:continuous-residual-rate`)
     loss: float  # f(q0)
     error_slope: float  # error bound per unit of step
-    contraction_slope: float  # 1 - f(q_{k+1})/f(q_k) is at least this times the step
+
+    @property
+    def contraction_slope(self) -> float:
+        """`1 - f(q_{k+1})/f(q_k)` is at least this times the step: the rate of the flow again."""
+        return self.residual_rate
 
     def error_bound(self, step: float) -> float:
         """Bound on `||q_eta - Pi_h(q0)||_2` (`thm:first-order-discrete-selection-error`)."""
@@ -258,7 +262,6 @@ def descent_constants(
         residual_rate=rate,
         loss=loss,
         error_slope=4 * q_hat * d_max * loss / d_min**2 / lower if lower > 0 else math.inf,
-        contraction_slope=rate,
     )
 
 

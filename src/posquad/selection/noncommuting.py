@@ -28,12 +28,13 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._linalg import symmetric_part
 from posquad._results import Result
 from posquad.errors import DomainError, MissingExtraError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection._dual import Family, project
 from posquad.selection.projection import Projection
-from posquad.selection.system import independent_rows
+from posquad.selection.system import independent_rows, scattered
 from posquad.selection.trace import TraceCheck, check_trace_bound
 from posquad.status import Status
 
@@ -91,7 +92,7 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         family = _MatrixFamily(a, responses)
         solution = project(family, L0, max_steps=max_steps)
         Q = family.exponential(solution.L)
-        dual = family.full_dual(solution.lam)
+        dual = scattered(solution.lam, family.rows, family.scale, operator.n)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
         misfit = (operator._apply(Q) - responses).abs().amax(-1)
         size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
@@ -225,7 +226,7 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     angles = math.pi / 2 * torch.rand(n, generator=rng, dtype=torch.float64)
     bases = torch.linalg.matrix_exp((dial * angles / size)[:, None, None] * K) @ V
     M = (bases * spectra[:, None, :]) @ bases.mT
-    return (M + M.mT) / 2
+    return symmetric_part(M)
 
 
 def commutator_size(A: A) -> A:
@@ -270,7 +271,6 @@ class _MatrixFamily(Family):
     """`Q = exp(L)` on symmetric matrices, with the independent ones of `<A_i, Q> = y_i`."""
 
     def __init__(self, a: Tensor, y: Tensor) -> None:
-        self.n = a.shape[0]
         self.rows, self.scale = independent_rows(a.flatten(1), y, "A")
         self.a = self.scale[:, None, None] * a[self.rows]
         self.y = self.scale * y[:, self.rows]
@@ -312,11 +312,6 @@ class _MatrixFamily(Family):
         size = self.y.abs().sum(-1) / self._norms.sum()
         level = torch.where(size > 0, size.log(), L0.diagonal(dim1=-2, dim2=-1).mean(-1))
         return level[:, None, None] * torch.eye(L0.shape[-1], dtype=L0.dtype, device=L0.device)
-
-    def full_dual(self, lam: Tensor) -> Tensor:
-        dual = lam.new_zeros(lam.shape[0], self.n)
-        dual[:, self.rows] = lam * self.scale
-        return dual
 
 
 def _one_family(A: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
@@ -384,7 +379,7 @@ def _divided_differences(values: Tensor) -> Tensor:
 
 def _from_spectrum(vectors: Tensor, values: Tensor) -> Tensor:
     M = (vectors * values[..., None, :]) @ vectors.mT
-    return (M + M.mT) / 2
+    return symmetric_part(M)
 
 
 def _finite(L: Tensor) -> Tensor:

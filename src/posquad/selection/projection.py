@@ -60,7 +60,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         n, m = system.B.shape
         L0 = start.log().expand(*batch, m).reshape(batch.numel(), m)
         solution = project(family, L0, max_steps=max_steps)
-        q, dual = solution.L.exp(), family.full_dual(solution.lam)
+        q, dual = solution.L.exp(), system.full_dual(solution.lam)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax(-1)
         converged = solution.converged & (kkt <= 1e-6 * (1 + L0.abs().amax(-1)))
         y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
@@ -139,7 +139,6 @@ class SpectralFamily(Family):
     """`q = exp(L)` on the joint spectrum, with the independent rows of `Bq = y`."""
 
     def __init__(self, system: System, batch: torch.Size) -> None:
-        self.system = system
         self.B, y = system.independent
         self.y = y.expand(*batch, y.shape[-1]).reshape(batch.numel(), y.shape[-1])
         self.d = system.d
@@ -171,9 +170,3 @@ class SpectralFamily(Family):
         # The constant that gives measurements of the size of y; none if y = 0.
         size = self.y.abs().sum(-1) / self._magnitude.sum()
         return torch.where(size > 0, size.log(), L0.mean(-1))[:, None].expand_as(L0)
-
-    def full_dual(self, lam: Tensor) -> Tensor:
-        """A dual vector for all rows: zero on the redundant ones."""
-        dual = lam.new_zeros(lam.shape[0], self.system.B.shape[0])
-        dual[:, self.system.rows] = lam * self.system.scale
-        return dual

@@ -18,6 +18,7 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._linalg import symmetric_part
 from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
 
@@ -135,7 +136,7 @@ def commuting_family(B: A, multiplicities: Array, *, seed: int = 0) -> A:
     V = torch.linalg.qr(torch.randn(size, size, dtype=b.dtype, generator=generator)).Q.to(b.device)
     spectra = (b / d).repeat_interleave(torch.tensor(ranks, device=b.device), dim=-1)  # [n, d]
     M = (V * spectra[:, None, :]) @ V.mT
-    return like(B, (M + M.mT) / 2)
+    return like(B, symmetric_part(M))
 
 
 def _require_commuting(a: Tensor, tolerance: float) -> None:

@@ -46,6 +46,10 @@ class System:
         start = torch.linalg.vector_norm(q0 @ self.B.abs().mT, dim=-1)
         return torch.where(norm > 0, norm, start).clamp_min(torch.finfo(norm.dtype).tiny)
 
+    def full_dual(self, lam: Tensor) -> Tensor:
+        """A dual vector of the independent scaled rows as one of all rows, zero on the others."""
+        return scattered(lam, self.rows, self.scale, self.B.shape[0])
+
     def loss(self, q: Tensor) -> Tensor:
         """`f(q) = ||Bq - y||^2 / (2n)` (`eq:reduced-quadratic-loss`), `[...]`."""
         return (q @ self.B.mT - self.y).square().sum(-1) / (2 * self.B.shape[0])
@@ -77,6 +81,13 @@ def prepare(
     require_batch(y=v.shape[:-1], **{name: point.shape[:-1] for name, point in checked.items()})
     rows, scale = independent_rows(b, v, "B")
     return System(b, v, d, rows, scale), checked
+
+
+def scattered(lam: Tensor, rows: Tensor, scale: Tensor, n: int) -> Tensor:
+    """Multipliers `[..., s]` of scaled rows as multipliers `[..., n]` of the original ones."""
+    dual = lam.new_zeros(*lam.shape[:-1], n)
+    dual[..., rows] = lam * scale
+    return dual
 
 
 def require_rows(system: System) -> None:

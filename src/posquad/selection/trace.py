@@ -76,7 +76,8 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     """
     system, _ = prepare(B, y, multiplicities)
     if system.y.ndim != 1:
-        raise DomainError("y", expected="one right-hand side (n,)", got=f"{tuple(system.y.shape)}")
+        got = f"shape {tuple(system.y.shape)}"
+        raise DomainError("y", expected="one right-hand side (n,)", got=got)
     require_rows(system)
     b, v, d = (t.cpu().numpy().astype(float) for t in (*system.independent, system.d))
     unit = float(np.abs(v).max()) or 1.0  # the tolerances of linear programs are absolute
@@ -84,8 +85,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     q = _entropy_on_support(system, support)
     lam = _complementary_dual(b, d, support)
     value = float(v @ lam)
-    dual = np.zeros(system.B.shape[0])
-    dual[system.rows.cpu().numpy()] = lam * system.scale.cpu().numpy()
+    dual = system.full_dual(torch.as_tensor(lam).to(q))
     slack = d - b.T @ lam
     rounding = 1e-13 * (d + np.abs(b).T @ np.abs(lam))
     slack = np.where(np.abs(slack) <= rounding, 0.0, slack)
@@ -95,7 +95,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     return MinimumTrace(
         value=value,
         q=like(B, q),
-        dual=like(B, torch.as_tensor(dual).to(q)),
+        dual=like(B, dual),
         slack=like(B, torch.as_tensor(slack).to(q)),
         face=Face(tuple(support.tolist()), tuple(off.tolist()), len(support) - rank),
         constant=psi + float(system.d.sum()),
