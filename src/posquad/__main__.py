@@ -1,21 +1,20 @@
-"""`python -m posquad`: what is installed here, in a form to paste into a bug report."""
+"""`python -m posquad` and the command `posquad`."""
 
-import platform
+import sys
 
-import numpy
-import scipy
-import torch
-
-from posquad import __version__
+from posquad._extras import optional
+from posquad.errors import MissingExtraError
 
 
 def main() -> None:
-    """Print the versions that results depend on."""
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    print(f"posquad {__version__}: positive quadratic networks f_U(x) = x'UU'x")
-    print(f"  python {platform.python_version()} on {platform.system()} {platform.machine()}")
-    print(f"  torch {torch.__version__}, numpy {numpy.__version__}, scipy {scipy.__version__}")
-    print(f"  devices: cpu ({torch.get_num_threads()} threads){''.join(', ' + d for d in devices)}")
+    """Start the command line, or say which extra it needs."""
+    try:
+        for package in ("click", "rich"):
+            optional(package, "lab")
+    except MissingExtraError as problem:
+        print(f"Error: the command line needs {problem}", file=sys.stderr)
+        raise SystemExit(2) from None
+    optional("posquad.lab.cli", "lab").main(prog_name="posquad")
 
 
 if __name__ == "__main__":

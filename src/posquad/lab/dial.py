@@ -8,7 +8,6 @@ from what the law would say. It reports what is seen; it claims no theorem.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -33,7 +32,7 @@ from posquad.selection import (
 )
 from posquad.status import Status
 
-__all__ = ["DialResult", "dial_experiment", "dial_figure"]
+__all__ = ["DialResult", "dial_experiment"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,6 +79,11 @@ class DialResult(Result):
         lines += [
             f"At dial {self.dials[-1]:g} it is typically {typical[-1, 0]:.1e} away from the von "
             f"Neumann projection at epsilon = {first:g} and {typical[-1, -1]:.1e} at {last:g}.",
+        ]
+        if np.isnan(self.to_minimum_trace).all():
+            lines.append("Minimum traces are unknown: no semidefinite solver is installed.")
+            return " ".join(lines)
+        lines += [
             f"Its typical distance to the minimum-trace set there goes from {gap[-1, 0]:.1e} to "
             f"{gap[-1, -1]:.1e}; at dial {self.dials[0]:g} from {gap[0, 0]:.1e} to "
             f"{gap[0, -1]:.1e}.",
@@ -133,13 +137,13 @@ def dial_experiment(
         Q, outcomes = flow.U @ flow.U.mT, cast(list, flow.status)  # [E, K, d, d], [E][K]
         row = {name: np.empty((len(scales), seeds)) for name in _MEASURED}
         for k in range(seeds):
-            least = minimum_trace_interpolant(A[k], y[k]).value
+            least = _or_unknown(_least_trace, A[k], y[k])
             start = scales[:, None, None].square() * torch.eye(d, dtype=torch.float64)
             projected = von_neumann_projection(A[k], y[k], start).q
             row["to_von_neumann"][:, k] = _relative(Q[:, k], projected)
             row["trace_gaps"][:, k] = Q[:, k].diagonal(dim1=-2, dim2=-1).sum(-1) / least - 1
             for e in range(len(scales)):
-                distance = distance_to_minimum_trace(A[k], y[k], Q[e, k])
+                distance = _or_unknown(distance_to_minimum_trace, A[k], y[k], Q[e, k])
                 row["to_minimum_trace"][e, k] = distance / float(torch.linalg.norm(Q[e, k]))
                 row["converged"][e, k] = outcomes[e][k] is Status.LOSS_REACHED
             if dial == 0:
@@ -167,47 +171,6 @@ def dial_experiment(
     )  # fmt: skip
 
 
-def dial_figure(result: DialResult) -> Any:
-    """Two panels over the dial, one line a scale with its 95 per cent band; a matplotlib figure.
-
-    Needs the extra `posquad[lab]`.
-
-    >>> figure = dial_figure(dial_experiment((0.0, 1.0), (0.1,), seeds=2, n=2, d=3))
-    >>> len(figure.axes)
-    2
-    """
-    try:
-        Figure = importlib.import_module("matplotlib.figure").Figure
-    except ImportError:
-        raise MissingExtraError(
-            "matplotlib", expected="the extra: pip install 'posquad[lab]'", got="no such package"
-        ) from None
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    panels = figure.subplots(1, 2)
-    colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
-    for axes, values, title in zip(
-        panels,
-        (result.to_von_neumann, result.to_minimum_trace),
-        ("to the von Neumann projection", "to the minimum-trace set"),
-        strict=True,
-    ):
-        mean, low, high = result.interval(values)
-        for e, epsilon in enumerate(result.epsilons):
-            colour = colours[e % len(colours)]
-            axes.plot(result.dials, 10 ** mean[:, e], "o-", ms=4, color=colour, lw=1.5,
-                      label=f"$\\varepsilon$ = {epsilon:g}")  # fmt: skip
-            axes.fill_between(
-                result.dials, 10 ** low[:, e], 10 ** high[:, e], color=colour, alpha=0.2, lw=0
-            )
-        axes.set(
-            yscale="log", xlabel="dial s (0: commuting, 1: generic)", title=f"Distance {title}"
-        )
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel(r"relative distance of the flow's limit")
-    panels[1].legend(frameon=False)
-    return figure
-
-
 _MEASURED = ("to_von_neumann", "to_minimum_trace", "trace_gaps", "converged")
 
 
@@ -222,6 +185,18 @@ def _problems(n: int, d: int, dial: float, seeds: range) -> tuple[Tensor, Tensor
         families.append(A)
         responses.append(y / y.norm())
     return torch.stack(families), torch.stack(responses)
+
+
+def _least_trace(A: Tensor, y: Tensor) -> float:
+    return minimum_trace_interpolant(A, y).value
+
+
+def _or_unknown(function: Callable[..., float], *arguments: Tensor) -> float:
+    """What needs the semidefinite solver, NaN where none is installed."""
+    try:
+        return function(*arguments)
+    except MissingExtraError:
+        return float("nan")
 
 
 def _relative(Q: Tensor, other: Tensor) -> np.ndarray:

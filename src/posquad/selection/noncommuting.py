@@ -8,7 +8,6 @@ so that the question can be asked numerically. No theorem is claimed.
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,8 @@ from posquad._arrays import (
 )
 from posquad._linalg import symmetric_part
 from posquad._results import Result
-from posquad.errors import DomainError, MissingExtraError, ShapeError
+from posquad._extras import optional
+from posquad.errors import DomainError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection._dual import Family, project
 from posquad.selection.projection import Projection
@@ -258,15 +258,6 @@ def _beside(model: Array, values: np.ndarray) -> Tensor:
     return torch.from_numpy(values).to(model.device if isinstance(model, Tensor) else "cpu")
 
 
-def _clarabel() -> Any:
-    try:
-        return importlib.import_module("clarabel")
-    except ImportError:
-        raise MissingExtraError(
-            "clarabel", expected="the extra: pip install 'posquad[sdp]'", got="no such package"
-        ) from None
-
-
 class _MatrixFamily(Family):
     """`Q = exp(L)` on symmetric matrices, with the independent ones of `<A_i, Q> = y_i`."""
 
@@ -333,7 +324,7 @@ def _solve_psd(
     The last `inequalities` constraints are `<=`. Returns Q, the multipliers of the constraints and
     whether the solver says that it solved the problem.
     """
-    clarabel = _clarabel()
+    clarabel = optional("clarabel", "sdp")
     d = a.shape[1]
     i, j = np.triu_indices(d)
     order = np.lexsort((i, j))  # Clarabel stacks the upper triangle column by column

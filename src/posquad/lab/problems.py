@@ -1,0 +1,72 @@
+"""Random problems and the two fits that the experiments share."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from posquad import RankOne
+
+__all__ = ["gaussian", "line_fit", "planted", "wilson"]
+
+
+def gaussian(seed: int, what: str, *shape: int) -> Tensor:
+    """Standard normal numbers that depend on the seed and on what they are for, and nothing else.
+
+    >>> bool((gaussian(0, "inputs", 3) == gaussian(0, "inputs", 3)).all())
+    True
+    """
+    digest = hashlib.sha256(f"{seed} {what}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def planted(
+    seed: int, what: str, n: int, d: int, eigenvalues: Any, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs `X[K, n, d]`, targets `U[K, d, r]` with these eigenvalues, responses `y[K, n]`.
+
+    Trial k has its own draw, the same whatever the number of trials.
+
+    >>> X, U, y = planted(0, "example", 6, 3, [1.0, 0.5], 2)
+    >>> X.shape, torch.linalg.eigvalsh(U.mT @ U)[0]
+    (torch.Size([2, 6, 3]), tensor([0.5000, 1.0000], dtype=torch.float64))
+    """
+    spectrum = torch.as_tensor(np.asarray(eigenvalues, dtype=float))
+    r = len(spectrum)
+    draws = [gaussian(seed, f"{what} {k}", n + r, d) for k in range(count)]
+    X = torch.stack([draw[:n] for draw in draws])
+    frames = torch.linalg.qr(torch.stack([draw[n:].mT for draw in draws])).Q
+    U = frames * spectrum.sqrt()
+    return X, U, RankOne(X).apply_factor(U)
+
+
+def line_fit(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Slope, intercept and R^2 of least-squares lines along the last axis.
+
+    >>> [float(v) for v in line_fit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])]
+    [2.0, 1.0, 1.0]
+    """
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    u, v = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
+    slope = (u * v).sum(-1) / (u * u).sum(-1)
+    left = ((v - slope[..., None] * u) ** 2).sum(-1)
+    return slope, y.mean(-1) - slope * x.mean(-1), 1 - left / (v * v).sum(-1)
+
+
+def wilson(successes: Any, trials: int, level: float = 0.95) -> tuple[Any, Any]:
+    """Ends of the Wilson score interval for a rate.
+
+    >>> [round(float(v), 3) for v in wilson(2, 16)]
+    [0.035, 0.36]
+    """
+    z = scipy.stats.norm.ppf(0.5 + level / 2)
+    rate = np.asarray(successes) / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * np.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
+    return centre - half, centre + half

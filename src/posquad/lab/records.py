@@ -1,0 +1,180 @@
+"""Finished experiments on disk: JSON for words and small numbers, npz for arrays, no pickle.
+
+A record is written so that a reader never sees half of one: the arrays first, under a name that
+contains the record's key, then the JSON file that names them and their digest, each moved into
+place in one step. The key is a hash of the parameters and of the source that computes the result;
+a run with the same key can be reused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+
+from posquad import __version__
+from posquad.errors import PosquadError
+from posquad.lab.experiment import Experiment, Measured, Parameters, Quantity
+
+__all__ = ["Record", "RecordError", "load", "record_key", "save", "system_information", "write_file"]
+
+FORMAT = 1
+
+
+class RecordError(PosquadError):
+    """A record or its folder cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run of an experiment left: what was asked, what was measured, where and how long."""
+
+    experiment: str
+    key: str
+    parameters: dict[str, Any]
+    measured: Measured
+    seconds: float
+    system: dict[str, Any]
+    finished: str  # UTC, ISO 8601
+
+
+def record_key(experiment: Experiment, parameters: Parameters) -> str:
+    """Hash of what determines the result: the parameters and the source of library and experiment.
+
+    >>> from posquad.lab.registry import EXPERIMENTS
+    >>> len(record_key(EXPERIMENTS["exp5"], EXPERIMENTS["exp5"].parameters()))
+    16
+    """
+    digest = hashlib.sha256()
+    asked = {"format": FORMAT, "experiment": experiment.key}
+    asked |= {"parameters": dataclasses.asdict(parameters), "version": __version__}
+    digest.update(json.dumps(asked, sort_keys=True).encode())
+    root = Path(__file__).parents[1]
+    library = [path for path in root.rglob("*.py") if "lab" not in path.relative_to(root).parts]
+    shared = [root / "lab" / name for name in ("problems.py", "dial.py")]
+    own = import_module(experiment.run.__module__).__file__
+    for path in sorted([*library, *shared, Path(str(own))]):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def save(folder: Path, record: Record) -> None:
+    """Write a record into `folder`, replacing an older one of the same experiment at the end."""
+    arrays = {f"coord {name}": values for name, values in record.measured.coords.items()}
+    dims = {}
+    for name, quantity in record.measured.quantities.items():
+        arrays[name], dims[name] = quantity.values, quantity.dims
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    data = buffer.getvalue()
+    array_file = f"{record.experiment}-{record.key}.npz"
+    words = {
+        "format": FORMAT,
+        "experiment": record.experiment,
+        "key": record.key,
+        "finished": record.finished,
+        "seconds": record.seconds,
+        "parameters": record.parameters,
+        "remarks": record.measured.remarks,
+        "dimensions": dims,
+        "arrays": {"file": array_file, "sha256": hashlib.sha256(data).hexdigest()},
+        "system": record.system,
+    }
+    write_file(folder / array_file, data)
+    write_file(folder / f"{record.experiment}.json", json.dumps(words, indent=1).encode())
+    for old in folder.glob(f"{record.experiment}-*.npz"):
+        if old.name != array_file:
+            old.unlink(missing_ok=True)
+
+
+def load(folder: Path, experiment: str) -> Record | None:
+    """The record of an experiment, None if there is none; `RecordError` if it is damaged."""
+    path = folder / f"{experiment}.json"
+    if not path.exists():
+        return None
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+        if words["format"] != FORMAT:
+            return None
+        data = (folder / words["arrays"]["file"]).read_bytes()
+        if hashlib.sha256(data).hexdigest() != words["arrays"]["sha256"]:
+            raise ValueError(f"{words['arrays']['file']} is not the file that was written")
+        measured = Measured(remarks=list(words["remarks"]))
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for name in arrays.files:
+                if name.startswith("coord "):
+                    measured.coords[name.removeprefix("coord ")] = arrays[name]
+                else:
+                    dims = tuple(words["dimensions"][name])
+                    measured.quantities[name] = Quantity(arrays[name], dims)
+        return Record(
+            experiment=words["experiment"],
+            key=words["key"],
+            parameters=words["parameters"],
+            measured=measured,
+            seconds=float(words["seconds"]),
+            system=words["system"],
+            finished=words["finished"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as problem:
+        raise RecordError(
+            str(path),
+            expected="a whole record; nothing was changed, run with --fresh to compute it again",
+            got=f"{type(problem).__name__}: {problem}",
+        ) from None
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file in one step: whoever looks sees the old content or the new, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise RecordError(
+            str(path), expected="a place that can be written to", got=str(problem)
+        ) from None
+
+
+def system_information() -> dict[str, Any]:
+    """Versions and hardware that a result may depend on.
+
+    >>> sorted(system_information())[:3]
+    ['cores', 'devices', 'machine']
+    """
+    count = torch.cuda.device_count()
+    return {
+        "posquad": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "devices": [torch.cuda.get_device_name(k) for k in range(count)],
+    }
+
+
+def now() -> str:
+    """The time of day in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

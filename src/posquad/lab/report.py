@@ -1,0 +1,173 @@
+"""The report: one HTML file that needs nothing else, made with Jinja2 and autoescape.
+
+The page runs no script and loads nothing: images are data, the one style sheet is allowed by its
+hash, and the content security policy forbids the rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from posquad import __version__
+from posquad._extras import optional
+from posquad.lab.claims import Judged, Verdict
+from posquad.lab.experiment import Parameters, described
+from posquad.lab.records import Record, now, system_information
+from posquad.lab.registry import EXPERIMENTS
+
+if TYPE_CHECKING:
+    from posquad.lab.reproduce import Outcome
+
+__all__ = ["render"]
+
+KINDS = ("identity", "deterministic", "statistical", "qualitative")
+WORDS = {
+    Verdict.HOLDS: ("holds", "✓"),
+    Verdict.DIFFERS: ("differs", "≠"),
+    Verdict.NOT_COMPARABLE: ("not comparable", "–"),
+}
+
+
+def render(
+    outcome: Outcome,
+    parameters: Mapping[str, Parameters],
+    images: Mapping[str, str],
+    *,
+    quick: bool,
+    command: str,
+) -> str:
+    """The page for these records and verdicts; `images` are SVG texts by the key of the panel."""
+    jinja2 = optional("jinja2", "lab")
+    here = files("posquad.lab")
+    style = here.joinpath("report.css").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"value": shown, "cell": measured_cell}
+    template = environment.from_string(
+        here.joinpath("report.html.j2").read_text(encoding="utf-8")
+    )
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return template.render(
+        style=optional("markupsafe", "lab").Markup(style),
+        style_hash=f"sha256-{digest}",
+        version=__version__,
+        made=now(),
+        quick=quick,
+        command=command,
+        outcome=outcome,
+        counts=_counts(outcome.judged),
+        kinds=[(kind, _counts(_of_kind(outcome.judged, kind))) for kind in KINDS],
+        differing=[_line(j) for j in outcome.judged if j.verdict is Verdict.DIFFERS],
+        incomparable=[_line(j) for j in outcome.judged if j.verdict is Verdict.NOT_COMPARABLE],
+        missing=[EXPERIMENTS[key] for key in outcome.missing],
+        sections=[_section(r, outcome, parameters, images) for r in outcome.records],
+        system=system_information(),
+        computing=sum(record.seconds for record in outcome.records),
+    )
+
+
+def _section(
+    record: Record,
+    outcome: Outcome,
+    parameters: Mapping[str, Parameters],
+    images: Mapping[str, str],
+) -> dict[str, Any]:
+    experiment = EXPERIMENTS[record.experiment]
+    judged = [j for j in outcome.judged if j.claim.experiment == record.experiment]
+    values = parameters[record.experiment]
+    return {
+        "experiment": experiment,
+        "counts": _counts(judged),
+        "claims": [_line(j) for j in judged],
+        "remarks": record.measured.remarks,
+        "panels": [
+            {"panel": panel, "alt": panel.describe(record.measured), "image": _data(images[panel.key])}
+            for panel in experiment.panels
+        ],
+        "tables": [{"table": t, "rows": t.rows(record.measured)} for t in experiment.tables],
+        "parameters": described(values),
+        "record": record,
+        "alone": _alone(values, experiment.key),
+    }
+
+
+def _alone(parameters: Parameters, key: str) -> str:
+    """The command that runs just this experiment with just these parameters."""
+    default = EXPERIMENTS[key].parameters()
+    changed = [
+        f"--set '{key}.{f.name}={_written(getattr(parameters, f.name))}'"
+        for f in fields(parameters)
+        if getattr(parameters, f.name) != getattr(default, f.name)
+    ]
+    return " ".join(["posquad reproduce --only", key.removeprefix("exp"), *changed])
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        nested = isinstance(value[0], tuple)
+        inner = ",".join(f"[{_written(v)}]" if nested else f"{v!r}" for v in value)
+        return f"[{inner}]" if nested else inner
+    return repr(value)
+
+
+def _of_kind(judged: tuple[Judged, ...], kind: str) -> list[Judged]:
+    return [j for j in judged if j.claim.kind == kind]
+
+
+def _counts(judged: Any) -> dict[str, int]:
+    counts = {verdict.name.lower(): 0 for verdict in Verdict}
+    for j in judged:
+        counts[j.verdict.name.lower()] += 1
+    return counts | {"all": len(judged)}
+
+
+def _line(judged: Judged) -> dict[str, Any]:
+    word, sign = WORDS[judged.verdict]
+    return {
+        **{name: getattr(judged, name) for name in ("measured", "tolerance", "why")},
+        **asdict(judged.claim),
+        "rule": judged.tolerance,
+        "word": word,
+        "sign": sign,
+        "verdict": judged.verdict.name.lower().replace("_", "-"),
+    }
+
+
+def _data(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
+def shown(value: Any) -> str:
+    """A published or measured value in a few characters.
+
+    >>> shown(0.000123456), shown([1.0, 0.5]), shown(True), shown(None)
+    ('1.23456e-04', '(1, 0.5)', 'true', 'none')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(shown(entry) for entry in value)})"
+    size = abs(float(value))
+    return f"{value:.5e}" if size and (size < 1e-3 or size >= 1e6) else f"{value:.7g}"
+
+
+def measured_cell(value: Any) -> str:
+    """What was measured, a distribution as its median and interval.
+
+    >>> measured_cell({"median": 1.0, "interval": [0.5, 1.5], "percentile": 50, "samples": 9})
+    '1 [0.5, 1.5]'
+    """
+    if isinstance(value, dict):
+        low, high = value["interval"]
+        return f"{shown(value['median'])} [{shown(low)}, {shown(high)}]"
+    return shown(value)
