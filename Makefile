@@ -3,18 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: test lint types unit bench clean help
+.PHONY: reproduce test lint unit bench clean help
 
 help:
-	@echo "make test   install into .venv, then lint, types and tests"
-	@echo "make lint   ruff and pyright only"
-	@echo "make bench  the benchmarks that the README quotes"
-	@echo "make clean  remove .venv and everything built"
+	@echo "make reproduce  run the paper's experiments and write reproduction/report.html"
+	@echo "make test	install into .venv, then lint, types and tests"
+	@echo "make lint	ruff and pyright only"
+	@echo "make bench	the benchmarks that the README quotes"
+	@echo "make clean	remove .venv and everything built"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint,lab]'
 	touch $(READY)
+
+# Options go through ARGS: make reproduce ARGS="--quick --only 1,4"
+reproduce: $(READY)
+	$(BIN)/posquad reproduce $(ARGS)
 
 test: lint unit
 
@@ -32,5 +37,5 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bregman.py
 
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

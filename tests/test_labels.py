@@ -128,3 +128,13 @@ def resolve(dotted: str) -> object:
 def defined_tests(path: str) -> frozenset[str]:
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     return frozenset(n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))
+
+
+def test_experiments_named_in_the_map_are_those_that_test_the_label():
+    from posquad.lab.registry import EXPERIMENTS
+
+    for name, label in labels().items():
+        testing = {key for key, experiment in EXPERIMENTS.items() if name in experiment.labels}
+        assert set(label.experiments) == testing, name
+    tested = {name for experiment in EXPERIMENTS.values() for name in experiment.labels}
+    assert tested <= set(labels())

@@ -53,7 +53,9 @@ class Judged:
     """A claim with what was measured, the verdict and the reason for it."""
 
     claim: Claim
-    measured: Any  # a number, a list of numbers, a truth value, a summary of a distribution, or None
+    measured: (
+        Any  # a number, a list of numbers, a truth value, a summary of a distribution, or None
+    )
     tolerance: str  # the rule in words
     verdict: Verdict
     why: str

@@ -196,7 +196,7 @@ def _list(parameters: Any) -> None:
 
 
 def _summarize(outcome: Outcome, out: Path) -> None:
-    counts = {verdict: 0 for verdict in Verdict}
+    counts = dict.fromkeys(Verdict, 0)
     for judged in outcome.judged:
         counts[judged.verdict] += 1
     words = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())

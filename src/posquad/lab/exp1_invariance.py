@@ -82,10 +82,11 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
     for name, values in (("slope", along), ("slope_single", single)):
         measured.add(name, line_fit(np.log(q.etas), np.log(values))[0], "seed")
     measured.remarks.append(
-        "At one and the same point the correction is 4 eta GQG, so its slope is exactly 1 (measured "
-        f"{measured['slope_single'].mean():.10f}). A slope other than 1, such as the published "
-        "one, arises when it is averaged along trajectories, which differ with eta. We average over "
-        f"{q.correction_steps} steps; the longer the trajectories, the farther from 1 the slope."
+        "At one and the same point the correction is 4 eta GQG, so its slope is exactly 1 "
+        f"(measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
+        "published one, arises when it is averaged along trajectories, which differ with eta. We "
+        f"average over {q.correction_steps} steps; the longer the trajectories, the farther from 1 "
+        "the slope."
     )
     return measured
 
@@ -166,7 +167,7 @@ EXPERIMENT = Experiment(
         Panel(
             key="exp1-invariance",
             title="Predictors of rotated starts",
-            caption="Largest relative difference between the predictors of six equivalent descents.",
+            caption="Largest relative difference between the predictors of equivalent descents.",
             draw=_draw_rounding("invariance", r"$E_{\mathrm{inv}}(k)$"),
             describe=lambda m: (
                 f"Over {len(m['seed'])} seeds and {len(m['step']) - 1} steps the discrepancy never "

@@ -19,7 +19,7 @@ from posquad.lab.experiment import (
     chosen,
     stated,
 )
-from posquad.lab.palette import COLOURS, INK, MARKERS, series
+from posquad.lab.palette import COLOURS, INK, MARKERS, mark_values, series
 from posquad.lab.problems import line_fit, planted
 
 __all__ = ["EXPERIMENT", "Curvature", "run"]
@@ -150,11 +150,15 @@ def _rows(measured: Measured) -> list[list[str]]:
 def _draw_rates(axes, measured: Measured) -> None:
     for k, weakest in enumerate(measured["lambda_r"]):
         axes.plot(measured["effective"][k], measured["rate"][k], ls="", marker=MARKERS[k % 6],
-                  ms=4, color=COLOURS[k % 6], alpha=0.6, label=rf"$\lambda_r={weakest:g}$")  # fmt: skip
+                  ms=4, color=COLOURS[k % 6], alpha=0.6,
+                  label=rf"$\lambda_r={weakest:g}$")  # fmt: skip
     ends = np.array([measured["effective"].min() * 0.9, measured["effective"].max() * 1.1])
     axes.plot(ends, ends, color=INK, lw=1, ls=":", label="equal")
     axes.set(xscale="log", yscale="log", xlabel=r"$\lambda_{\min}^{\mathrm{eff}}$",
              ylabel=r"measured rate $\hat\lambda_{\mathrm{flow}}$")  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        marks = np.array([0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50])
+        mark_values(axis, marks[(marks > ends[0]) & (marks < ends[1])])
     axes.legend()
 
 
@@ -168,25 +172,26 @@ def _draw_metrics(axes, measured: Measured) -> None:
         values = measured[name]
         low, middle, high = (np.quantile(values, p, axis=1) for p in (0.05, 0.5, 0.95))
         spread = abs(np.stack([middle - low, high - middle]))
-        axes.errorbar(measured["lambda_r"] * (1 + 0.02 * (k - 1)), middle, spread, capsize=2,
+        axes.errorbar(measured["lambda_r"] + 0.008 * (k - 1), middle, spread, capsize=2,
                       **series(k), label=words)  # fmt: skip
     floor = np.full(len(measured["lambda_r"]), measured["factor_max"])
     axes.plot(measured["lambda_r"], floor, **series(3), label="factor Hessian (zero: gauge)")
-    axes.set(xscale="log", yscale="log", xlabel=r"$\lambda_r(Q_\star)$", ylabel="smallest curvature")
+    axes.set(xlabel=r"$\lambda_r(Q_*)$", ylabel="smallest curvature")
+    mark_values(axes.xaxis, measured["lambda_r"])
     axes.legend()
 
 
 def _draw_collapse(axes, measured: Measured) -> None:
     for k, weakest in enumerate(measured["lambda_r"]):
-        shown = min(12, len(measured["seed"]))
-        for j in range(shown):
-            axes.plot(measured["scaled_time"][k, j], measured["scaled_error"][k, j], lw=1,
-                      color=COLOURS[k % 6], alpha=0.5,
+        width = 7 * 0.7**k  # thinner on top, so that every one is seen though they coincide
+        for j in range(min(4, len(measured["seed"]))):
+            axes.plot(measured["scaled_time"][k, j], measured["scaled_error"][k, j], lw=width,
+                      color=COLOURS[k % 6], solid_capstyle="butt",
                       label=rf"$\lambda_r={weakest:g}$" if j == 0 else None)  # fmt: skip
     s = np.linspace(0, measured["scaled_time"].max(), 50)
     axes.plot(s, np.exp(-s), color=INK, lw=1, ls=":", label=r"$e^{-s}$")
     axes.set(yscale="log", xlabel=r"rescaled time $s=\lambda_{\min}^{\mathrm{eff}}t$",
-             ylabel=r"$d_P(U(t),U_\star)\,/\,d_P(U(0),U_\star)$")  # fmt: skip
+             ylabel=r"$d_P(U(t),U_*)\,/\,d_P(U(0),U_*)$")  # fmt: skip
     axes.legend()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from posquad.lab.experiment import (
     chosen,
     stated,
 )
-from posquad.lab.palette import COLOURS, INK, series
+from posquad.lab.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.lab.problems import planted, wilson
 from posquad.recovery import moment_matrix, positive_truncation
 from posquad.signal import Signal
@@ -82,7 +83,8 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
         needed = torch.full((q.trials,), torch.inf, dtype=torch.float64)
         if bool(full.any()):
             needed[full] = _steps_to_recover(
-                LeastSquares(RankOne(X[full]), y[full]),
+                X[full],
+                y[full],
                 start[full],
                 U[full],
                 q,
@@ -116,13 +118,13 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
 
 
 def _steps_to_recover(
-    objective: LeastSquares, start: Tensor, target: Tensor, q: Initialization, tell: Tell
+    X: Tensor, y: Tensor, start: Tensor, target: Tensor, q: Initialization, tell: Tell
 ) -> Tensor:
     """Steps until the predictor is within the tolerance, infinity if never; `[K]`.
 
     From one budget to the next, only the trials that are still under way are carried on.
     """
-    X, y = objective.measurements.X, objective.y
+    objective = LeastSquares(RankOne(X), y)
     step = q.step / effective_spectrum(objective, start, k=1, which="largest").values[..., 0]
     needed = torch.full_like(step, torch.inf)
     left, V, done = torch.arange(len(step)), start, 0
@@ -144,7 +146,7 @@ def _steps_to_recover(
         )
         reached = near(path.U, None)
         needed[left[reached]] = done + path.steps[reached].double()
-        goes_on = torch.tensor([status is Status.STEPS_EXHAUSTED for status in path.status])
+        goes_on = torch.tensor([s is Status.STEPS_EXHAUSTED for s in cast(list, path.status)])
         goes_on &= ~reached
         left, V, done = left[goes_on], path.U[goes_on], budget
         tell(done / budgets[-1])
@@ -192,8 +194,8 @@ def _draw_distance(axes, measured: Measured) -> None:
     axes.plot(ratios, middle, **series(0), label="median")
     axes.axhline(1, color=INK, lw=1, ls=":", label="edge of the certified basin")
     axes.set(xscale="log", yscale="log", xlabel="$n/p$",
-             ylabel=r"$d_P(U_0,U_\star)\,/\,\rho_n$")  # fmt: skip
-    _tick_ratios(axes, ratios)
+             ylabel=r"$d_P(U_0,U_*)\,/\,\rho_n$")  # fmt: skip
+    mark_values(axes.xaxis, ratios)
     axes.legend()
 
 
@@ -206,7 +208,7 @@ def _draw_rates(axes, measured: Measured) -> None:
         spread = abs(np.stack([rate - low, high - rate]))
         axes.errorbar(ratios, rate, spread, capsize=2, **series(k), label=words)
     axes.set(xscale="log", xlabel="$n/p$", ylabel="rate (95% Wilson intervals)", ylim=(-0.05, 1.05))
-    _tick_ratios(axes, ratios)
+    mark_values(axes.xaxis, ratios)
     axes.legend()
 
 
@@ -221,12 +223,7 @@ def _draw_budgets(axes, measured: Measured) -> None:
     axes.axhline(0.125, color=INK, lw=1, ls=":", label="published at $n/p=2$")
     axes.set(xscale="log", xlabel="budget (steps of gradient descent)", ylabel="recovery rate",
              ylim=(-0.05, 1.05))  # fmt: skip
-    axes.legend()
-
-
-def _tick_ratios(axes, ratios: np.ndarray) -> None:
-    axes.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
-    axes.minorticks_off()
+    legend_below(axes, 3)
 
 
 def _describe_rates(measured: Measured) -> str:
@@ -246,7 +243,7 @@ EXPERIMENT = Experiment(
     question=(
         "Does gradient descent from the moment initializer find the target, with how many "
         "samples, and does the theory's basin explain it? Rates are over independent trials with "
-        "95% Wilson intervals; how they depend on the number of steps allowed is part of the answer."
+        "95% Wilson intervals; how they depend on the steps allowed is part of the answer."
     ),
     section="subsec:experiment-spectral-initialization",
     labels=("thm:initialization-enters-basin", "thm:end-to-end-gaussian-recovery"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from posquad.lab.experiment import (
     chosen,
     stated,
 )
-from posquad.lab.palette import COLOURS, INK, series
+from posquad.lab.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.lab.problems import gaussian, line_fit
 from posquad.signal import Signal
 
@@ -171,7 +172,7 @@ def _map_stability(
     )
     distance = geometry.procrustes_distance(path.U, U) / geometry.procrustes_distance(start, U)
     broken = torch.tensor(
-        [[s in (Status.DIVERGED, Status.RANK_LOST) for s in row] for row in path.status]
+        [[s in (Status.DIVERGED, Status.RANK_LOST) for s in row] for row in cast(list, path.status)]
     )
     outcome = 2 - (distance < 1).long() - (distance <= q.map_accuracy).long()
     outcome = torch.where(broken, 3, outcome)
@@ -179,7 +180,9 @@ def _map_stability(
     measured.add("outcome", outcome, "multiplier", "kappa")
     measured.add("diverged", outcome == 3, "multiplier", "kappa")
     measured.add("large_unstable", bool((outcome[-1] >= 2).all()))
-    measured.add("stable_above_oracle", bool((outcome[np.array(q.multipliers) > 1] < 2).any()))
+    measured.add(
+        "stable_above_oracle", bool((outcome.numpy()[np.array(q.multipliers) > 1] < 2).any())
+    )
 
 
 def _rows(measured: Measured) -> list[list[str]]:
@@ -195,18 +198,22 @@ def _draw_flows(axes, measured: Measured) -> None:
         error = measured["error"][k]
         axes.plot(measured["time"][k], error / error[0], **series(k, marked=False),
                   label=rf"$\kappa={kappa:g}$")  # fmt: skip
-    axes.set(yscale="log", xlabel="time $t$", ylabel=r"$d_P(U(t),U_\star)\,/\,d_P(U(0),U_\star)$")
+    axes.set(yscale="log", xlabel="time $t$", ylabel=r"$d_P(U(t),U_*)\,/\,d_P(U(0),U_*)$")
     axes.legend()
 
 
 def _draw_rates(axes, measured: Measured) -> None:
-    names = (("effective", "effective curvature"), ("rate", "measured"), ("secant_rate", "guaranteed"))
+    names = (
+        ("effective", "effective curvature"),
+        ("rate", "measured"),
+        ("secant_rate", "guaranteed"),
+    )
     for k, (name, words) in enumerate(names):
         style = series(k) | ({"linestyle": ""} if name == "rate" else {})
         axes.plot(measured["kappa"], measured[name], **style, label=words)
-    axes.set(xscale="log", yscale="log", xlabel=r"$\kappa(Q_\star)$", ylabel="rate")
-    axes.set_xticks(measured["kappa"], [f"{k:g}" for k in measured["kappa"]])
-    axes.minorticks_off()
+    axes.set(xscale="log", yscale="log", xlabel=r"$\kappa(Q_*)$", ylabel="rate")
+    mark_values(axes.xaxis, measured["kappa"])
+    mark_values(axes.yaxis, sorted({*measured["effective"], *measured["secant_rate"]}))
     axes.legend()
 
 
@@ -217,15 +224,13 @@ def _draw_map(axes, measured: Measured) -> None:
         y, x = np.nonzero(measured["outcome"] == code)
         if len(x):
             axes.plot(x, y, ls="", marker=marker, ms=9, color=colour, label=_OUTCOMES[code])
-    limits = np.interp(
-        np.log(measured["stability_limit"]), np.log(measured["multiplier"]), rows
-    )
+    limits = np.interp(np.log(measured["stability_limit"]), np.log(measured["multiplier"]), rows)
     axes.plot(columns, limits, color=INK, lw=1, ls=":", label=r"$2/\lambda_{\max}^{\mathrm{eff}}$")
     axes.set_xticks(columns, [f"{k:g}" for k in measured["kappa"]])
     axes.set_yticks(rows, [f"{m:g}" for m in measured["multiplier"]])
-    axes.set(xlabel=r"$\kappa(Q_\star)$", ylabel=r"$\eta\,/\,\eta_{\mathrm{oracle}}$",
+    axes.set(xlabel=r"$\kappa(Q_*)$", ylabel=r"$\eta\,/\,\eta_{\mathrm{oracle}}$",
              xlim=(-0.5, len(columns) - 0.5), ylim=(-0.7, len(rows) - 0.3))  # fmt: skip
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    legend_below(axes, 3)
 
 
 def _describe_map(measured: Measured) -> str:

@@ -21,7 +21,7 @@ from posquad.lab.experiment import (
     chosen,
     stated,
 )
-from posquad.lab.palette import INK, series
+from posquad.lab.palette import INK, mark_values, series
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]
@@ -45,7 +45,9 @@ class Selection(Parameters):
     combinations: tuple[tuple[float, ...], ...] = chosen(
         ((0.5, 0.5, 0.0), (0.0, 0.3, -0.3)), "redundant rows, as combinations of the rows of B"
     )
-    residual_tolerance: float = chosen(1e-10, "a flow ends when ||Bq - y|| is below this times ||y||")
+    residual_tolerance: float = chosen(
+        1e-10, "a flow ends when ||Bq - y|| is below this times ||y||"
+    )
     tolerance: float = chosen(1e-9, "local error of the integrator, relative in q")
     example: float = stated(0.1, "the epsilon whose stopping times are quoted")
 
@@ -102,16 +104,14 @@ def run(parameters: Selection, tell: Tell) -> Measured:
     measured.add("same_feasible_set", bool(rank == np.linalg.matrix_rank(base)))
     rows = "; ".join("(" + ", ".join(f"{v:g}" for v in row) + ")" for row in wide)
     measured.remarks.append(
-        f"The system: multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of which "
-        f"the last {len(combinations)} are the redundant ones; y = ("
+        f"The system: multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of "
+        f"which the last {len(combinations)} are the redundant ones; y = ("
         f"{', '.join(f'{v:g}' for v in wide_y)})."
     )
     return measured
 
 
-def _scipy_projection(
-    B: np.ndarray, y: np.ndarray, d: np.ndarray, start: np.ndarray
-) -> np.ndarray:
+def _scipy_projection(B: np.ndarray, y: np.ndarray, d: np.ndarray, start: np.ndarray) -> np.ndarray:
     """The projection by SciPy, from the smooth convex dual: none of our solvers takes part."""
 
     def point(dual: np.ndarray) -> np.ndarray:
@@ -201,6 +201,7 @@ def _draw_agreement(axes, measured: Measured) -> None:
         axes.plot(measured["epsilon"], np.maximum(measured[name], 1e-17), **series(k), label=words)
     axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$", ylabel="Euclidean distance")
     axes.set_ylim(1e-17, 1e-6)
+    mark_values(axes.xaxis, measured["epsilon"])
     axes.legend()
 
 
@@ -221,8 +222,8 @@ EXPERIMENT = Experiment(
     title="Bregman selection under commuting measurements",
     question=(
         "Of the many interpolants, which one does the flow select? The theory says: the Bregman "
-        "projection of the start, whatever rows represent the constraints. Flows of a system and of "
-        "the same system with redundant rows are compared with projections solved independently."
+        "projection of the start, whatever rows represent the constraints. Flows of a system and "
+        "of the same system with redundant rows are compared with projections solved independently."
     ),
     section="subsec:experiment-bregman-selection",
     labels=("thm:global-convergence-bregman-projection", "lem:bregman-lyapunov-identity"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -130,7 +131,7 @@ def _shrink_step(
     flow = bregman_projection(B, y, d, start).q
     error = np.linalg.norm(limit.q - flow, axis=-1)
     measured.add("step_error", error, "eta")
-    interpolates = all(status is Status.LOSS_REACHED for status in limit.status)
+    interpolates = all(status is Status.LOSS_REACHED for status in cast(list, limit.status))
     measured.add("limits_positive", bool(interpolates and (limit.q > 0).all()))
     measured.add("limits_count", int(interpolates) * len(etas))
     small = np.argsort(etas)

@@ -15,7 +15,7 @@ def _draw_gap(axes, measured: Measured) -> None:
               label=r"bound $C/\log(1/\varepsilon^2)$")  # fmt: skip
     axes.plot(measured["epsilon"], measured["trace_gap"], **series(0), label="measured gap")
     axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$",
-             ylabel=r"$\tau(q_\varepsilon)-\tau_\star$")  # fmt: skip
+             ylabel=r"$\tau(q_\varepsilon)-\tau_*$")  # fmt: skip
     axes.legend()
 
 
@@ -37,7 +37,8 @@ def _draw_steps(axes, measured: Measured) -> None:
     for k, (name, words) in enumerate((("step", "smallest steps"), ("step_all", "all steps"))):
         slope = float(measured[f"{name}_slope"])
         axes.plot(eta, np.exp(float(measured[f"{name}_intercept"])) * eta**slope,
-                  **series(k + 1, marked=False), label=f"fit, {words}: slope {slope:.4f}")  # fmt: skip
+                  **series(k + 1, marked=False),
+                  label=f"fit, {words}: slope {slope:.4f}")  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel=r"step $\eta$",
              ylabel=r"$\|q_{\varepsilon,\eta}-q_\varepsilon\|_2$")  # fmt: skip
     axes.legend()
@@ -49,7 +50,9 @@ def _draw_face(axes, measured: Measured) -> None:
     total = end[0] + end[1]
     axes.plot([0, total], [total, 0], color=COLOURS[1], lw=4, alpha=0.5, solid_capstyle="round",
               label="minimum-trace face")  # fmt: skip
-    axes.plot(path[:, 0], path[:, 1], **series(0), label=r"$q_\varepsilon$, from large $\varepsilon$")
+    axes.plot(
+        path[:, 0], path[:, 1], **series(0), label=r"$q_\varepsilon$, from large $\varepsilon$"
+    )
     axes.plot(end[0], end[1], marker="*", ms=13, color=INK, ls="", label="entropic point")
     axes.set(xlabel="$q_1$", ylabel="$q_2$", aspect="equal")
     axes.legend()
@@ -60,7 +63,7 @@ def _draw_samples(axes, measured: Measured) -> None:
     axes.plot(np.arange(1, len(traces) + 1), traces, ls="", marker="o", ms=2.5, color=COLOURS[0],
               label="sampled interpolants, sorted")  # fmt: skip
     axes.axhline(float(measured["minimum_trace"]), color=COLOURS[1], lw=1.6, ls="--",
-                 label=rf"certified optimum $\tau_\star={measured['minimum_trace']:.4g}$")  # fmt: skip
+                 label=rf"certified optimum $\tau_*={measured['minimum_trace']:.4g}$")  # fmt: skip
     axes.set(xlabel="sample", ylabel="trace")
     axes.legend()
 
@@ -151,7 +154,7 @@ TABLES = (
     Table(
         key="exp6-steps",
         title="Finite-step selection error",
-        header=("η", "‖q(ε,η) − q(ε)‖"),
+        header=("η", "distance to the limit of the flow"),
         rows=_step_rows,
     ),
 )

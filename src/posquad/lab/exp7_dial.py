@@ -22,7 +22,9 @@ class Dial(Parameters):
     seeds: int = chosen(20, "independent problems")
     n: int = chosen(4, "measurements")
     d: int = chosen(5, "dimension; the factor is square")
-    residual_tolerance: float = chosen(1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1")
+    residual_tolerance: float = chosen(
+        1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
+    )
     max_steps: int = chosen(50_000, "most steps of the integrator")
 
 
@@ -71,14 +73,16 @@ def _leaves_the_law(result: DialResult) -> bool:
     return bool((low[1:] > high[:1]).all())
 
 
-def _draw(name: str):
+def _draw(name: str, scale: str):
     def draw(axes, measured: Measured) -> None:
         for k, epsilon in enumerate(measured["epsilon"]):
             style = series(k)
-            middle, low, high = (measured[f"{name}_{part}"][:, k] for part in ("mean", "low", "high"))
+            middle, low, high = (
+                measured[f"{name}_{part}"][:, k] for part in ("mean", "low", "high")
+            )
             axes.fill_between(measured["dial"], low, high, color=style["color"], alpha=0.2, lw=0)
             axes.plot(measured["dial"], middle, **style, label=rf"$\varepsilon={epsilon:g}$")
-        axes.set(yscale="log", xlabel="dial (0: commuting, 1: generic)",
+        axes.set(yscale=scale, xlabel="dial (0: commuting, 1: generic)",
                  ylabel="relative distance of the flow's limit")  # fmt: skip
         axes.legend()
 
@@ -126,14 +130,14 @@ EXPERIMENT = Experiment(
             key="exp7-von-neumann",
             title="Distance to the von Neumann projection",
             caption="Geometric mean over problems with its 95% band.",
-            draw=_draw("to_von_neumann"),
+            draw=_draw("to_von_neumann", "log"),
             describe=_describe("to_von_neumann", "the von Neumann projection"),
         ),
         Panel(
             key="exp7-minimum-trace",
             title="Distance to the minimum-trace set",
             caption="Geometric mean over problems with its 95% band.",
-            draw=_draw("to_minimum_trace"),
+            draw=_draw("to_minimum_trace", "linear"),
             describe=_describe("to_minimum_trace", "the minimum-trace set"),
         ),
     ),

@@ -76,7 +76,9 @@ def override(parameters: Parameters, changes: Mapping[str, str], *, where: str =
     >>> override(Parameters(), {"seed": "7"})
     Parameters(seed=7)
     """
-    known = {entry.name: getattr(parameters, entry.name) for entry in dataclasses.fields(parameters)}
+    known = {
+        entry.name: getattr(parameters, entry.name) for entry in dataclasses.fields(parameters)
+    }
     values = {}
     for name, text in changes.items():
         if name not in known:

@@ -47,7 +47,7 @@ def picture(panel: Panel, measured: Measured) -> Any:
     matplotlib = optional("matplotlib", "lab")
     Figure = optional("matplotlib.figure", "lab").Figure
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(4.8, 3.6), layout="constrained")
+        figure = Figure(figsize=(4.2, 3.2), layout="constrained")
         panel.draw(figure.subplots(), measured)
     return figure
 

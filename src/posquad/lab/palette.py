@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "RULE", "series"]
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "RULE", "legend_below", "mark_values", "series"]
 
 # Okabe and Ito's palette. Every colour is unique in the file, because the report's SVG images
 # replace each one by a variable that a dark page sets to the partner in DARK.
@@ -22,13 +25,13 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
-def series(position: int, *, marked: bool = True) -> dict:
+def series(position: int, *, marked: bool = True) -> dict[str, Any]:
     """Keywords for the line of so many-th series: colour, dash and marker change together.
 
     >>> series(0)["color"]
     '#0072b2'
     """
-    style = {
+    style: dict[str, Any] = {
         "color": COLOURS[position % len(COLOURS)],
         "linestyle": _LINES[position % len(_LINES)],
         "linewidth": 1.6,
@@ -36,3 +39,15 @@ def series(position: int, *, marked: bool = True) -> dict:
     if marked:
         style |= {"marker": MARKERS[position % len(MARKERS)], "markersize": 4.5}
     return style
+
+
+def mark_values(axis: Any, values: Iterable[float]) -> None:
+    """Put the ticks of an axis (`axes.xaxis`) at these values, written as plain numbers."""
+    ticks = [float(value) for value in values]
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ticks([], minor=True)
+
+
+def legend_below(axes: Any, columns: int) -> None:
+    """A legend under the axes, where it hides nothing."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns)

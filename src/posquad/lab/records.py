@@ -28,7 +28,15 @@ from posquad import __version__
 from posquad.errors import PosquadError
 from posquad.lab.experiment import Experiment, Measured, Parameters, Quantity
 
-__all__ = ["Record", "RecordError", "load", "record_key", "save", "system_information", "write_file"]
+__all__ = [
+    "Record",
+    "RecordError",
+    "load",
+    "record_key",
+    "save",
+    "system_information",
+    "write_file",
+]
 
 FORMAT = 1
 

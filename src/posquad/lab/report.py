@@ -29,7 +29,7 @@ KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
     Verdict.HOLDS: ("holds", "✓"),
     Verdict.DIFFERS: ("differs", "≠"),
-    Verdict.NOT_COMPARABLE: ("not comparable", "–"),
+    Verdict.NOT_COMPARABLE: ("not comparable", "?"),
 }
 
 
@@ -49,9 +49,7 @@ def render(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"value": shown, "cell": measured_cell}
-    template = environment.from_string(
-        here.joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
+    template = environment.from_string(here.joinpath("report.html.j2").read_text(encoding="utf-8"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return template.render(
         style=optional("markupsafe", "lab").Markup(style),
@@ -87,7 +85,11 @@ def _section(
         "claims": [_line(j) for j in judged],
         "remarks": record.measured.remarks,
         "panels": [
-            {"panel": panel, "alt": panel.describe(record.measured), "image": _data(images[panel.key])}
+            {
+                "panel": panel,
+                "alt": panel.describe(record.measured),
+                "image": _data(images[panel.key]),
+            }
             for panel in experiment.panels
         ],
         "tables": [{"table": t, "rows": t.rows(record.measured)} for t in experiment.tables],

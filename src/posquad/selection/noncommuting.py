@@ -27,9 +27,9 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._extras import optional
 from posquad._linalg import symmetric_part
 from posquad._results import Result
-from posquad._extras import optional
 from posquad.errors import DomainError, ShapeError
 from posquad.measurements import Dense
 from posquad.selection._dual import Family, project
