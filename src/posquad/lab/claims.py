@@ -138,7 +138,7 @@ def _printed(claim: Claim, values: np.ndarray, _: str) -> Judged:
             abs(value - float(text)) <= half * (1 + 1e-6) + 1e-12
             for value, text, half in zip(got, published, allowed, strict=True)
         )
-        why = "equal to the printed digits" if holds else "not equal to the printed digits"
+        why = "" if holds else "other digits"
     else:
         holds, why = False, f"{len(got)} numbers measured, {len(published)} published"
     shown = got.tolist() if isinstance(claim.published, list) else float(got[0])
@@ -158,18 +158,14 @@ def _at_most(claim: Claim, values: np.ndarray, _: str) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.max(values))
     holds = abs(worst) <= bound
     words = f"at most {bound:g}"
-    return Judged(claim, worst, words, _verdict(holds), f"{worst:.3g} is {_side(holds)} {words}")
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
 
 
 def _at_least(claim: Claim, values: np.ndarray, _: str) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.min(values))
     holds = worst >= bound
     words = f"at least {bound:g}"
-    return Judged(claim, worst, words, _verdict(holds), f"{worst:.3g} is {_side(holds)} {words}")
-
-
-def _side(holds: bool) -> str:
-    return "indeed" if holds else "not"
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
 
 
 def _prediction(claim: Claim, values: np.ndarray, over: str) -> Judged:
@@ -217,7 +213,7 @@ def _rate(claim: Claim, values: np.ndarray, _: str) -> Judged:
 
 def _true(claim: Claim, values: np.ndarray, _: str) -> Judged:
     found = bool(np.all(values))
-    return Judged(claim, found, "found true", _verdict(found), f"found {str(found).lower()}")
+    return Judged(claim, found, "found true", _verdict(found), "" if found else "found false")
 
 
 def _none(claim: Claim, values: np.ndarray, _: str) -> Judged:

@@ -40,19 +40,16 @@ class _Failure(click.ClickException):
     exit_code = 2
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
 @click.version_option(__version__, prog_name="posquad")
 def main() -> None:
     """Positive quadratic networks f_U(x) = x'UU'x.
 
-    \b
-    posquad reproduce          run the paper's experiments, judge its claims, write a report
-    posquad claims             show the verdicts of a finished run
-    posquad info               versions and devices, to paste into a bug report
+    Start with `posquad reproduce --quick`; every command has examples under --help.
     """
 
 
-@main.command("reproduce")
+@main.command("reproduce", short_help="Run the paper's experiments, judge its claims.")
 @click.option("--quick", is_flag=True, help="Fewer seeds and steps: under a minute.")
 @click.option("--only", metavar="N,N", default="", help="Experiments to run, for instance 1,4.")
 @_OUT
@@ -118,7 +115,7 @@ def reproduce_command(
         raise SystemExit(1)
 
 
-@main.command("claims")
+@main.command("claims", short_help="Show the verdicts of a finished run.")
 @_OUT
 @click.option("--verdict", type=click.Choice([v.value for v in Verdict]), help="Only these.")
 @click.option("--json", "as_json", is_flag=True, help="Print claims.json as it is.")
@@ -155,7 +152,7 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     console.print(f"{len(entries)} claims: {words}", highlight=False)
 
 
-@main.command("info")
+@main.command("info", short_help="Versions and devices, for bug reports.")
 def info_command() -> None:
     """Print versions and devices that results depend on."""
     for name, value in system_information().items():

@@ -163,6 +163,8 @@ EXPERIMENT = Experiment(
     parameters=Invariance,
     quick={"seeds": 8, "steps": 100},
     run=run,
+    seconds=5,
+    quick_seconds=0.6,
     panels=(
         Panel(
             key="exp1-invariance",

@@ -250,6 +250,8 @@ EXPERIMENT = Experiment(
     parameters=Initialization,
     quick={"trials": 32, "budgets": (100, 300, 1000, 2000, 5000)},
     run=run,
+    seconds=55,
+    quick_seconds=6,
     panels=(
         Panel(
             key="exp3-basin",

@@ -260,6 +260,8 @@ EXPERIMENT = Experiment(
     parameters=Conditioning,
     quick={"map_steps": 2000},
     run=run,
+    seconds=4,
+    quick_seconds=3,
     panels=(
         Panel(
             key="exp4-flow",

@@ -230,6 +230,8 @@ EXPERIMENT = Experiment(
     parameters=Selection,
     quick={},
     run=run,
+    seconds=1,
+    quick_seconds=1,
     panels=(
         Panel(
             key="exp5-residual",

@@ -223,6 +223,8 @@ EXPERIMENT = Experiment(
     parameters=MinimumTraceBias,
     quick={"samples": 100},
     run=run,
+    seconds=1.5,
+    quick_seconds=1.2,
     panels=PANELS,
     tables=TABLES,
 )

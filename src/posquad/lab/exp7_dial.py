@@ -125,6 +125,8 @@ EXPERIMENT = Experiment(
     parameters=Dial,
     quick={"seeds": 4, "dials": (0.0, 1.0), "epsilons": (0.3, 0.1)},
     run=run,
+    seconds=55,
+    quick_seconds=6,
     panels=(
         Panel(
             key="exp7-von-neumann",

@@ -99,6 +99,9 @@ def _parsed(name: str, text: str, default: Any) -> Any:
     result = _conformed(value, default)
     if result is None:
         raise DomainError(name, expected=f"something like {_shown(default)}", got=text)
+    least = 0 if name.endswith("seed") else 1  # sizes and counts
+    if isinstance(result, int) and result < least:
+        raise DomainError(name, expected=f"an integer >= {least}", got=text)
     return result
 
 

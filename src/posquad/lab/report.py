@@ -171,5 +171,5 @@ def measured_cell(value: Any) -> str:
     """
     if isinstance(value, dict):
         low, high = value["interval"]
-        return f"{shown(value['median'])} [{shown(low)}, {shown(high)}]"
+        return f"{shown(value['median'])} [{low:.5g}, {high:.5g}]"
     return shown(value)
