@@ -49,6 +49,8 @@ def picture(panel: Panel, measured: Measured) -> Any:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(4.2, 3.2), layout="constrained")
         panel.draw(figure.subplots(), measured)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, not again for every file format
     return figure
 
 

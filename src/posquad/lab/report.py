@@ -48,7 +48,7 @@ def render(
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"value": shown, "cell": measured_cell}
+    environment.filters |= {"value": shown, "cell": measured_cell, "interval": interval}
     template = environment.from_string(here.joinpath("report.html.j2").read_text(encoding="utf-8"))
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return template.render(
@@ -170,6 +170,15 @@ def measured_cell(value: Any) -> str:
     '1 [0.5, 1.5]'
     """
     if isinstance(value, dict):
-        low, high = value["interval"]
-        return f"{shown(value['median'])} [{low:.5g}, {high:.5g}]"
+        return f"{shown(value['median'])} {interval(value)}"
     return shown(value)
+
+
+def interval(summary: Mapping[str, Any]) -> str:
+    """The ends of the interval of a distribution.
+
+    >>> interval({"interval": [0.5, 1.5]})
+    '[0.5, 1.5]'
+    """
+    low, high = summary["interval"]
+    return f"[{low:.5g}, {high:.5g}]"
