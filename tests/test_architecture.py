@@ -80,7 +80,11 @@ def test_every_public_name_of_the_package_is_documented_somewhere():
 
 def test_module_runs_as_a_program():
     run = subprocess.run(
-        [sys.executable, "-m", "posquad"], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-m", "posquad", "info"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
-    assert run.stdout.startswith(f"posquad {posquad.__version__}")
+    assert run.stdout.startswith(f"posquad      {posquad.__version__}")
     assert run.stderr == ""

@@ -7,7 +7,7 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -107,10 +107,11 @@ def reproduce_command(
         if traceback:
             raise
         raise _Failure(str(problem)) from None
+    except KeyboardInterrupt:  # while results were being written
+        _stop_interrupted()
     _summarize(outcome, out)
     if outcome.interrupted:
-        click.echo("Interrupted. Finished experiments are kept; run the same command to go on.")
-        raise SystemExit(130)
+        _stop_interrupted()
     if failures(list(outcome.judged)):
         raise SystemExit(1)
 
@@ -130,7 +131,10 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     path = out / "claims.json"
     try:
         text = path.read_text(encoding="utf-8")
-        entries = [dict(entry) for entry in json.loads(text)]
+        found = json.loads(text)
+        if not isinstance(found, list):
+            raise TypeError("a list of claims is expected")
+        entries = [dict(entry) for entry in found]
         rows = [_claim_row(entry) for entry in entries if verdict in (None, entry["verdict"])]
     except FileNotFoundError:
         message = f"{path}: no finished run there; `posquad reproduce --out {out}` makes one"
@@ -166,8 +170,13 @@ def info_command() -> None:
         click.echo(f"{package:<12} {found}")
 
 
+def _stop_interrupted() -> NoReturn:
+    click.echo("Interrupted. Finished experiments are kept; run the same command to go on.")
+    raise SystemExit(130)
+
+
 def _parse_only(text: str) -> list[str]:
-    keys = [part.strip() for part in text.split(",") if part.strip()]
+    keys = [part.strip() for part in text.split(",")] if text.strip() else []
     return [key if key.startswith("exp") else f"exp{key}" for key in keys]
 
 
@@ -209,13 +218,15 @@ def _summarize(outcome: Outcome, out: Path) -> None:
         click.echo(f"Report: {out / 'report.html'}")
 
 
-def _claim_row(entry: dict[str, Any]) -> list[Text | str]:
+def _claim_row(entry: dict[str, Any]) -> list[Text]:
     colour = {"holds": "green", "differs": "bold red", "not-comparable": "yellow"}
-    return [
-        entry["id"],
-        entry["kind"],
-        shown(entry["published"]),
-        measured_cell(entry["measured"]),
+    if not all(isinstance(entry[name], str) for name in ("id", "kind")):
+        raise TypeError("an id or a kind is no text")
+    return [  # as Text: a bracket in a value is no markup
+        Text(entry["id"]),
+        Text(entry["kind"]),
+        Text(shown(entry["published"])),
+        Text(measured_cell(entry["measured"])),
         Text(entry["verdict"], style=colour[entry["verdict"]]),
     ]
 

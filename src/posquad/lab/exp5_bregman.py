@@ -94,6 +94,7 @@ def run(parameters: Selection, tell: Tell) -> Measured:
         tell(0.6 if name == "base" else 1.0)
     measured.add("flows_apart", _apart(limits["base"], limits["augmented"]), "epsilon")
     measured.add("paths_apart", _largest_path_gap(measured), "epsilon")
+    measured.add("paths_differ", bool((measured["paths_apart"] > 1e-3).all()))
     measured.add(
         "lyapunov_max", max(measured["base_lyapunov"].max(), measured["augmented_lyapunov"].max())
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,12 +35,20 @@ Tell = Callable[[float], None]  # told the finished fraction of a run, in [0, 1]
 
 
 def stated(default: Any, doc: str) -> Any:
-    """A parameter that the paper states; the default is the paper's value."""
+    """A parameter that the paper states; the default is the paper's value.
+
+    >>> stated(8, "input dimension").default
+    8
+    """
     return field(default=default, metadata={"doc": doc, "source": "paper"})
 
 
 def chosen(default: Any, doc: str) -> Any:
-    """A parameter that the paper leaves open; the default is our choice."""
+    """A parameter that the paper leaves open; the default is our choice.
+
+    >>> chosen(1e-6, "tolerance").metadata["source"]
+    'chosen here'
+    """
     return field(default=default, metadata={"doc": doc, "source": "chosen here"})
 
 
@@ -94,7 +103,7 @@ def _parsed(name: str, text: str, default: Any) -> Any:
         form = f"[{form}]"
     try:
         value = json.loads(form)
-    except json.JSONDecodeError:
+    except ValueError:  # not JSON, or an integer of more digits than Python reads
         value = text
     result = _conformed(value, default)
     if result is None:
@@ -115,7 +124,7 @@ def _conformed(value: Any, default: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if isinstance(default, float):
-        return float(value) if np.isfinite(value) else None
+        return float(value) if abs(value) <= sys.float_info.max else None
     return value if isinstance(value, int) else None
 
 

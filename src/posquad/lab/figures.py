@@ -76,7 +76,15 @@ def svg_text(figure: Any) -> str:
 
 
 def save_figures(figure: Any, folder: Path, key: str) -> None:
-    """Write `key.svg`, `key.pdf` and `key.png` into a folder."""
+    """Write `key.pdf` and `key.png` into a folder.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from matplotlib.figure import Figure
+    >>> with TemporaryDirectory() as folder:
+    ...     save_figures(Figure(), Path(folder), "empty")
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['empty.pdf', 'empty.png']
+    """
     with optional("matplotlib", "lab").rc_context(_STYLE):
         for form, options in (("pdf", {"metadata": {"CreationDate": None}}), ("png", {"dpi": 200})):
             buffer = io.BytesIO()

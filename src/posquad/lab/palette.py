@@ -42,12 +42,27 @@ def series(position: int, *, marked: bool = True) -> dict[str, Any]:
 
 
 def mark_values(axis: Any, values: Iterable[float]) -> None:
-    """Put the ticks of an axis (`axes.xaxis`) at these values, written as plain numbers."""
+    """Put the ticks of an axis (`axes.xaxis`) at these values, written as plain numbers.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> mark_values(axes.xaxis, [0.25, 1.0])
+    >>> [label.get_text() for label in axes.get_xticklabels()]
+    ['0.25', '1']
+    """
     ticks = [float(value) for value in values]
     axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_ticks([], minor=True)
 
 
 def legend_below(axes: Any, columns: int) -> None:
-    """A legend under the axes, where it hides nothing."""
+    """A legend under the axes, where it hides nothing.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> line = axes.plot([0, 1], label="a line")
+    >>> legend_below(axes, 1)
+    >>> axes.get_legend().get_texts()[0].get_text()
+    'a line'
+    """
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns)

@@ -62,7 +62,12 @@ class Bar(Watcher):
 
 @contextmanager
 def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]:
-    """The watcher that fits where the output goes."""
+    """The watcher that fits where the output goes.
+
+    >>> with watcher_for({}, quick=False) as watcher:
+    ...     isinstance(watcher, (Lines, Bar))
+    True
+    """
     if not sys.stdout.isatty():
         yield Lines()
         return

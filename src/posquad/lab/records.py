@@ -15,10 +15,12 @@ import json
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import scipy
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 FORMAT = 1
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile)
 
 
 class RecordError(PosquadError):
@@ -80,7 +83,15 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
 
 
 def save(folder: Path, record: Record) -> None:
-    """Write a record into `folder`, replacing an older one of the same experiment at the end."""
+    """Write a record into `folder`, replacing an older one of the same experiment at the end.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> record = Record("exp5", "key", {}, Measured(remarks=["seen"]), 1.0, {}, now())
+    >>> with TemporaryDirectory() as folder:
+    ...     save(Path(folder), record)
+    ...     load(Path(folder), "exp5").measured.remarks
+    ['seen']
+    """
     arrays = {f"coord {name}": values for name, values in record.measured.coords.items()}
     dims = {}
     for name, quantity in record.measured.quantities.items():
@@ -109,7 +120,11 @@ def save(folder: Path, record: Record) -> None:
 
 
 def load(folder: Path, experiment: str) -> Record | None:
-    """The record of an experiment, None if there is none; `RecordError` if it is damaged."""
+    """The record of an experiment, None if there is none; `RecordError` if it is damaged.
+
+    >>> load(Path("no such folder"), "exp1") is None
+    True
+    """
     path = folder / f"{experiment}.json"
     if not path.exists():
         return None
@@ -137,7 +152,7 @@ def load(folder: Path, experiment: str) -> Record | None:
             system=words["system"],
             finished=words["finished"],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as problem:
+    except _UNREADABLE as problem:
         raise RecordError(
             str(path),
             expected="a whole record; nothing was changed, run with --fresh to compute it again",
@@ -146,7 +161,14 @@ def load(folder: Path, experiment: str) -> Record | None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever looks sees the old content or the new, never a part."""
+    """Write a file in one step: whoever looks sees the old content or the new, never a part.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_file(Path(folder) / "a" / "b.txt", b"whole")
+    ...     (Path(folder) / "a" / "b.txt").read_bytes()
+    b'whole'
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,11 +177,14 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as problem:
-        partial.unlink(missing_ok=True)
-        raise RecordError(
-            str(path), expected="a place that can be written to", got=str(problem)
-        ) from None
+    except BaseException as problem:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(problem, OSError):
+            raise RecordError(
+                str(path), expected="a place that can be written to", got=str(problem)
+            ) from None
+        raise
 
 
 def system_information() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from posquad.lab.registry import EXPERIMENTS
 if TYPE_CHECKING:
     from posquad.lab.reproduce import Outcome
 
-__all__ = ["render"]
+__all__ = ["interval", "measured_cell", "render", "shown"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
@@ -41,7 +41,13 @@ def render(
     quick: bool,
     command: str,
 ) -> str:
-    """The page for these records and verdicts; `images` are SVG texts by the key of the panel."""
+    """The page for these records and verdicts; `images` are SVG texts by the key of the panel.
+
+    >>> from posquad.lab.reproduce import Outcome
+    >>> page = render(Outcome((), (), (), False, 0.0), {}, {}, quick=True, command="posquad")
+    >>> "Content-Security-Policy" in page
+    True
+    """
     jinja2 = optional("jinja2", "lab")
     here = files("posquad.lab")
     style = here.joinpath("report.css").read_text(encoding="utf-8")

@@ -110,6 +110,12 @@ def reproduce(
     """Run what is not yet recorded in `folder`, then write claims, figures and report there.
 
     Ctrl-C ends the running experiment; the finished ones are kept and reported.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     outcome = reproduce(Path(folder), plan(["exp5"]))
+    ...     (Path(folder) / "report.html").exists(), outcome.missing
+    (True, ())
     """
     watcher = watcher or Watcher()
     for package in ("matplotlib", "jinja2"):
@@ -158,7 +164,7 @@ def _run(experiment: Experiment, parameters: Parameters, watcher: Watcher) -> Re
         with _one_thread():
             measured = experiment.run(parameters, watcher.advances)
             system = system_information()
-    except (PosquadError, ArithmeticError, ValueError, IndexError, RuntimeError) as problem:
+    except Exception as problem:  # whatever parameters of the user's made of it
         raise ExperimentError(
             experiment.key,
             expected="parameters with which it can run; finished experiments are kept",
