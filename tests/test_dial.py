@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
 
-from posquad.errors import DomainError, MissingExtraError, ShapeError
+from posquad.errors import DomainError, ShapeError
 from posquad.lab import dial
 from posquad.selection import (
     commutator_size,
@@ -74,25 +72,6 @@ def test_the_statement_hides_nothing():
     assert "nan" not in without_zero.statement()
     cut_short = dial.dial_experiment((0.0, 1.0), (0.3,), seeds=2, n=2, d=3, max_steps=5)
     assert "4 of 4 flows did not reach" in cut_short.statement()
-
-
-def test_figure(result, tmp_path):
-    figure = dial.dial_figure(result)
-    for axes in figure.axes:
-        assert axes.get_yscale() == "log"
-        assert axes.get_xlabel().startswith("dial s")
-        assert len(axes.lines) == len(result.epsilons)
-    figure.savefig(tmp_path / "dial.png")  # labels must be drawable, not only settable
-    assert (tmp_path / "dial.png").stat().st_size > 10_000
-
-
-def test_matplotlib_is_an_extra(result, monkeypatch):
-    def refuse(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(MissingExtraError, match=r"^matplotlib: .*posquad\[lab\]"):
-        dial.dial_figure(result)
 
 
 @pytest.mark.parametrize(
