@@ -12,7 +12,9 @@ def optional(module: str, extra: str) -> Any:
     """The module, or an error that names the extra to install."""
     try:
         return import_module(module)
-    except ImportError:
+    except ModuleNotFoundError as missing:
+        if missing.name != module.split(".")[0]:
+            raise  # it is there, and something else is wrong
         raise MissingExtraError(
             module.split(".")[0],
             expected=f"the extra: pip install 'posquad[{extra}]'",

@@ -102,10 +102,14 @@ class Recorder:
             seen.append(value)
         if self.progress is not None:
             clock = state.time if self.flow else state.steps
-            slowest = clock[state.running] if bool(state.running.any()) else clock
+            running = clock[state.running]
+            if running.numel():
+                time = float(running.min())
+            else:  # all have ended: how far the last one came
+                time = float(clock.max()) if clock.numel() else self.end
             self.progress(
                 Progress(
-                    time=float(slowest.min()) if slowest.numel() else self.end,
+                    time=time,
                     end=self.end,
                     loss=float(state.loss.max()) if state.loss.numel() else 0.0,
                     running=int(state.running.sum()),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +23,10 @@ from posquad.lab.experiment import Measured
 from posquad.lab.problems import wilson
 
 __all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge"]
+
+
+STRICT = ("identity", "deterministic")  # kinds that must hold
+_FEWEST = 8  # samples below which nothing is said about a distribution
 
 
 class Verdict(Enum):
@@ -41,11 +46,12 @@ class Claim:
     label: str
     statement: str
     kind: str  # identity, deterministic, statistical, qualitative
-    published: Any  # text as printed, a list of such texts, or true
+    published: Any  # text as printed, a list of such texts, or true for a statement in words
     measure: str  # name of the measured quantity
     tolerance: Mapping[str, Any]
     where: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    source: str = "paper"  # or "posquad", for a check of our own that the paper does not print
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,13 @@ class Judged:
             "statement": c.statement,
             "kind": c.kind,
             "published": _number(c.published),
+            "printed": c.published,
             "measured": self.measured,
             "tolerance": self.tolerance,
             "verdict": self.verdict.value,
             "why": self.why,
             "note": c.note,
+            "source": c.source,
         }
 
 
@@ -103,11 +111,13 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     values = measured.at(claim.measure, claim.where)
     if values is None:
         asked = ", ".join(f"{name} = {value:g}" for name, value in claim.where.items())
-        return _unknown(claim, f"{asked} was not run")
+        return _unknown(claim, f"not run, or not run once: {asked}")
     if not np.isfinite(np.asarray(values, dtype=float)).all():
-        return _unknown(claim, f"{claim.measure} could not be computed in this run")
-    dims = [d for d in measured.quantities[claim.measure].dims if d not in claim.where]
-    return rule(claim, values, f"{dims[0]}s" if dims else "values")
+        found = f"{claim.measure} is not finite"
+        if claim.kind in STRICT:
+            return Judged(claim, None, _finite(claim), Verdict.DIFFERS, found)
+        return _unknown(claim, found)
+    return rule(claim, values, measured)
 
 
 def failures(judged: list[Judged]) -> list[Judged]:
@@ -116,8 +126,7 @@ def failures(judged: list[Judged]) -> list[Judged]:
     >>> failures([])
     []
     """
-    strict = ("identity", "deterministic")
-    return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in strict]
+    return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in STRICT]
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
@@ -128,110 +137,127 @@ def _verdict(holds: bool) -> Verdict:
     return Verdict.HOLDS if holds else Verdict.DIFFERS
 
 
-def _printed(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _finite(claim: Claim) -> str:
+    return f"finite, by the rule {claim.tolerance['rule']!r}"
+
+
+def _compared(
+    claim: Claim, values: np.ndarray, allowed: Callable[[str], float], words: str
+) -> Judged:
+    """Every measured number within its allowance of the published one."""
     published = claim.published if isinstance(claim.published, list) else [claim.published]
-    got = np.atleast_1d(np.asarray(values, dtype=float))
-    allowed = [_half_unit(text) for text in published]
+    got = np.ravel(np.asarray(values, dtype=float))
+    if not isinstance(claim.published, list) and len(got) > 1:
+        published = published * len(got)  # one number published for all of them
     if len(got) == len(published):
-        holds = all(
-            # A hair more than half a unit, so that a tie of rounding is not a difference.
-            abs(value - float(text)) <= half * (1 + 1e-6)
-            for value, text, half in zip(got, published, allowed, strict=True)
-        )
-        why = "" if holds else "other digits"
+        gaps = [
+            abs(v - _value(text)) / allowed(text) for v, text in zip(got, published, strict=True)
+        ]
+        # A hair more than allowed, so that a tie of rounding is not a difference.
+        holds = max(gaps) <= 1 + 1e-6
+        why = "" if holds else f"off by {max(gaps):.2g} times what is allowed"
+        shown = got.tolist() if isinstance(claim.published, list) else float(got[np.argmax(gaps)])
     else:
         holds, why = False, f"{len(got)} numbers measured, {len(published)} published"
-    shown = got.tolist() if isinstance(claim.published, list) else float(got[0])
-    return Judged(claim, shown, "to the printed digits", _verdict(holds), why)
+        shown = got.tolist()
+    return Judged(claim, shown, words, _verdict(holds), why)
 
 
-def _near(claim: Claim, values: np.ndarray, _: str) -> Judged:
-    bound, target = claim.tolerance["absolute"], float(claim.published)
-    got = np.atleast_1d(np.asarray(values, dtype=float))
-    worst = float(got[np.argmax(abs(got - target))])
-    holds = abs(worst - target) <= bound
-    words = f"within {bound:g} of the published value"
-    return Judged(claim, worst, words, _verdict(holds), f"off by {abs(worst - target):.1e} at most")
+def _printed(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    return _compared(claim, values, _half_unit, "to the printed digits")
 
 
-def _at_most(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _near(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    bound = claim.tolerance["absolute"]
+    return _compared(claim, values, lambda _: bound, f"within {bound:g} of the published value")
+
+
+def _at_most(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.max(np.abs(values)))
     holds = worst <= bound
     words = f"at most {bound:g}"
     return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
 
 
-def _at_least(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _at_least(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.min(values))
     holds = worst >= bound
     words = f"at least {bound:g}"
     return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
 
 
-def _prediction(claim: Claim, values: np.ndarray, over: str) -> Judged:
-    level = claim.tolerance["level"]
+def _prediction(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    """Student's interval for one more draw, in logarithms where the claim says so."""
+    level, target = claim.tolerance["level"], _value(claim.published)
     sample = np.ravel(np.asarray(values, dtype=float))
-    if sample.size < 2:
-        return _unknown(claim, "one sample has no spread to compare with")
+    if sample.size < _FEWEST:
+        return _unknown(claim, f"{sample.size} samples say too little about a distribution")
+    log = claim.tolerance.get("scale") == "log"
+    scaled = np.log(sample) if log else sample
     reach = float(scipy.stats.t.ppf(0.5 + level / 2, sample.size - 1))
-    half = reach * float(sample.std(ddof=1)) * (1 + 1 / sample.size) ** 0.5
-    words = f"inside the {100 * level:g}% prediction interval from {sample.size} {over}"
-    return _placed(claim, sample, (sample.mean() - half, sample.mean() + half), words)
-
-
-def _range(claim: Claim, values: np.ndarray, over: str) -> Judged:
-    sample = np.ravel(np.asarray(values, dtype=float))
-    words = f"inside the range over {sample.size} {over}"
-    return _placed(claim, sample, (sample.min(), sample.max()), words)
-
-
-def _placed(claim: Claim, sample: np.ndarray, ends: tuple[float, float], words: str) -> Judged:
-    """Where the published value lies beside a measured sample and an interval made from it."""
-    target = float(claim.published)
+    half = reach * float(scaled.std(ddof=1)) * (1 + 1 / sample.size) ** 0.5
+    ends = np.array([scaled.mean() - half, scaled.mean() + half])
+    low, high = (float(end) for end in (np.exp(ends) if log else ends))
+    unit = _half_unit(claim.published)  # a published number stands for all that print like it
     below = float((sample < target).mean() + (sample == target).mean() / 2)
-    half = _half_unit(claim.published)  # a published number stands for all that print like it
-    holds = ends[0] - half <= target <= ends[1] + half
     summary = {
         "median": float(np.median(sample)),
-        "interval": [float(end) for end in ends],
+        "interval": [low, high],
         "percentile": round(100 * below, 2),
         "samples": sample.size,
     }
+    holds = low - unit <= target <= high + unit
+    words = f"inside the {100 * level:g}% prediction interval from {sample.size} seeds"
     place = f"at percentile {100 * below:.1f} of what was measured"
     return Judged(claim, summary, words, _verdict(holds), place)
 
 
-def _rate(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _rate(claim: Claim, values: np.ndarray, measured: Measured) -> Judged:
+    """Fisher's exact test that the published and the measured count have one rate."""
     level, trials = claim.tolerance["level"], claim.tolerance["trials"]
-    rate = float(values)
-    low, high = (float(end) for end in wilson(float(claim.published) * trials, trials, level))
-    holds = low - 1e-12 <= rate <= high + 1e-12
-    words = f"inside the {100 * level:g}% Wilson interval of the published {trials} trials"
-    why = f"{100 * rate:.1f}% against [{100 * max(low, 0):.1f}%, {100 * min(high, 1):.1f}%]"
-    return Judged(claim, rate, words, _verdict(holds), why)
+    ours = len(measured["trial"])
+    counts = [round(_value(claim.published) * trials), round(float(values) * ours)]
+    table = [counts, [trials - counts[0], ours - counts[1]]]
+    chance = float(scipy.stats.fisher_exact(table).pvalue)
+    low, high = (float(end) for end in wilson(counts[1], ours))
+    summary = {
+        "median": float(values),
+        "interval": [max(low, 0.0), min(high, 1.0)],
+        "p": round(chance, 4),
+        "samples": ours,
+    }
+    words = (
+        f"compatible with the published {trials} trials (Fisher's exact test at {1 - level:.2g})"
+    )
+    why = f"p = {chance:.2g}; 95% Wilson interval of {ours} trials"
+    return Judged(claim, summary, words, _verdict(chance >= 1 - level), why)
 
 
-def _true(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _true(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     found = bool(np.all(values))
     return Judged(claim, found, "found true", _verdict(found), "" if found else "found false")
 
 
-def _none(claim: Claim, values: np.ndarray, _: str) -> Judged:
+def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     reason = claim.tolerance["reason"]
     return Judged(claim, float(values), "not compared", Verdict.NOT_COMPARABLE, reason)
 
 
-_RULES: dict[str, Callable[[Claim, np.ndarray, str], Judged]] = {
+_RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
     "printed": _printed,
     "near": _near,
     "at-most": _at_most,
     "at-least": _at_least,
     "prediction": _prediction,
-    "range": _range,
     "rate": _rate,
     "true": _true,
     "none": _none,
 }
+
+
+def _value(text: str) -> float:
+    """The number that a text such as 4.96e-16 or 1/3 stands for."""
+    return float(Fraction(text))
 
 
 def _half_unit(text: str) -> float:
@@ -242,5 +268,5 @@ def _half_unit(text: str) -> float:
 
 def _number(published: Any) -> Any:
     if isinstance(published, list):
-        return [float(text) for text in published]
-    return published if isinstance(published, bool) else float(published)
+        return [_value(text) for text in published]
+    return published if isinstance(published, bool) else _value(published)

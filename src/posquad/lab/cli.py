@@ -20,7 +20,7 @@ from posquad.lab.claims import Verdict, failures
 from posquad.lab.progress import watcher_for
 from posquad.lab.records import system_information
 from posquad.lab.registry import EXPERIMENTS
-from posquad.lab.report import measured_cell, shown
+from posquad.lab.report import measured_cell, published_cell, shown
 from posquad.lab.reproduce import Outcome, plan, reproduce
 
 __all__ = ["main"]
@@ -147,7 +147,8 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     console = _console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("id", "kind", "published", "measured", "verdict"):
-        table.add_column(name, justify="right" if name in ("published", "measured") else "left")
+        justify = "right" if name in ("published", "measured") else "left"
+        table.add_column(name, justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -209,7 +210,7 @@ def _summarize(outcome: Outcome, out: Path) -> None:
     click.echo(f"{len(outcome.judged)} claims: {words} ({outcome.seconds:.0f} s)")
     for judged in outcome.judged:
         if judged.verdict is Verdict.DIFFERS:
-            published = shown(judged.claim.published)
+            published = published_cell(judged.as_dict() | {"published": judged.claim.published})
             click.echo(
                 f"  differs: {judged.claim.id}: published {published}, measured "
                 f"{measured_cell(judged.measured)}; {judged.why}"
@@ -225,7 +226,7 @@ def _claim_row(entry: dict[str, Any]) -> list[Text]:
     return [  # as Text: a bracket in a value is no markup
         Text(entry["id"]),
         Text(entry["kind"]),
-        Text(shown(entry["published"])),
+        Text(published_cell(entry | {"published": entry["printed"]})),
         Text(measured_cell(entry["measured"])),
         Text(entry["verdict"], style=colour[entry["verdict"]]),
     ]

@@ -53,7 +53,8 @@ class DialResult(Result):
         """Mean over seeds of log10 of the values, with its 95 per cent t-interval: three arrays."""
         logs = np.log10(np.maximum(values, 1e-17))
         known = np.isfinite(logs)  # a distance that could not be computed is left out
-        count = np.maximum(known.sum(-1), 2)
+        count = known.sum(-1)
+        count = np.where(count < 2, np.nan, count)  # neither a mean nor a spread is known
         logs = np.where(known, logs, 0.0)
         mean = logs.sum(-1) / count
         spread = np.where(known, (logs - mean[..., None]) ** 2, 0.0).sum(-1) / (count - 1)

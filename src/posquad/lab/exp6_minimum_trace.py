@@ -44,6 +44,9 @@ class MinimumTraceBias(Parameters):
     etas: tuple[float, ...] = stated(tuple(2.0**-k for k in range(1, 9)), "steps of the descent")
     step_window: int = chosen(6, "smallest steps in the fit of the finite-step error")
     samples: int = chosen(400, "random positive semidefinite interpolants")
+    sample_spread: float = chosen(
+        2.0, "their block traces are projections of log-normal points with this deviation"
+    )
 
 
 def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
@@ -74,6 +77,7 @@ def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
 def _certify(measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray) -> None:
     """The minimum trace over the polytope, its dual proof, and the semidefinite optimum."""
     least = minimum_trace(B, y, d)
+    measured.add("columns", B / d, "row", "block")  # joint eigenvalues of the measurements
     measured.add("minimum_trace", least.value)
     measured.add("entropic", least.q, "block")
     measured.add("face_sum", least.q[0] + least.q[1])
@@ -86,14 +90,14 @@ def _certify(measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray) ->
     measured.add("vanishing", np.isin(np.arange(len(d)), least.face.vanishing), "block")
     measured.add("dual_eigenvalues", B.T @ least.dual / d, "block")
     A = commuting_family(B, d)
+    reduction = joint_spectral_reduction(A)
+    inner = minimum_trace(reduction.B, y, reduction.multiplicities).q
+    full = check_trace_bound(A, y, reduction.predictor(inner), least.dual)
+    measured.add("dual_matrix_slack", full.slack)
     try:
-        optimum = minimum_trace_interpolant(A, y).Q
+        measured.add("semidefinite_value", minimum_trace_interpolant(A, y).value)
     except MissingExtraError as missing:
         measured.remarks.append(f"The semidefinite program was not solved: {missing}")
-        return
-    full = check_trace_bound(A, y, optimum, least.dual)
-    measured.add("semidefinite_value", full.trace)
-    measured.add("dual_matrix_slack", full.slack)
 
 
 def _shrink_start(
@@ -111,6 +115,9 @@ def _shrink_start(
     measured.add("envelope", envelope, "epsilon")
     measured.add("scaled_gap_max", (-2 * np.log(epsilons) * gap).max())
     measured.add("below_envelope", bool((gap <= envelope).all()))
+    # tau is affine in the coordinates that vanish on the face: what the slack adds.
+    formula = measured["dual_value"] + points @ measured["slack"]
+    measured.add("trace_formula_gap", abs(points @ d - formula).max())
     measured.add("infeasibility_max", abs(points @ B.T - y).max())
     measured.add("entropy_distance", distance, "epsilon")
     measured.add("distance_falls", bool((np.diff(distance[np.argsort(-epsilons)]) < 0).all()))
@@ -154,8 +161,8 @@ def _sample_interpolants(
     A = commuting_family(B, d)
     reduction = joint_spectral_reduction(A)
     blocks, sizes = reduction.projectors, reduction.multiplicities
-    draws = gaussian(q.seed, "points", q.samples, len(sizes)).numpy()
-    points = bregman_projection(reduction.B, y, sizes, np.exp(2 * draws)).q
+    draws = np.stack([gaussian(q.seed, f"point {k}", len(sizes)).numpy() for k in range(q.samples)])
+    points = bregman_projection(reduction.B, y, sizes, np.exp(q.sample_spread * draws)).q
     traces, residuals, smallest, coupling = [], [], [], []
     for k in range(q.samples):
         G = gaussian(q.seed, f"interpolant {k}", A.shape[-1], A.shape[-1]).numpy()
@@ -172,6 +179,8 @@ def _sample_interpolants(
     measured.add("sampled_trace", traces, "sample")
     measured.add("sampled_residual_max", max(residuals))
     measured.add("sampled_smallest", min(smallest))
+    rounding = 1e-12 * max(traces)
+    measured.add("sampled_valid", max(residuals) <= rounding and min(smallest) >= -rounding)
     measured.add("sampled_coupling", coupling, "sample")
     measured.add("sampled_margin", min(traces) - measured["minimum_trace"])
     measured.add("blocks_after_reduction", len(sizes))
@@ -200,8 +209,8 @@ def _remark(measured: Measured, B: np.ndarray, d: np.ndarray, q: MinimumTraceBia
         ]
         measured.remarks.append(
             f"Blocks {', '.join(equal)} have equal coefficients, so the {len(d)} blocks are not "
-            f"maximal joint eigenspaces: intrinsically there are {found}. The tie that is broken "
-            "lies inside one eigenspace; all numbers hold in the finer coordinates."
+            f"maximal joint eigenspaces: intrinsically there are {found}. A tie between these "
+            "blocks lies inside one eigenspace; all numbers are in the finer coordinates."
         )
 
 

@@ -45,17 +45,27 @@ def _draw_steps(axes, measured: Measured) -> None:
 
 
 def _draw_face(axes, measured: Measured) -> None:
-    """The plane of the first two coordinates, where the face is a segment."""
+    """The plane of the first two coordinates."""
     end, path = measured["entropic"], measured["selected"]
-    total = end[0] + end[1]
-    axes.plot([0, total], [total, 0], color=COLOURS[1], lw=4, alpha=0.5, solid_capstyle="round",
-              label="minimum-trace face")  # fmt: skip
+    if _is_segment(measured):
+        total = end[0] + end[1]
+        axes.plot([0, total], [total, 0], color=COLOURS[1], lw=4, alpha=0.5,
+                  solid_capstyle="round", label="minimum-trace face")  # fmt: skip
     axes.plot(
         path[:, 0], path[:, 1], **series(0), label=r"$q_\varepsilon$, from large $\varepsilon$"
     )
     axes.plot(end[0], end[1], marker="*", ms=13, color=INK, ls="", label="entropic point")
     axes.set(xlabel="$q_1$", ylabel="$q_2$", aspect="equal")
     axes.legend()
+
+
+def _is_segment(measured: Measured) -> bool:
+    """The face is one-dimensional and moves only the first two coordinates, against each other.
+
+    So it is when they have the same column of B, as in the paper's system.
+    """
+    same = abs(measured["columns"][:, 0] - measured["columns"][:, 1]).max() == 0
+    return bool(same and measured["face_dimension"] == 1 and not measured["vanishing"][:2].any())
 
 
 def _draw_samples(axes, measured: Measured) -> None:
@@ -90,8 +100,8 @@ PANELS = (
         caption="How far the selected interpolant is from minimum trace, and the theorem's bound.",
         draw=_draw_gap,
         describe=lambda m: (
-            f"The gap falls to {m['trace_gap'].min():.3e} and lies below the bound at every scale; "
-            f"the bound is at least {(m['envelope'] / m['trace_gap']).min():.1f} times larger."
+            f"The smallest gap is {m['trace_gap'].min():.3e}; the bound over the gap is at least "
+            f"{(m['envelope'] / m['trace_gap']).min():.1f}."
         ),
         label="fig:exp6-trace-gap",
     ),
@@ -101,8 +111,8 @@ PANELS = (
         caption="Distance of the selected interpolant from the minimizer of the weighted entropy.",
         draw=_draw_entropy,
         describe=lambda m: (
-            f"The distance falls to {m['entropy_distance'].min():.2e}, along a line of slope "
-            f"{m['tie_slope']:.3f} at small scales."
+            f"The smallest distance is {m['entropy_distance'].min():.2e}; the slope at small "
+            f"scales is {m['tie_slope']:.3f}."
         ),
         label="fig:exp6-entropy",
     ),
@@ -112,16 +122,16 @@ PANELS = (
         caption="Distance between what descent with step eta and the flow select, and two fits.",
         draw=_draw_steps,
         describe=lambda m: (
-            f"The error is of first order in the step: slope {m['step_slope']:.4f} over the "
-            f"smallest steps, {m['step_all_slope']:.4f} over all of them."
+            f"Slopes: {m['step_slope']:.4f} over the smallest steps, {m['step_all_slope']:.4f} "
+            "over all of them; first order is 1."
         ),
         label="fig:exp6-finite-step",
     ),
     Panel(
         key="exp6-face",
         title="The minimum-trace face",
-        caption="The first two coordinates: the face is a segment, the selected points approach "
-        "its entropic point.",
+        caption="The first two coordinates of the selected points, and the face where it is a "
+        "segment in this plane.",
         draw=_draw_face,
         describe=lambda m: (
             f"The face has dimension {m['face_dimension']}; the entropic point is ("
@@ -137,8 +147,8 @@ PANELS = (
         draw=_draw_samples,
         describe=lambda m: (
             f"The traces of {len(m['sample'])} sampled interpolants range from "
-            f"{m['sampled_trace'].min():.4f} to {m['sampled_trace'].max():.4f}; none is below the "
-            f"certified optimum {m['minimum_trace']:.4g}."
+            f"{m['sampled_trace'].min():.4f} to {m['sampled_trace'].max():.4f}; the certified "
+            f"optimum is {m['minimum_trace']:.4g}."
         ),
         label="fig:exp6-full-psd",
     ),

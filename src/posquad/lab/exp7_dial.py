@@ -25,6 +25,7 @@ class Dial(Parameters):
     residual_tolerance: float = chosen(
         1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
     )
+    t_final: float = chosen(1e5, "latest time at which a flow ends")
     max_steps: int = chosen(50_000, "most steps of the integrator")
 
 
@@ -42,7 +43,8 @@ def run(parameters: Dial, tell: Tell) -> Measured:
         seeds=q.seeds,
         n=q.n,
         d=q.d,
-        seed=q.seed,
+        seed=q.seed * q.seeds,  # no problem shared between seeds
+        t_final=q.t_final,
         residual_tolerance=q.residual_tolerance,
         max_steps=q.max_steps,
         progress=lambda done, of: tell(done / of),

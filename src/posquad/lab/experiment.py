@@ -109,8 +109,9 @@ def _parsed(name: str, text: str, default: Any) -> Any:
     if result is None:
         raise DomainError(name, expected=f"something like {_shown(default)}", got=text)
     least = 0 if name.endswith("seed") else 1  # sizes and counts
-    if isinstance(result, int) and result < least:
-        raise DomainError(name, expected=f"an integer >= {least}", got=text)
+    entries = result if isinstance(result, tuple) else (result,)
+    if any(isinstance(entry, int) and entry < least for entry in entries):
+        raise DomainError(name, expected=f"integers >= {least}", got=text)
     return result
 
 

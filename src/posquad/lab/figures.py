@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posquad._extras import optional
+from posquad.errors import PosquadError
 from posquad.lab.experiment import Measured, Panel
 from posquad.lab.palette import DARK, INK, RULE
 from posquad.lab.records import write_file
 
-__all__ = ["picture", "save_figures", "svg_text"]
+__all__ = ["Drawing", "draw", "picture", "save_figures", "themed_svg"]
 
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -54,39 +56,69 @@ def picture(panel: Panel, measured: Measured) -> Any:
     return figure
 
 
-def svg_text(figure: Any) -> str:
-    """The figure as SVG whose colours are variables with a light and a dark value.
+def themed_svg(svg: str) -> str:
+    """SVG whose colours are variables, with a light and a dark value.
 
-    >>> from matplotlib.figure import Figure
-    >>> "prefers-color-scheme" in svg_text(Figure())
+    >>> "prefers-color-scheme" in themed_svg('<svg><g style="fill: #1b1c1e"/></svg>')
     True
     """
-    buffer = io.StringIO()
-    with optional("matplotlib", "lab").rc_context(_STYLE):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
+    text = svg[svg.index("<svg") :]
     for position, colour in enumerate(DARK):
         text = text.replace(colour, f"var(--c{position})")
     light = "".join(f"--c{k}:{colour};" for k, colour in enumerate(DARK))
     dark = "".join(f"--c{k}:{colour};" for k, colour in enumerate(DARK.values()))
-    rules = f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}"
+    rules = f"svg{{{light}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}"
     end = text.index(">") + 1
     return f"{text[:end]}<style>{rules}</style>{text[end:]}"
 
 
-def save_figures(figure: Any, folder: Path, key: str) -> None:
-    """Write `key.pdf` and `key.png` into a folder.
+def save_figures(figure: Any, folder: Path, key: str) -> str:
+    """Write `key.svg`, `key.pdf` and `key.png` into a folder; returns the SVG.
 
     >>> from tempfile import TemporaryDirectory
     >>> from matplotlib.figure import Figure
     >>> with TemporaryDirectory() as folder:
-    ...     save_figures(Figure(), Path(folder), "empty")
+    ...     svg = save_figures(Figure(), Path(folder), "empty")
     ...     sorted(path.name for path in Path(folder).iterdir())
-    ['empty.pdf', 'empty.png']
+    ['empty.pdf', 'empty.png', 'empty.svg']
     """
+    formats: dict[str, dict[str, Any]] = {
+        "svg": {"transparent": True, "metadata": {"Date": None}},
+        "pdf": {"metadata": {"CreationDate": None}},
+        "png": {"dpi": 200},
+    }
+    data = {}
     with optional("matplotlib", "lab").rc_context(_STYLE):
-        for form, options in (("pdf", {"metadata": {"CreationDate": None}}), ("png", {"dpi": 200})):
+        for form, options in formats.items():
             buffer = io.BytesIO()
             figure.savefig(buffer, format=form, **options)
-            write_file(folder / f"{key}.{form}", buffer.getvalue())
+            data[form] = buffer.getvalue()
+            write_file(folder / f"{key}.{form}", data[form])
+    return data["svg"].decode()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A panel in the report: its picture, or why there is none, and its text alternative."""
+
+    svg: str | None
+    words: str
+
+
+def draw(panel: Panel, measured: Measured, folder: Path) -> Drawing:
+    """Draw a panel and write its files.
+
+    A panel that cannot be drawn with unusual parameters must not cost the reader the others.
+
+    >>> broken = Panel("broken", "", "", draw=lambda axes, measured: 1 / 0, describe=lambda m: "")
+    >>> draw(broken, Measured(), Path("unused")).words
+    'This panel cannot be drawn with these parameters (ZeroDivisionError: division by zero).'
+    """
+    try:
+        figure, words = picture(panel, measured), panel.describe(measured)
+        return Drawing(themed_svg(save_figures(figure, folder, panel.key)), words)
+    except PosquadError:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        return Drawing(None, f"This panel cannot be drawn with these parameters ({reason}).")

@@ -1,9 +1,9 @@
 """Finished experiments on disk: JSON for words and small numbers, npz for arrays, no pickle.
 
-A record is written so that a reader never sees half of one: the arrays first, under a name that
-contains the record's key, then the JSON file that names them and their digest, each moved into
-place in one step. The key is a hash of the parameters and of the source that computes the result;
-a run with the same key can be reused.
+A record is written so that a reader never sees half of one: the arrays first, then the JSON file
+that holds their digest, each moved into place in one step. Both names contain the record's key, a
+hash of the parameters, of the source that computes the result and of the versions it runs on: a run
+with the same key can be reused, and one with another key overwrites nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
     """
     digest = hashlib.sha256()
     asked = {"format": FORMAT, "experiment": experiment.key}
-    asked |= {"parameters": dataclasses.asdict(parameters), "version": __version__}
+    asked |= {"parameters": dataclasses.asdict(parameters), "posquad": __version__}
+    asked |= {"torch": torch.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
     digest.update(json.dumps(asked, sort_keys=True).encode())
     root = Path(__file__).parents[1]
     library = [path for path in root.rglob("*.py") if "lab" not in path.relative_to(root).parts]
@@ -83,13 +84,13 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
 
 
 def save(folder: Path, record: Record) -> None:
-    """Write a record into `folder`, replacing an older one of the same experiment at the end.
+    """Write a record into `folder`.
 
     >>> from tempfile import TemporaryDirectory
     >>> record = Record("exp5", "key", {}, Measured(remarks=["seen"]), 1.0, {}, now())
     >>> with TemporaryDirectory() as folder:
     ...     save(Path(folder), record)
-    ...     load(Path(folder), "exp5").measured.remarks
+    ...     load(Path(folder), "exp5", "key").measured.remarks
     ['seen']
     """
     arrays = {f"coord {name}": values for name, values in record.measured.coords.items()}
@@ -99,7 +100,7 @@ def save(folder: Path, record: Record) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     data = buffer.getvalue()
-    array_file = f"{record.experiment}-{record.key}.npz"
+    name = f"{record.experiment}-{record.key}"
     words = {
         "format": FORMAT,
         "experiment": record.experiment,
@@ -109,32 +110,31 @@ def save(folder: Path, record: Record) -> None:
         "parameters": record.parameters,
         "remarks": record.measured.remarks,
         "dimensions": dims,
-        "arrays": {"file": array_file, "sha256": hashlib.sha256(data).hexdigest()},
+        "arrays": {"file": f"{name}.npz", "sha256": hashlib.sha256(data).hexdigest()},
         "system": record.system,
     }
-    write_file(folder / array_file, data)
-    write_file(folder / f"{record.experiment}.json", json.dumps(words, indent=1).encode())
-    for old in folder.glob(f"{record.experiment}-*.npz"):
-        if old.name != array_file:
-            old.unlink(missing_ok=True)
+    write_file(folder / f"{name}.npz", data)
+    write_file(folder / f"{name}.json", json.dumps(words, indent=1).encode())
 
 
-def load(folder: Path, experiment: str) -> Record | None:
-    """The record of an experiment, None if there is none; `RecordError` if it is damaged.
+def load(folder: Path, experiment: str, key: str) -> Record | None:
+    """The record of an experiment under this key, None if there is none.
 
-    >>> load(Path("no such folder"), "exp1") is None
+    `RecordError` if it is damaged.
+
+    >>> load(Path("no such folder"), "exp1", "key") is None
     True
     """
-    path = folder / f"{experiment}.json"
+    path = folder / f"{experiment}-{key}.json"
     if not path.exists():
         return None
     try:
         words = json.loads(path.read_text(encoding="utf-8"))
-        if words["format"] != FORMAT:
-            return None
-        data = (folder / words["arrays"]["file"]).read_bytes()
+        if words["format"] != FORMAT or words["experiment"] != experiment or words["key"] != key:
+            raise ValueError("it is the record of something else")
+        data = path.with_suffix(".npz").read_bytes()
         if hashlib.sha256(data).hexdigest() != words["arrays"]["sha256"]:
-            raise ValueError(f"{words['arrays']['file']} is not the file that was written")
+            raise ValueError(f"{experiment}-{key}.npz is not the file that was written")
         measured = Measured(remarks=list(words["remarks"]))
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             for name in arrays.files:

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from posquad import __version__
 from posquad._extras import optional
 from posquad.lab.claims import Judged, Verdict
-from posquad.lab.experiment import Parameters, described
+from posquad.lab.experiment import Parameters, Table, described
+from posquad.lab.figures import Drawing
 from posquad.lab.records import Record, now, system_information
 from posquad.lab.registry import EXPERIMENTS
 
 if TYPE_CHECKING:
     from posquad.lab.reproduce import Outcome
 
-__all__ = ["interval", "measured_cell", "render", "shown"]
+__all__ = ["interval", "measured_cell", "published_cell", "render", "shown"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
@@ -36,12 +37,12 @@ WORDS = {
 def render(
     outcome: Outcome,
     parameters: Mapping[str, Parameters],
-    images: Mapping[str, str],
+    drawings: Mapping[str, Drawing],
     *,
     quick: bool,
     command: str,
 ) -> str:
-    """The page for these records and verdicts; `images` are SVG texts by the key of the panel.
+    """The page for these records and verdicts; `drawings` are by the key of the panel.
 
     >>> from posquad.lab.reproduce import Outcome
     >>> page = render(Outcome((), (), (), False, 0.0), {}, {}, quick=True, command="posquad")
@@ -54,8 +55,14 @@ def render(
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"value": shown, "cell": measured_cell, "interval": interval}
+    environment.filters |= {
+        "value": shown,
+        "cell": measured_cell,
+        "interval": interval,
+        "published": published_cell,
+    }
     template = environment.from_string(here.joinpath("report.html.j2").read_text(encoding="utf-8"))
+    published = [j for j in outcome.judged if j.claim.source == "paper"]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return template.render(
         style=optional("markupsafe", "lab").Markup(style),
@@ -65,12 +72,13 @@ def render(
         quick=quick,
         command=command,
         outcome=outcome,
-        counts=_counts(outcome.judged),
-        kinds=[(kind, _counts(_of_kind(outcome.judged, kind))) for kind in KINDS],
+        counts=_counts(published),
+        kinds=[(kind, _counts([j for j in published if j.claim.kind == kind])) for kind in KINDS],
+        ours=_counts([j for j in outcome.judged if j.claim.source != "paper"]),
         differing=[_line(j) for j in outcome.judged if j.verdict is Verdict.DIFFERS],
         incomparable=[_line(j) for j in outcome.judged if j.verdict is Verdict.NOT_COMPARABLE],
         missing=[EXPERIMENTS[key] for key in outcome.missing],
-        sections=[_section(r, outcome, parameters, images) for r in outcome.records],
+        sections=[_section(r, outcome, parameters, drawings) for r in outcome.records],
         system=system_information(),
         computing=sum(record.seconds for record in outcome.records),
     )
@@ -80,7 +88,7 @@ def _section(
     record: Record,
     outcome: Outcome,
     parameters: Mapping[str, Parameters],
-    images: Mapping[str, str],
+    drawings: Mapping[str, Drawing],
 ) -> dict[str, Any]:
     experiment = EXPERIMENTS[record.experiment]
     judged = [j for j in outcome.judged if j.claim.experiment == record.experiment]
@@ -91,14 +99,10 @@ def _section(
         "claims": [_line(j) for j in judged],
         "remarks": record.measured.remarks,
         "panels": [
-            {
-                "panel": panel,
-                "alt": panel.describe(record.measured),
-                "image": _data(images[panel.key]),
-            }
-            for panel in experiment.panels
+            {"panel": p, "words": drawings[p.key].words, "image": _data(drawings[p.key].svg)}
+            for p in experiment.panels
         ],
-        "tables": [{"table": t, "rows": t.rows(record.measured)} for t in experiment.tables],
+        "tables": [{"table": t, "rows": _rows(t, record)} for t in experiment.tables],
         "parameters": described(values),
         "record": record,
         "alone": _alone(values, experiment.key),
@@ -113,7 +117,8 @@ def _alone(parameters: Parameters, key: str) -> str:
         for f in fields(parameters)
         if getattr(parameters, f.name) != getattr(default, f.name)
     ]
-    return " ".join(["posquad reproduce --only", key.removeprefix("exp"), *changed])
+    number = key.removeprefix("exp")
+    return " ".join([f"posquad reproduce --only {number} --out {key}", *changed])
 
 
 def _written(value: Any) -> str:
@@ -124,8 +129,12 @@ def _written(value: Any) -> str:
     return repr(value)
 
 
-def _of_kind(judged: tuple[Judged, ...], kind: str) -> list[Judged]:
-    return [j for j in judged if j.claim.kind == kind]
+def _rows(table: Table, record: Record) -> list[list[str]]:
+    """The rows of a table; one that says why, where unusual parameters leave none."""
+    try:
+        return table.rows(record.measured)
+    except (LookupError, ArithmeticError, ValueError, TypeError) as problem:
+        return [[f"cannot be made with these parameters ({type(problem).__name__}: {problem})"]]
 
 
 def _counts(judged: Any) -> dict[str, int]:
@@ -147,8 +156,12 @@ def _line(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _data(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+def _data(svg: str | None) -> str:
+    return (
+        ""
+        if svg is None
+        else "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    )
 
 
 def shown(value: Any) -> str:
@@ -178,6 +191,17 @@ def measured_cell(value: Any) -> str:
     if isinstance(value, dict):
         return f"{shown(value['median'])} {interval(value)}"
     return shown(value)
+
+
+def published_cell(claim: Mapping[str, Any]) -> str:
+    """What a claim publishes, in the paper's digits; a dash for a check of our own.
+
+    >>> published_cell({"source": "paper", "published": True, "tolerance": {"rule": "at-most"}})
+    'in words'
+    """
+    if claim["source"] != "paper":
+        return "\N{EM DASH}"
+    return "in words" if claim["published"] is True else shown(claim["published"])
 
 
 def interval(summary: Mapping[str, Any]) -> str:

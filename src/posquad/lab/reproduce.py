@@ -20,6 +20,7 @@ from posquad._extras import optional
 from posquad.errors import DomainError, PosquadError
 from posquad.lab.claims import Judged, claims, judge
 from posquad.lab.experiment import Experiment, Parameters, override
+from posquad.lab.figures import draw
 from posquad.lab.records import (
     Record,
     RecordError,
@@ -33,6 +34,9 @@ from posquad.lab.records import (
 from posquad.lab.registry import EXPERIMENTS
 
 __all__ = ["ExperimentError", "Outcome", "Watcher", "plan", "reproduce"]
+
+
+RECORDS, FIGURES = "records", "figures"
 
 
 class ExperimentError(PosquadError, RuntimeError):
@@ -121,44 +125,48 @@ def reproduce(
     for package in ("matplotlib", "jinja2"):
         optional(package, "lab")
     began = time.monotonic()
-    records_folder = folder / "records"
-    _require_writable(records_folder)
-    known = {} if fresh else _usable(records_folder, parameters)
+    _require_writable(folder)
+    keys = {key: record_key(EXPERIMENTS[key], values) for key, values in parameters.items()}
+    known = {} if fresh else {key: load(folder / RECORDS, key, keys[key]) for key in parameters}
     records: list[Record] = []
-    interrupted = False
+    interrupted, failure = False, None
     for position, (key, values) in enumerate(parameters.items(), 1):
         experiment = EXPERIMENTS[key]
         watcher.begins(experiment, position, len(parameters))
         record = known.get(key)
-        if record is None:
-            try:
-                record = _run(experiment, values, watcher)
-            except KeyboardInterrupt:
-                interrupted = True
-                break
-            save(records_folder, record)
+        try:
+            if record is None:
+                record = _run(experiment, values, keys[key], watcher)
+                save(folder / RECORDS, record)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        except ExperimentError as problem:
+            failure = problem
+            break
         records.append(record)
-        watcher.ends(experiment, record, reused=key in known)
-    judged = [
-        judge(claim, record.measured)
-        for record in records
-        for claim in claims()
-        if claim.experiment == record.experiment
-    ]
+        watcher.ends(experiment, record, reused=known.get(key) is not None)
     finished = {record.experiment for record in records}
     outcome = Outcome(
         records=tuple(records),
-        judged=tuple(judged),
+        judged=tuple(
+            judge(claim, record.measured)
+            for record in records
+            for claim in claims()
+            if claim.experiment == record.experiment
+        ),
         missing=tuple(key for key in parameters if key not in finished),
         interrupted=interrupted,
         seconds=time.monotonic() - began,
     )
     if records:
         _write(folder, outcome, parameters, quick, command, watcher)
-    return outcome
+    if failure is not None:
+        raise failure
+    return dataclasses.replace(outcome, seconds=time.monotonic() - began)
 
 
-def _run(experiment: Experiment, parameters: Parameters, watcher: Watcher) -> Record:
+def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watcher) -> Record:
     began = time.monotonic()
     try:
         with _one_thread():
@@ -172,7 +180,7 @@ def _run(experiment: Experiment, parameters: Parameters, watcher: Watcher) -> Re
         ) from problem
     return Record(
         experiment=experiment.key,
-        key=record_key(experiment, parameters),
+        key=key,
         parameters=dataclasses.asdict(parameters),
         measured=measured,
         seconds=time.monotonic() - began,
@@ -192,16 +200,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _usable(folder: Path, parameters: Mapping[str, Parameters]) -> dict[str, Record]:
-    """Records of the same parameters and source; damaged ones are an error, not a surprise."""
-    found = {}
-    for key, values in parameters.items():
-        record = load(folder, key)
-        if record is not None and record.key == record_key(EXPERIMENTS[key], values):
-            found[key] = record
-    return found
-
-
 def _write(
     folder: Path,
     outcome: Outcome,
@@ -210,29 +208,29 @@ def _write(
     command: str,
     watcher: Watcher,
 ) -> None:
-    from posquad.lab.figures import picture, save_figures, svg_text
     from posquad.lab.report import render
 
     text = json.dumps([j.as_dict() for j in outcome.judged], indent=1, allow_nan=False)
     write_file(folder / "claims.json", text.encode())
-    images = {}
+    drawings = {}
     for record in outcome.records:
         experiment = EXPERIMENTS[record.experiment]
         watcher.writes(f"figures of {experiment.key}")
         for panel in experiment.panels:
-            figure = picture(panel, record.measured)
-            images[panel.key] = svg_text(figure)
-            save_figures(figure, folder / "figures", panel.key)
-            write_file(folder / "figures" / f"{panel.key}.svg", images[panel.key].encode())
+            drawings[panel.key] = draw(panel, record.measured, folder / FIGURES)
     watcher.writes("report")
-    page = render(outcome, parameters, images, quick=quick, command=command)
+    page = render(outcome, parameters, drawings, quick=quick, command=command)
     write_file(folder / "report.html", page.encode())
 
 
 def _require_writable(folder: Path) -> None:
     """Find out before any work whether results can be kept."""
-    if folder.parent.exists() and not folder.parent.is_dir():
-        raise RecordError(str(folder.parent), expected="a folder", got="a file of that name")
-    probe = folder / ".probe"
+    for place in (folder, folder / RECORDS, folder / FIGURES):
+        if place.exists() and not place.is_dir():
+            raise RecordError(str(place), expected="a folder", got="a file of that name")
+    for name in ("claims.json", "report.html"):
+        if (folder / name).is_dir():
+            raise RecordError(str(folder / name), expected="a file", got="a folder of that name")
+    probe = folder / RECORDS / ".probe"
     write_file(probe, b"")
     probe.unlink(missing_ok=True)
