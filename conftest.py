@@ -1,8 +1,14 @@
-"""Names that every docstring example may use."""
+"""Names that every docstring example may use, and one thread for each worker."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read once, when NumPy is first imported
 
 import numpy
 import pytest
 import torch
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
