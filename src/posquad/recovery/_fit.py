@@ -25,10 +25,10 @@ from posquad._arrays import (
     require_shape,
     tensors,
 )
+from posquad._frames import Frame
 from posquad._kernel import Method, Rule, State, clock, iterate
 from posquad._results import Result
 from posquad.errors import ShapeError
-from posquad.measurements import _product
 from posquad.status import Status, from_codes
 from posquad.trajectory import Progress
 
@@ -43,14 +43,15 @@ class Quadratic:
         self.n, self.d = X.shape[-2:]
         size = torch.linalg.vector_norm(y, dim=-1)
         self.size = torch.where(size > 0, size, 1.0)  # [...]
+        self.lengths = torch.linalg.vector_norm(X, dim=-1).square()  # [..., n]  ||x_i||^2
 
     def forward(self, U: Tensor) -> Tensor:
         """`XU`, one pass."""
-        return _product(self.X, U)
+        return (U.mT @ self.X.mT).mT  # wide for many starts, and faster than X @ U
 
     def pull(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, one pass."""
-        return _product(self.X.mT, w[..., None] * Z)
+        return ((w[..., None] * Z).mT @ self.X).mT
 
     def residual(self, Z: Tensor) -> Tensor:
         return Z.square().sum(-1) - self.y
@@ -111,7 +112,7 @@ F = TypeVar("F", bound=FitState)
 
 def cosine(problem: Quadratic, state: FitState, slope: Tensor) -> Tensor:
     """How far from stationary, without units; `slope = X' diag(e) Z`, so `J'e = 2 slope`."""
-    rows = problem.X.square().sum(-1) * state.Z.square().sum(-1)  # [..., n]
+    rows = problem.lengths * state.Z.square().sum(-1)  # [..., n]
     size = rows.sum(-1).sqrt() * torch.linalg.vector_norm(state.e, dim=-1)
     return torch.linalg.matrix_norm(slope) / torch.where(size > 0, size, 1.0)
 
@@ -239,17 +240,31 @@ def solve(
             ended = iterate(method, state, [*rules, watch.rule()], record=watch)
         except KeyboardInterrupt:
             ended = watch.last if watch.last is not None else state
-            code = torch.where(ended.running, Status.INTERRUPTED.code, ended.outcome)
-            ended = replace(ended, outcome=code)
+    return package(watch, ended, like_array)
+
+
+def package(watch: Watch, ended: Any, model: Array) -> Solution:
+    """The solution that a last state holds."""
+    codes = torch.where(ended.running, Status.INTERRUPTED.code, ended.outcome)
     history = torch.stack(watch.history) if watch.history else ended.residual[None]
     return Solution(
-        U=like(like_array, ended.U),
-        status=from_codes(ended.outcome),
-        residual=like(like_array, ended.residual),
-        steps=like(like_array, ended.steps),
-        passes=like(like_array, ended.passes),
-        history=like(like_array, history),
+        U=like(model, ended.U),
+        status=from_codes(codes),
+        residual=like(model, ended.residual),
+        steps=like(model, ended.steps),
+        passes=like(model, ended.passes),
+        history=like(model, history),
     )
+
+
+def clear_frame(U: Tensor) -> Frame:
+    """The frame of U for preconditioning: tiny singular values are raised, so that it exists."""
+    W, s, Pt = torch.linalg.svd(U, full_matrices=False)
+    return Frame(W, torch.maximum(s, 1e-7 * s[..., :1]).clamp_min(1e-150), Pt.mT)
+
+
+def inner(V: Tensor, W: Tensor) -> Tensor:
+    return (V * W).sum((-2, -1))
 
 
 def take(state: F, index: Any) -> F:

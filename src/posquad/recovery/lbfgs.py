@@ -25,9 +25,11 @@ from posquad.recovery._fit import (
     Solution,
     Watch,
     at_rounding,
+    clear_frame,
     cosine,
     enter,
     fitted,
+    inner,
     not_finite,
     solve,
     stationary,
@@ -37,7 +39,7 @@ from posquad.trajectory import Progress
 
 __all__ = ["population_lbfgs"]
 
-_MEMORY = 10
+_MEMORY = 4  # the metric moves with U: older pairs belong to another place
 _REFRESH = 20  # steps between two fresh products XU: the updated one gathers rounding
 
 
@@ -54,7 +56,7 @@ def population_lbfgs(
     """Minimise `||A(UU') - y||^2` from a full-rank `U0[..., d, r]` by preconditioned L-BFGS.
 
     Cost a step: 2 passes over X (the direction forward, the gradient back; the line search reads
-    neither) and O(d r (r + 10)). Memory O(nr + dr). Rows of X should have a covariance near the
+    neither) and O(d r^2). Memory O(nr + dr). Rows of X should have a covariance near the
     identity: the population metric is that of Gaussian inputs (`recover` whitens).
 
     Args:
@@ -112,9 +114,9 @@ class PopulationLBFGS(Method[LBFGSState]):
 
     def advance(self, state: LBFGSState) -> LBFGSState:
         problem, g = self.problem, state.gradient
-        basis = _clear_frame(state.U)
+        basis = clear_frame(state.U)
         D = -self._inverse(state, basis, g)
-        uphill = _inner(D, g) >= 0
+        uphill = inner(D, g) >= 0
         if bool(uphill.any()):  # rounding, or memory of another region: forget it
             forgotten = replace(state, curvature=torch.zeros_like(state.curvature))
             state = merge(uphill, forgotten, state)
@@ -138,12 +140,12 @@ class PopulationLBFGS(Method[LBFGSState]):
         """Approximate inverse Hessian times g."""
         shares = []
         for k in range(_MEMORY):
-            share = state.curvature[..., k] * _inner(state.moves[..., k, :, :], g)
+            share = state.curvature[..., k] * inner(state.moves[..., k, :, :], g)
             g = g - share[..., None, None] * state.turns[..., k, :, :]
             shares.append(share)
         v = population_solve(basis, horizontal_part(state.U, g, basis))
         for k in reversed(range(_MEMORY)):
-            share = state.curvature[..., k] * _inner(state.turns[..., k, :, :], v)
+            share = state.curvature[..., k] * inner(state.turns[..., k, :, :], v)
             v = v + (shares[k] - share)[..., None, None] * state.moves[..., k, :, :]
         return v
 
@@ -153,7 +155,7 @@ class PopulationLBFGS(Method[LBFGSState]):
 
 def _remember(state: LBFGSState, move: Tensor, turn: Tensor) -> dict[str, Tensor]:
     """The memory with one more pair, if its curvature is positive beyond rounding."""
-    product = _inner(move, turn)
+    product = inner(move, turn)
     eps = torch.finfo(move.dtype).eps
     sizes = torch.linalg.matrix_norm(move) * torch.linalg.matrix_norm(turn)
     good = product > eps * sizes
@@ -163,13 +165,3 @@ def _remember(state: LBFGSState, move: Tensor, turn: Tensor) -> dict[str, Tensor
         "turns": torch.cat([turn[..., None, :, :], state.turns[..., :-1, :, :]], dim=-3),
         "curvature": torch.cat([inverse[..., None], state.curvature[..., :-1]], dim=-1),
     }
-
-
-def _clear_frame(U: Tensor) -> Frame:
-    """The frame of U for preconditioning: tiny singular values are raised, so that it exists."""
-    W, s, Pt = torch.linalg.svd(U, full_matrices=False)
-    return Frame(W, torch.maximum(s, 1e-7 * s[..., :1]).clamp_min(1e-150), Pt.mT)
-
-
-def _inner(V: Tensor, W: Tensor) -> Tensor:
-    return (V * W).sum((-2, -1))

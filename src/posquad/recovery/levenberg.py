@@ -118,7 +118,7 @@ class Levenberg(Method[LevenbergState]):
         return replace(state, damping=damping, growth=torch.full_like(damping, 2.0))
 
     def _mean_curvature(self, Z: Tensor) -> Tensor:
-        rows = self.problem.X.square().sum(-1) * Z.square().sum(-1)  # [..., n]
+        rows = self.problem.lengths * Z.square().sum(-1)  # [..., n]
         return 4 * rows.sum(-1) / min(self.problem.n, self.problem.d * Z.shape[-1])
 
     def advance(self, state: LevenbergState) -> LevenbergState:
