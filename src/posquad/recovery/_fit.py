@@ -129,7 +129,7 @@ def not_finite() -> Rule[Any]:
     return Status.DIVERGED, lambda state: ~torch.isfinite(state.residual)
 
 
-def at_rounding(below: float = 1e-9, patience: int = 3) -> Rule[Any]:
+def at_rounding(patience: int = 3) -> Rule[Any]:
     """The residual is tiny and has not halved for `patience` steps: rounding allows no more."""
     best: list[Any] = [None, None]
 
@@ -140,7 +140,8 @@ def at_rounding(below: float = 1e-9, patience: int = 3) -> Rule[Any]:
         better = state.residual < 0.5 * best[0]
         best[0] = torch.where(better, state.residual, best[0])
         best[1] = torch.where(better, 0, best[1] + 1)
-        return (state.residual <= below) & (best[1] >= patience)
+        small = state.residual <= torch.finfo(state.residual.dtype).eps ** 0.6
+        return small & (best[1] >= patience)
 
     return Status.LOSS_REACHED, met
 
@@ -181,14 +182,20 @@ class Watch:
         self.steps = -1
         self.history: list[Tensor] = []  # relative residuals, one record a step
         self.last: Any = None
+        self.interrupted = False  # by Ctrl-C
 
     @property
     def spent(self) -> bool:
         late = self.deadline is not None and time.perf_counter() > self.deadline
-        return late or self.steps >= self.max_steps
+        return late or self.interrupted or self.steps >= self.max_steps
 
     def rule(self) -> Rule[Any]:
         return Status.INTERRUPTED, lambda state: torch.full_like(state.running, self.spent)
+
+    def quota(self, steps: int) -> Rule[Any]:
+        """Ends a run that is one part of a computation after so many steps."""
+        end = self.steps + 1 + steps
+        return Status.STEPS_EXHAUSTED, lambda s: torch.full_like(s.running, self.steps >= end)
 
     def __call__(self, state: Any) -> None:
         self.steps += 1

@@ -40,7 +40,7 @@ from posquad.trajectory import Progress
 __all__ = ["gauss_newton"]
 
 _INNER = 60  # conjugate gradient steps at most, for one Gauss-Newton step
-_SLACK = 0.1  # least accuracy of the inner solution
+_ACCURACY = (1e-3, 0.1)  # of the inner solution: as the residual, between these
 
 
 def gauss_newton(
@@ -56,7 +56,7 @@ def gauss_newton(
     """Minimise `||A(UU') - y||^2` from a full-rank `U0[..., d, r]` by inexact Gauss-Newton steps.
 
     Cost a step: 2 passes over X for the gradient and the line search, and 2 for each inner step of
-    conjugate gradients (about 3 to 10 at n = 4p; the number does not depend on the conditioning of
+    conjugate gradients (about 5 to 30 at n = 4p; the number does not depend on the conditioning of
     the solution). Memory O(nr + dr). As in `population_lbfgs`, rows of X should have a covariance
     near the identity. Arguments as there; with fewer passes in a step than `levenberg_marquardt`
     has operations, it is the one for large n near the information limit.
@@ -87,7 +87,7 @@ class GaussNewton(Method[FitState]):
         basis = clear_frame(state.U)
         slope = problem.pull(state.e, state.Z)
         system = NormalEquations(problem, state.U, state.Z, basis)
-        accuracy = torch.minimum(state.residual, torch.full_like(state.residual, _SLACK))
+        accuracy = state.residual.clamp(*_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.forward(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]

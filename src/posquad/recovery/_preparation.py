@@ -1,0 +1,91 @@
+"""From the user's data to the coordinates in which recovery works, and back.
+
+Weights enter as `w^(1/4) x` and `w^(1/2) y`: weighted least squares is least squares of other
+samples. Responses are divided by their size. Inputs that are far from isotropic, beyond what the
+sample covariance of isotropic ones would show, are whitened; inputs in a subspace are written in a
+basis of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posquad.recovery._fit import Quadratic
+
+_TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
+_SAME = 1e-11  # directions closer than this are one sample
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch of problems (or one) in working coordinates, `x = x_user T`, `U_user = T U`."""
+
+    problem: Quadratic
+    transform: Tensor | None  # [..., d, k], None for the identity
+    scale: Tensor  # [...]  y_user = scale * y
+    span: Tensor  # [...]  dimension of the span of the inputs
+    distinct: Tensor  # [...]  samples that are not multiples of another
+
+    def restore(self, U: Tensor) -> Tensor:
+        """A factor in the user's coordinates."""
+        U = U * self.scale.sqrt()[..., None, None]
+        return U if self.transform is None else self.transform @ U
+
+
+def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
+    """`X[..., n, d]` and `y[..., n]` with the same batch, at most one dimension of it."""
+    if weights is not None:
+        w = weights / weights.mean(-1, keepdim=True)
+        X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
+    n, d = X.shape[-2:]
+    size = y.abs().amax(-1)
+    scale = torch.where(size > 0, size, 1.0)
+    values, vectors = torch.linalg.eigh(_second_moment(X))  # ascending
+    top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
+    seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
+    span = seen.sum(-1)
+    smallest = torch.where(seen, values / top, 1.0).amin(-1)
+    q = min(math.sqrt(d / n), 0.8)
+    natural = ((1 - q) / (1 + q)) ** 2  # Marchenko-Pastur: of isotropic samples
+    isotropic = bool(((smallest * _TOLERATED > natural) & (span == d)).all())
+    if isotropic:
+        unit = values.mean(-1).clamp_min(torch.finfo(X.dtype).tiny).sqrt()[..., None, None]
+        one = bool(((unit > 0.5) & (unit < 2)).all())
+        eye = torch.eye(d, dtype=X.dtype, device=X.device)
+        transform = None if one else eye / unit
+        working = X if one else X / unit
+    else:
+        root = torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
+        transform = vectors / root
+        if X.ndim == 2:
+            transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
+        working = X @ transform
+    return Prepared(
+        problem=Quadratic(working, y / scale[..., None]),
+        transform=transform,
+        scale=scale,
+        span=span,
+        distinct=_distinct(X),
+    )
+
+
+def _second_moment(X: Tensor) -> Tensor:
+    return X.mT @ X / X.shape[-2]
+
+
+def _distinct(X: Tensor) -> Tensor:
+    """How many rows are neither zero nor multiples of another.
+
+    Multiples have the same squared cosine with a fixed random direction, others almost surely not.
+    """
+    generator = torch.Generator().manual_seed(X.shape[-1])
+    probe = torch.randn(X.shape[-1], 1, generator=generator, dtype=torch.float64).to(X)
+    lengths = torch.linalg.vector_norm(X, dim=-1)
+    cosines = (X @ probe)[..., 0] / torch.where(lengths > 0, lengths, 1.0)
+    keys = torch.where(lengths > 0, cosines.square(), -1.0).sort(-1).values
+    fresh = keys.diff(dim=-1) > _SAME * probe.square().sum()
+    return fresh.sum(-1) + (keys[..., 0] >= 0)

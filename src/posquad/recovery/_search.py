@@ -1,0 +1,212 @@
+"""The search for a factor that reproduces the responses: which solver, from which starts.
+
+A problem is first tried once, by the cheapest solver that its shape allows. What remains is tried
+from other starts, in rounds: perturbed copies of the first start under Levenberg-Marquardt, and
+log-det IRLS from random weights, whose limits differ where perturbations do not. Where the responses
+cannot be reproduced, starts that agree on the least residual end the search.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posquad._kernel import iterate
+from posquad.geometry import dimension
+from posquad.measurements import RankOne
+from posquad.recovery import irls
+from posquad.recovery._fit import FitState, Quadratic, Watch, at_rounding, fitted, stationary
+from posquad.recovery._symmetric import symmetric_fit
+from posquad.recovery.gauss_newton import GaussNewton
+from posquad.recovery.initializers import lifted_start
+from posquad.recovery.lbfgs import PopulationLBFGS
+from posquad.recovery.levenberg import Levenberg, screening_rules
+
+_DENSE_MOST = 1500  # samples up to which n x n systems are solved
+_DIRECT_MOST = 2**22  # entries of the direct system
+_TINY = 60  # unknowns up to which a dense step costs less than its overhead
+_AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_PATIENCE, _RATE = 10, 0.7  # of the screening of starts
+_SAME = 1e-3  # relative difference of residuals of starts that agree
+_SPREAD = 1.0  # size of a perturbation, relative to the start
+
+
+@dataclass
+class Search:
+    """Best factors of a batch of problems so far, and how they were found."""
+
+    problem: Quadratic
+    rank: int
+    tolerance: float  # relative residual that counts as reproduced
+    watch: Watch
+    generator: torch.Generator
+    max_starts: int
+
+    def __post_init__(self) -> None:
+        batch = self.problem.y.shape[:-1]
+        y = self.problem.y
+        self.U = y.new_zeros(*batch, self.problem.d, self.rank)
+        self.residual = y.new_full(batch, math.inf)
+        self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
+        self.agreeing = torch.zeros_like(self.starts)
+        self.p = dimension(self.problem.d, self.rank)
+        self.active: Tensor | None = None  # indices of the problems of a batch now worked on
+
+    @property
+    def open(self) -> Tensor:
+        """Problems neither reproduced nor settled by agreement, `[...]`."""
+        ratio = self.problem.n / self.p
+        enough = 2 if ratio >= 3 else math.ceil(4 / max(ratio - 1, 0.05))
+        undecided = (self.residual > self.tolerance) & (self.agreeing < enough)
+        return undecided & (self.starts < self.max_starts)
+
+    def run(self) -> None:
+        """First try, rounds of restarts, and the last polish."""
+        try:
+            self._first()
+            rounds = 0
+            while bool(self.open.any()) and not self.watch.spent:
+                self._restart(rounds)
+                rounds += 1
+            self._polish()
+        except KeyboardInterrupt:
+            self.watch.interrupted = True
+            state = self.watch.last
+            if isinstance(state, FitState) and state.U.shape[-1] == self.rank:
+                self._keep(state, count=False)
+
+    def _first(self) -> None:
+        problem, r = self.problem, self.rank
+        n, d = problem.n, problem.d
+        D = d * (d + 1) // 2
+        operator = RankOne(problem.X)
+        if n >= D and problem.y.numel() * D <= _DIRECT_MOST * max(1, self.residual.numel()):
+            Q, complete = symmetric_fit(problem.X, problem.y)
+            U = _positive_part(Q, r)
+            bounded = lifted_start(operator, problem.y, r, "bounded")
+            U = torch.where(complete[..., None, None], U, bounded)
+        elif n <= min(D, _DENSE_MOST):
+            U = lifted_start(operator, problem.y, r, "interpolant")
+        else:
+            U = lifted_start(operator, problem.y, r, "bounded")
+        self.first = U
+        self._keep(self._descend(problem, U[None]))
+
+    def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
+        """From starts `U[S, ..., d, r]` by the solver for the shape."""
+        n = problem.n
+        if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
+            method = Levenberg(problem, self.rank)
+            rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
+            return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
+        first = PopulationLBFGS(problem)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding(8), self.watch.rule()]
+        quota = self.watch.quota(600)
+        state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
+        if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
+            return state
+        if bool((state.cosine <= 1e-8).all()):
+            return state
+        second = GaussNewton(problem)
+        begin = FitState.begin(problem, state.U)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.watch.rule()]
+        return iterate(second, begin, [*ends, self.watch.quota(60)], record=self.watch)
+
+    def _restart(self, rounds: int) -> None:
+        problem, chosen = self._open_problems()
+        dense = problem.n <= _DENSE_MOST
+        kernel = dense and problem.n <= problem.d * (problem.d + 1) // 2
+        if self.p <= _TINY:
+            reweighted, count = kernel and rounds % 4 == 1, 8 if rounds == 0 else 24
+        else:
+            reweighted, count = kernel and rounds % 3 != 2, 4 if dense else 1
+        if problem.y.ndim > 1:
+            count = max(2, min(count, 20_000 // problem.y.numel()))
+        if reweighted:
+            count = 1 if self.p > _TINY and rounds == 0 else max(1, count // 2)
+            U = self._reweighted(problem, count, plain=rounds <= 1)
+        else:
+            U = self._perturbed(chosen, count)
+        self._keep(self._descend(problem, U), chosen)
+
+    def _open_problems(self) -> tuple[Quadratic, Tensor | None]:
+        if self.residual.ndim == 0:
+            return self.problem, None
+        chosen = self.open.nonzero()[:, 0]
+        return self.problem.select(chosen), chosen
+
+    def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
+        U = self.first if chosen is None else self.first[chosen]
+        noise = self._normal(count, *U.shape)
+        size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
+        return U + _SPREAD * size[..., None, None] * noise
+
+    def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+        d = problem.d
+        batch = problem.y.shape[:-1]
+        N = self._normal(count, *batch, d, 2 * d)
+        weight = N @ N.mT / (2 * d)
+        if plain:
+            weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
+        state = irls.run(problem, self.rank, weight, 1e-3, self.watch)
+        size = torch.linalg.matrix_norm(state.U)[..., None, None]
+        # Columns that the positive part lost start at random, small.
+        filler = self._normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
+        empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
+        return torch.where(empty, filler, state.U)
+
+    def _normal(self, *shape: int) -> Tensor:
+        y = self.problem.y
+        return torch.randn(*shape, generator=self.generator, dtype=y.dtype).to(y.device)
+
+    def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
+        """Take the best of the starts `[S, ...]` of a run, and count those that agree with it."""
+        residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
+        best, which = residuals.min(0)
+        index = which[None, ..., None, None].expand(1, *state.U.shape[1:])
+        U = state.U.gather(0, index)[0]
+        where = ... if chosen is None else chosen
+        old, seen = self.residual[where], self.agreeing[where]
+        better = best < old
+        level = torch.minimum(best, old)
+        agree = (residuals <= level * (1 + _SAME)).sum(0)
+        still = torch.where(old <= level * (1 + _SAME), seen, 0)
+        self.U[where] = torch.where(better[..., None, None], U, self.U[where])
+        self.residual[where] = level
+        if count:
+            self.agreeing[where] = still + agree
+            self.starts[where] = self.starts[where] + residuals.shape[0]
+
+    def _polish(self) -> None:
+        """To rounding where reproduced, to a stationary point where not."""
+        problem = self.problem
+        small = problem.n * self.problem.d * self.rank <= 2**20 * 8 and self.p <= 1000
+        if not small and bool((self.residual <= self.tolerance).all()):
+            return
+        method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
+        ends = [stationary(), at_rounding(2 if small else 8), self.watch.rule()]
+        state = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(self.U),
+            [*ends, self.watch.quota(60 if small else 400)],
+            record=self.watch,
+        )
+        self._keep(state_of(state), count=False)
+        self.cosine = state.cosine
+
+
+def state_of(state: FitState) -> FitState:
+    """The same with a dimension of one start in front."""
+    from dataclasses import fields
+
+    return type(state)(**{f.name: getattr(state, f.name)[None] for f in fields(state)})
+
+
+def _positive_part(Q: Tensor, rank: int) -> Tensor:
+    values, vectors = torch.linalg.eigh(Q)
+    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    least = 1e-8 * values[..., :1].clamp_min(1e-300)
+    return vectors * torch.maximum(values, least).sqrt()[..., None, :]
