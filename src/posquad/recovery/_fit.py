@@ -63,6 +63,10 @@ class Quadratic:
         """The problems of a batch at these indices."""
         return Quadratic(self.X[chosen], self.y[chosen])
 
+    def single(self) -> Quadratic:
+        """One problem as a batch of one."""
+        return Quadratic(self.X[None], self.y[None])
+
 
 @dataclass(frozen=True)
 class FitState(State):

@@ -18,7 +18,7 @@ from posquad._kernel import iterate
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
 from posquad.recovery import irls
-from posquad.recovery._fit import FitState, Quadratic, Watch, at_rounding, fitted, stationary
+from posquad.recovery._fit import FitState, Quadratic, Watch, at_rounding, fitted, stationary, take
 from posquad.recovery._symmetric import symmetric_fit
 from posquad.recovery.gauss_newton import GaussNewton
 from posquad.recovery.initializers import lifted_start
@@ -53,15 +53,25 @@ class Search:
         self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, self.rank)
-        self.active: Tensor | None = None  # indices of the problems of a batch now worked on
+        self.first = self.U
+
+    @property
+    def settled(self) -> Tensor:
+        """Problems whose least residual several starts have reached, `[...]`."""
+        ratio = self.problem.n / self.p
+        enough = 2 if ratio >= 3 else math.ceil(4 / max(ratio - 1, 0.05))
+        return self.agreeing >= enough
 
     @property
     def open(self) -> Tensor:
-        """Problems neither reproduced nor settled by agreement, `[...]`."""
-        ratio = self.problem.n / self.p
-        enough = 2 if ratio >= 3 else math.ceil(4 / max(ratio - 1, 0.05))
-        undecided = (self.residual > self.tolerance) & (self.agreeing < enough)
+        """Problems neither reproduced nor settled, with starts left."""
+        undecided = (self.residual > self.tolerance) & ~self.settled
         return undecided & (self.starts < self.max_starts)
+
+    def adopt(self, U: Tensor) -> None:
+        """Polish a factor found elsewhere, instead of searching."""
+        self.U = U
+        self._polish()
 
     def run(self) -> None:
         """First try, rounds of restarts, and the last polish."""
@@ -194,15 +204,7 @@ class Search:
             [*ends, self.watch.quota(60 if small else 400)],
             record=self.watch,
         )
-        self._keep(state_of(state), count=False)
-        self.cosine = state.cosine
-
-
-def state_of(state: FitState) -> FitState:
-    """The same with a dimension of one start in front."""
-    from dataclasses import fields
-
-    return type(state)(**{f.name: getattr(state, f.name)[None] for f in fields(state)})
+        self._keep(take(state, None), count=False)
 
 
 def _positive_part(Q: Tensor, rank: int) -> Tensor:
