@@ -82,3 +82,19 @@ def verdict(
     codes = choose(sure, Status.RECOVERED, codes)
     codes = choose(deficient, Status.UNDETERMINED, codes)
     return choose(~torch.isfinite(residual), Status.DIVERGED, codes)
+
+
+def diagnose_any(problem: Quadratic, U: Tensor, residual: Tensor) -> Diagnosis:
+    """The diagnosis, at a stand-in where the factor has no full rank (nothing is known there)."""
+    s = torch.linalg.svdvals(U)
+    full = torch.isfinite(s).all(-1) & (s[..., -1] > 1e-7 * s[..., 0])
+    safe = torch.where(full[..., None, None], U, torch.eye(*U.shape[-2:]).to(U))
+    found = diagnose(problem, safe, residual)
+    nothing = torch.full_like(found.low, torch.nan)
+    return Diagnosis(
+        low=torch.where(full, found.low, nothing),
+        high=torch.where(full, found.high, nothing),
+        error=torch.where(full, found.error, torch.inf),
+        needed=found.needed,
+        free=found.free & full,
+    )

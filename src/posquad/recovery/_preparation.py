@@ -17,6 +17,7 @@ from torch import Tensor
 from posquad.recovery._fit import Quadratic
 
 _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
+_RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
 _SAME = 1e-11  # directions closer than this are one sample
 
 
@@ -25,7 +26,7 @@ class Prepared:
     """A batch of problems (or one) in working coordinates, `x = x_user T`, `U_user = T U`."""
 
     problem: Quadratic
-    transform: Tensor | None  # [..., d, k], None for the identity
+    transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
     distinct: Tensor  # [...]  samples that are not multiples of another
@@ -33,7 +34,7 @@ class Prepared:
     def restore(self, U: Tensor) -> Tensor:
         """A factor in the user's coordinates."""
         U = U * self.scale.sqrt()[..., None, None]
-        return U if self.transform is None else self.transform @ U
+        return self.transform @ U
 
 
 def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
@@ -42,6 +43,10 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         w = weights / weights.mean(-1, keepdim=True)
         X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
     n, d = X.shape[-2:]
+    peak = torch.maximum(X.amax((-2, -1)), -X.amin((-2, -1)))[..., None, None]
+    far = (peak > 0) & (peak.log2().abs() > _RANGE[X.dtype])
+    unit = _power_of_two(torch.where(far, peak, 1.0))  # squares must stay in range
+    X = _divided(X, unit)
     size = y.abs().amax(-1)
     scale = torch.where(size > 0, size, 1.0)
     values, vectors = torch.linalg.eigh(_second_moment(X))  # ascending
@@ -53,11 +58,9 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
     natural = ((1 - q) / (1 + q)) ** 2  # Marchenko-Pastur: of isotropic samples
     isotropic = bool(((smallest * _TOLERATED > natural) & (span == d)).all())
     if isotropic:
-        unit = values.mean(-1).clamp_min(torch.finfo(X.dtype).tiny).sqrt()[..., None, None]
-        one = bool(((unit > 0.5) & (unit < 2)).all())
-        eye = torch.eye(d, dtype=X.dtype, device=X.device)
-        transform = None if one else eye / unit
-        working = X if one else X / unit
+        root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
+        transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
+        working = _divided(X, root)
     else:
         root = torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
         transform = vectors / root
@@ -66,7 +69,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         working = X @ transform
     return Prepared(
         problem=Quadratic(working, y / scale[..., None]),
-        transform=transform,
+        transform=transform / unit,
         scale=scale,
         span=span,
         distinct=_distinct(X),
@@ -75,6 +78,16 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
 
 def _second_moment(X: Tensor) -> Tensor:
     return X.mT @ X / X.shape[-2]
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """The nearest one: division by it is exact."""
+    return torch.exp2(size.log2().round())
+
+
+def _divided(X: Tensor, unit: Tensor) -> Tensor:
+    """`X / unit`, without a copy of X where there is nothing to divide by."""
+    return X if bool((unit == 1).all()) else X / unit
 
 
 def _distinct(X: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def exact_step(e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
-    """The t >= 0 with the least `||e + 2t (Z.W) + t^2 (W.W)||^2`; `e[..., n]`, `Z, W[..., n, r]`."""
+    """The t >= 0 of least `||e + 2t (Z.W) + t^2 (W.W)||^2`; `e[..., n]` and `Z, W[..., n, r]`."""
     a, b = 2 * (Z * W).sum(-1), W.square().sum(-1)  # [..., n]
     # Derivative / 2: c0 + c1 t + c2 t^2 + c3 t^3, from sums without cancellation near t = 0.
     c0, c1 = (e * a).sum(-1), a.square().sum(-1) + 2 * (e * b).sum(-1)

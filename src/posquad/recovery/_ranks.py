@@ -11,7 +11,7 @@ from posquad.geometry import dimension
 from posquad.recovery._diagnosis import needed_samples
 from posquad.recovery._search import Search
 
-_NEGLIGIBLE = 1e-5  # eigenvalues below this share of the largest may be zero
+NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
 _FEW = 24  # starts spent on a rank that may be wrong
 _MOST = 12  # ranks tried when none is given
 _RISES = 4  # ranks in a row without gain that end the trial
@@ -29,11 +29,12 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
     """
     reproduced = float(search.residual) <= search.tolerance
     squares = torch.linalg.svdvals(search.U).square()
-    k = int((squares > _NEGLIGIBLE * squares[0].clamp_min(1e-300)).sum())
+    k = int((squares > NEGLIGIBLE * squares[0].clamp_min(1e-300)).sum())
     d = search.problem.d
+    rounding = 100 * torch.finfo(search.U.dtype).eps
     if reproduced and 0 < k < search.rank:
         candidate = truncated(search, k)
-        if float(candidate.residual) <= search.tolerance:
+        if float(candidate.residual) <= max(10 * float(search.residual), rounding):
             return candidate
     if distinct >= needed_samples(d, search.rank):
         return search
@@ -63,13 +64,15 @@ def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tupl
 
     Ranks are tried from 1 upwards. One that reproduces the responses with more samples than
     unknowns is certain. Otherwise the Bayesian information criterion `n log(RSS/n) + p log n`
-    decides, and its weight against the other ranks tried is the confidence.
+    decides, and its weight against the other ranks tried is the confidence; none if the
+    highest rank tried is the best, and others remain.
     """
     searches: list[Search] = []
     scores: list[float] = []
-    for rank in range(1, min(d, _MOST) + 1):
-        if rank > 1 and distinct < needed_samples(d, rank):
-            break
+    best, most = 0, min(d, _MOST)
+    while most > 1 and distinct < needed_samples(d, most):
+        most -= 1
+    for rank in range(1, most + 1):
         search = solve(rank, min(_FEW, max_starts))
         searches.append(search)
         if float(search.residual) <= search.tolerance:
@@ -79,5 +82,7 @@ def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tupl
         best = min(range(len(scores)), key=scores.__getitem__)
         if len(scores) - 1 - best >= _RISES or search.watch.spent:
             break
+    if best == len(scores) - 1 and most < d:
+        return searches[best], 0.0  # a higher rank might do better, and was not tried
     weights = [math.exp(-min(score - scores[best], 1400.0) / 2) for score in scores]
     return searches[best], weights[best] / sum(weights)

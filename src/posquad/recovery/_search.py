@@ -2,8 +2,8 @@
 
 A problem is first tried once, by the cheapest solver that its shape allows. What remains is tried
 from other starts, in rounds: perturbed copies of the first start under Levenberg-Marquardt, and
-log-det IRLS from random weights, whose limits differ where perturbations do not. Where the responses
-cannot be reproduced, starts that agree on the least residual end the search.
+log-det IRLS from random weights, whose limits differ where perturbations do not. Where the
+responses cannot be reproduced, starts that agree on the least residual end the search.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DENSE_MOST = 1500  # samples up to which n x n systems are solved
 _DIRECT_MOST = 2**22  # entries of the direct system
 _TINY = 60  # unknowns up to which a dense step costs less than its overhead
 _AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
-_PATIENCE, _RATE = 10, 0.7  # of the screening of starts
+_PATIENCE, _RATE = 10, 0.5  # of the screening of starts
 _SAME = 1e-3  # relative difference of residuals of starts that agree
 _SPREAD = 1.0  # size of a perturbation, relative to the start
 
@@ -49,18 +49,20 @@ class Search:
         batch = self.problem.y.shape[:-1]
         y = self.problem.y
         self.U = y.new_zeros(*batch, self.problem.d, self.rank)
-        self.residual = y.new_full(batch, math.inf)
+        self.residual = y.new_ones(batch)  # of Q = 0
         self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, self.rank)
         self.first = self.U
+        D = self.problem.d * (self.problem.d + 1) // 2
+        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
 
     @property
     def settled(self) -> Tensor:
         """Problems whose least residual several starts have reached, `[...]`."""
-        ratio = self.problem.n / self.p
-        enough = 2 if ratio >= 3 else math.ceil(4 / max(ratio - 1, 0.05))
-        return self.agreeing >= enough
+        # Near the information limit false minima are common, and are found again and again.
+        excess = max(self.problem.n / self.p - 1, 0.05)
+        return self.agreeing >= max(2, math.ceil(12 / excess**2))
 
     @property
     def open(self) -> Tensor:
@@ -98,12 +100,15 @@ class Search:
             U = _positive_part(Q, r)
             bounded = lifted_start(operator, problem.y, r, "bounded")
             U = torch.where(complete[..., None, None], U, bounded)
-        elif n <= min(D, _DENSE_MOST):
+        elif self.kernel:
             U = lifted_start(operator, problem.y, r, "interpolant")
         else:
             U = lifted_start(operator, problem.y, r, "bounded")
         self.first = U
-        self._keep(self._descend(problem, U[None]))
+        tries = U[None]
+        if self.kernel and self.p > _TINY and n < _AMPLE * self.p:
+            tries = self._reweighted(problem, 1, plain=True)
+        self._keep(self._descend(problem, tries))
 
     def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
         """From starts `U[S, ..., d, r]` by the solver for the shape."""
@@ -127,17 +132,14 @@ class Search:
 
     def _restart(self, rounds: int) -> None:
         problem, chosen = self._open_problems()
-        dense = problem.n <= _DENSE_MOST
-        kernel = dense and problem.n <= problem.d * (problem.d + 1) // 2
         if self.p <= _TINY:
-            reweighted, count = kernel and rounds % 4 == 1, 8 if rounds == 0 else 24
+            reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
         else:
-            reweighted, count = kernel and rounds % 3 != 2, 4 if dense else 1
+            reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
         if problem.y.ndim > 1:
             count = max(2, min(count, 20_000 // problem.y.numel()))
-        if reweighted:
-            count = 1 if self.p > _TINY and rounds == 0 else max(1, count // 2)
-            U = self._reweighted(problem, count, plain=rounds <= 1)
+        if reweighted and self.kernel:
+            U = self._reweighted(problem, max(1, count // 2), plain=rounds == 1)
         else:
             U = self._perturbed(chosen, count)
         self._keep(self._descend(problem, U), chosen)

@@ -11,11 +11,11 @@ import math
 import torch
 from torch import Tensor
 
-from posquad._arrays import A, like, positive_integer, tensors
+from posquad._arrays import A, Array, like, positive_integer, tensors
 from posquad.errors import DomainError
 from posquad.recovery._fit import Quadratic, Solution, enter_data
-from posquad.recovery.initializers import positive_truncation
 from posquad.recovery._symmetric import symmetric_fit
+from posquad.recovery.initializers import positive_truncation
 from posquad.status import Status, from_codes
 
 __all__ = ["direct_least_squares"]
@@ -50,7 +50,7 @@ def direct_least_squares(X: A, y: A, rank: int) -> Solution:
     return from_predictor(problem, U, Q, X)
 
 
-def from_predictor(problem: Quadratic, U: Tensor, Q: Tensor, model: A) -> Solution:
+def from_predictor(problem: Quadratic, U: Tensor, Q: Tensor, model: Array) -> Solution:
     residual = problem.relative(problem.residual(problem.forward(U)))
     lost = torch.linalg.matrix_norm(Q - U @ U.mT) / torch.linalg.matrix_norm(Q).clamp_min(1e-300)
     whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)

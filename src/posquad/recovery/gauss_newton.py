@@ -1,8 +1,8 @@
 """Gauss-Newton with conjugate gradients in the metric of the Gaussian population, matrix-free.
 
 The step solves `J'J D = -J'e` on horizontal directions, `J'J D = 4 X' diag(Z.XD) Z`, by conjugate
-gradients preconditioned with the closed-form inverse population curvature, only as accurately as the
-residual deserves; the exact line search of the quartic makes every step a descent.
+gradients preconditioned with the closed-form inverse population curvature, only as accurately as
+the residual deserves; the exact line search of the quartic makes every step a descent.
 """
 
 from __future__ import annotations

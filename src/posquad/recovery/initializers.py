@@ -78,11 +78,11 @@ def spectral_initializer(
     Args:
         X, y, rank: `[..., n, d]`, `[..., n]` and the number of columns.
         kind: "moment" is the paper's, `U_0 U_0' = P_{r,+}(M_n)` (`eq:spectral-initial-factor`).
-            "bounded" takes the eigenvectors of `sum_i f(y_i/mean) x_i x_i'`, `f(t) = (t-1)/(t+0.3)`,
-            which no single large response can dominate, and fits the r x r matrix on their span by
-            least squares. "interpolant" truncates the interpolant of least Frobenius norm `X'
-            diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at most a few
-            thousand (it forms an n x n matrix) and at most d(d+1)/2.
+            "bounded" takes the eigenvectors of `sum_i f(y_i/mean) x_i x_i'` with `f(t) = (t-1) /
+            (t+0.3)`, which no single large response can dominate, and fits the r x r matrix on
+            their span by least squares. "interpolant" truncates the interpolant of least Frobenius
+            norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at most a
+            few thousand (it forms an n x n matrix) and at most d(d+1)/2.
 
     "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X) and need only
     products of X with a few columns beyond. If the estimate has fewer than `rank` positive

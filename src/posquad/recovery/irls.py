@@ -2,8 +2,8 @@
 
 `D <- I`; repeat `K = (X D X')` squared entrywise, `a = K^{-1} y`, `Q = D X' diag(a) X D`,
 eigendecompose, `D <- V max(|lambda|, floor) V'`. Every iterate interpolates; the first is the
-interpolant of least Frobenius norm. The floor falls with |lambda|_{r+1} and by a fixed factor, so the
-iteration always ends: at a matrix of rank r, or not (STALLED).
+interpolant of least Frobenius norm. The floor falls with |lambda|_{r+1} and by a fixed factor, so
+the iteration always ends: at a matrix of rank r, or not (STALLED).
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class IRLSState(State):
     passes: Tensor  # [...]
 
 
-def run(
-    problem: Quadratic, rank: int, weight: Tensor, tolerance: float, watch: Watch
-) -> IRLSState:
+def run(problem: Quadratic, rank: int, weight: Tensor, tolerance: float, watch: Watch) -> IRLSState:
     """From a weight (with starts in front) to the end."""
     method = Reweighting(problem, rank)
     rules: list[Rule[IRLSState]] = [
@@ -107,7 +105,13 @@ class Reweighting(Method[IRLSState]):
         fields = clock(one)
         U = weight.new_zeros(*batch, self.problem.d, self.rank)
         return IRLSState(
-            **fields, weight=weight, floor=one, beyond=one, U=U, residual=one, passes=fields["steps"]
+            **fields,
+            weight=weight,
+            floor=one,
+            beyond=one,
+            U=U,
+            residual=one,
+            passes=fields["steps"],
         )
 
     def advance(self, state: IRLSState) -> IRLSState:

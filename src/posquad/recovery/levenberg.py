@@ -1,9 +1,10 @@
 """Levenberg-Marquardt with dense linear algebra, over batches of problems and starts.
 
-The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 x_i'D U'x_i`. In dual form it
-needs only the n x n matrix `J J' = 4 (X X') o (Z Z')`, Z = XU: solve `(J J' + damping I) a = -e`, then
-`D = 2 X'(a Z)`. It is the step of least norm and horizontal by itself, because `U'D = 2 Z'diag(a) Z`
-is symmetric. With many more samples than unknowns the primal dr x dr matrix J'J is smaller.
+The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 x_i'D U'x_i`. In dual form
+it needs only the n x n matrix `J J' = 4 (X X') o (Z Z')`, Z = XU: solve `(J J' + damping I) a =
+-e`, then `D = 2 X'(a Z)`. It is the step of least norm and horizontal by itself, because `U'D = 2
+Z'diag(a) Z` is symmetric. With many more samples than unknowns the primal dr x dr matrix J'J is
+smaller.
 """
 
 from __future__ import annotations

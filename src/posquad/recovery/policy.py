@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,51 +12,24 @@ from torch import Tensor
 from posquad._arrays import (
     Array,
     converted_tensor,
-    like,
     positive_integer,
     positive_number,
     require_batch,
     require_shape,
     unified,
 )
-from posquad._results import Result
 from posquad.errors import DomainError, ShapeError
+from posquad.geometry import dimension
 from posquad.recovery import _ranks
-from posquad.recovery._diagnosis import Diagnosis, diagnose, needed_samples, verdict
-from posquad.recovery._fit import Watch
+from posquad.recovery._answers import Answers, Recovery, blank
+from posquad.recovery._diagnosis import diagnose_any, needed_samples, verdict
+from posquad.recovery._fit import Quadratic, Watch
 from posquad.recovery._preparation import Prepared, prepare
 from posquad.recovery._search import Search
-from posquad.recovery.predictor import Predictor
-from posquad.status import Status, from_codes
+from posquad.status import Status
 from posquad.trajectory import Progress
 
 __all__ = ["Recovery", "recover"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Recovery(Result):
-    """What `recover` found, and what may be said about it; `...` is the batch of problems."""
-
-    U: Any  # [..., d, k]  orthogonal columns, descending; k the largest rank found
-    Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
-    status: Status | list  # RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, UNDETERMINED, ...
-    certificate: Any  # None; `posquad.certify` fills it
-    history: Any  # [T, ...]  best relative residual of each step of the search
-    residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
-    rank: Any  # [...]  rank found
-    rank_confidence: Any  # [...]  1 if given or certain; else the weight against other ranks
-    curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for inputs
-    #     made isotropic; low values amplify noise; NaN where not known
-    error_estimate: Any  # [...]  of ||Q - Q*||_F / ||Q||_F, to first order, from the residual
-    samples: Any  # [...]  distinct samples
-    needed: Any  # [...]  p + 1 of the rank found, or d(d+1)/2 where that is less
-    starts: Any  # [...]  starts used
-    steps: int  # steps of the search, all starts of a round together
-
-    @property
-    def message(self) -> str | list:
-        """Cause and remedy in words, for one problem or each of a batch."""
-        return _messages(self.status)
 
 
 def recover(
@@ -67,7 +40,7 @@ def recover(
     weights: Array | None = None,
     seed: int = 0,
     tolerance: float | None = None,
-    max_starts: int = 2000,
+    max_starts: int | None = None,
     max_steps: int = 100_000,
     time_limit: float | None = None,
     precision: Literal["float64", "input"] = "float64",
@@ -89,8 +62,9 @@ def recover(
         seed: of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced, by default 1e-10, or
             1e-5 if X or y come in float32.
-        max_starts, max_steps, time_limit: budget a problem (a batch shares steps and seconds). When
-            it is spent, or at Ctrl-C, the best so far comes back.
+        max_starts: starts a problem; by default 40,000 / p, between 20 and 2000.
+        max_steps, time_limit: steps and seconds of the whole call. When they are spent, or at
+            Ctrl-C, the best so far comes back.
         precision: "float64" computes and answers in float64 whatever comes; "input" keeps float32.
         progress: called with a `Progress` at every step.
 
@@ -112,6 +86,9 @@ def recover(
     seed = positive_integer("seed", seed, zero=True)
     default = 1e-5 if narrow else 1e-10
     level = default if tolerance is None else positive_number("tolerance", tolerance)
+    if max_starts is None:
+        # the larger the problem, the dearer a start and the fewer its false minima
+        max_starts = max(20, min(2000, 40_000 // dimension(d, rank or 1)))
     positive_integer("max_starts", max_starts)
     watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
     batch = responses.shape[:-1]
@@ -121,73 +98,8 @@ def recover(
         uniform = weights is None
         answers = policy.batch(*flat, rank, uniform) if batch else None
         if answers is None:
-            answers = _Answers.stacked([policy.single(inputs, responses, w, rank, uniform)])
+            answers = Answers.stacked([policy.single(inputs, responses, w, rank, uniform)])
     return answers.recovery(batch, X, watch)
-
-
-@dataclass
-class _Answers:
-    """Answers to a flat batch of problems."""
-
-    U: Tensor  # [B, d, k] in the user's coordinates
-    codes: Tensor  # [B]
-    residual: Tensor
-    rank: Tensor
-    confidence: Tensor
-    curvature: Tensor  # [B, 2]
-    error: Tensor
-    samples: Tensor
-    needed: Tensor
-    starts: Tensor
-
-    @staticmethod
-    def stacked(parts: list[_Answers]) -> _Answers:
-        """Several answers as one batch; factors get zero columns up to the widest."""
-        widest = max(part.U.shape[-1] for part in parts)
-        padded = [torch.nn.functional.pad(p.U, (0, widest - p.U.shape[-1])) for p in parts]
-        rest = {
-            name: torch.cat([getattr(part, name) for part in parts])
-            for name in vars(parts[0])
-            if name != "U"
-        }
-        return _Answers(U=torch.cat(padded), **rest)
-
-    def put(self, index: int, other: _Answers) -> None:
-        """Replace one answer (of at most as many columns)."""
-        for name, value in vars(other).items():
-            if name == "U":
-                value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
-            getattr(self, name)[index] = value[0]
-
-    def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
-        left, s, _ = torch.linalg.svd(self.U, full_matrices=False)
-        widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        U = (left * s[..., None, :])[..., :widest]
-        beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
-        U = torch.where(beyond[:, None, :], 0.0, U)
-        history = torch.stack([h.amin() for h in watch.history if h.numel()] or [U.new_zeros(())])
-
-        def out(value: Tensor) -> Any:
-            shaped = value.reshape(batch + value.shape[1:])
-            return like(model, shaped)
-
-        factor = out(U)
-        return Recovery(
-            U=factor,
-            Q=Predictor(factor),
-            status=from_codes(self.codes.reshape(batch)),
-            certificate=None,
-            history=like(model, history),
-            residual=out(self.residual),
-            rank=out(self.rank),
-            rank_confidence=out(self.confidence),
-            curvature=out(self.curvature),
-            error_estimate=out(self.error),
-            samples=out(self.samples),
-            needed=out(self.needed),
-            starts=out(self.starts),
-            steps=max(watch.steps, 0),
-        )
 
 
 @dataclass
@@ -197,23 +109,20 @@ class _Policy:
     max_starts: int
     watch: Watch
 
-    def batch(
-        self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool
-    ) -> _Answers:
+    def batch(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
         """Together where one rank and one shape serve all, and one by one what is special."""
         n, d = X.shape[-2:]
         count = len(X)
         special = torch.ones(count, dtype=torch.bool, device=X.device)
-        answers = _blank(X, rank or 1)
+        answers = blank(X, rank or 1)
         if rank is not None and n >= needed_samples(d, rank) and count:
             prepared = prepare(X, y, None if uniform else w)
             regular = (prepared.span == d) & (y != 0).any(-1)
             search = self._search(prepared, rank, self.max_starts)
             search.run()
             squares = torch.linalg.svdvals(search.U).square()
-            full = squares[..., -1] > _ranks._NEGLIGIBLE * squares[..., 0]
-            special = ~(regular & full)
-            search.U[special] = torch.eye(d, rank).to(X)
+            full = squares[..., -1] > _ranks.NEGLIGIBLE * squares[..., 0]
+            special = ~regular | (search.residual <= self.tolerance) & ~full
             answers = self._answers(prepared, search, 1.0)
         for index in special.nonzero()[:, 0].tolist():
             one = self.single(X[index], y[index], w[index], rank, uniform)
@@ -223,9 +132,7 @@ class _Policy:
             answers.put(index, one)
         return answers
 
-    def single(
-        self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool
-    ) -> _Answers:
+    def single(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
         """One problem `X[n, d]`."""
         prepared = prepare(X, y, None if uniform else w)
         if not bool(y.any()) or int(prepared.span) == 0:
@@ -247,7 +154,7 @@ class _Policy:
         search = _ranks.lowered(search, solve, distinct)
         one = Prepared(
             prepared.problem.single(),
-            None if prepared.transform is None else prepared.transform[None],
+            prepared.transform[None],
             prepared.scale[None],
             prepared.span[None],
             prepared.distinct[None],
@@ -260,10 +167,10 @@ class _Policy:
 
     def _answers(
         self, prepared: Prepared, search: Search, sure: float, ambient: int | None = None
-    ) -> _Answers:
+    ) -> Answers:
         U = search.U.reshape(-1, *search.U.shape[-2:])
         residual = search.residual.reshape(-1)
-        found = _diagnosed(prepared, U, residual)
+        found = diagnose_any(prepared.problem, U, residual)
         codes = verdict(
             found,
             residual,
@@ -278,11 +185,13 @@ class _Policy:
         def filled(value: float) -> Tensor:
             return torch.full((count,), value, dtype=U.dtype, device=U.device)
 
-        return _Answers(
+        return Answers(
             U=prepared.restore(U),
             codes=codes,
             residual=residual,
-            rank=torch.full((count,), search.rank, device=U.device),
+            rank=torch.where(
+                residual <= self.tolerance, search.rank, _numerical_rank(prepared.problem, U)
+            ),
             confidence=filled(sure),
             curvature=torch.stack([found.low, found.high], dim=-1),
             error=found.error,
@@ -291,9 +200,9 @@ class _Policy:
             starts=search.starts.reshape(-1),
         )
 
-    def _zero(self, prepared: Prepared, X: Tensor) -> _Answers:
+    def _zero(self, prepared: Prepared, X: Tensor) -> Answers:
         """`y = 0` on inputs that span the space: Qx_i = 0 for all i, and Q = 0 is proved."""
-        answers = _blank(X[None], 1)
+        answers = blank(X[None], 1)
         answers.samples = prepared.distinct[None]
         answers.needed = torch.full_like(answers.rank, X.shape[-1])
         if bool(prepared.problem.y.any()):  # inputs are zero, responses are not
@@ -304,38 +213,13 @@ class _Policy:
         return answers
 
 
-def _blank(X: Tensor, columns: int) -> _Answers:
-    count, _, d = X.shape
-    zero = X.new_zeros(count)
-    none = torch.zeros(count, dtype=torch.int64, device=X.device)
-    return _Answers(
-        U=X.new_zeros(count, d, columns),
-        codes=none + Status.STALLED.code,
-        residual=zero.clone(),
-        rank=none.clone(),
-        confidence=zero + 1,
-        curvature=X.new_full((count, 2), torch.nan),
-        error=zero.clone(),
-        samples=none.clone(),
-        needed=none.clone(),
-        starts=none.clone(),
-    )
-
-
-def _diagnosed(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
-    """The diagnosis, at a stand-in where the factor has no full rank (nothing is known there)."""
-    s = torch.linalg.svdvals(U)
-    full = torch.isfinite(s).all(-1) & (s[..., -1] > 1e-7 * s[..., 0])
-    safe = torch.where(full[..., None, None], U, torch.eye(*U.shape[-2:]).to(U))
-    found = diagnose(prepared.problem, safe, residual)
-    nothing = torch.full_like(found.low, torch.nan)
-    return Diagnosis(
-        low=torch.where(full, found.low, nothing),
-        high=torch.where(full, found.high, nothing),
-        error=torch.where(full, found.error, torch.inf),
-        needed=found.needed,
-        free=found.free & full,
-    )
+def _numerical_rank(problem: Quadratic, U: Tensor) -> Tensor:
+    """Columns of U that matter; none where its predictions are nothing beside the responses."""
+    squares = torch.linalg.svdvals(U).square()
+    matters = squares > _ranks.NEGLIGIBLE * squares[..., :1]
+    predicted = squares[..., 0] * problem.lengths.mean(-1)
+    nothing = predicted <= _ranks.NEGLIGIBLE * problem.y.abs().mean(-1)
+    return torch.where(nothing, 0, matters.sum(-1))
 
 
 def _admitted(
@@ -371,7 +255,3 @@ def _admitted(
         w.detach().expand(*batch, n),
         narrow,
     )
-
-
-def _messages(status: Status | list) -> str | list:
-    return status.value if isinstance(status, Status) else [_messages(s) for s in status]
