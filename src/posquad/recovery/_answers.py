@@ -23,7 +23,7 @@ class Recovery(Result):
     Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
     status: Status | list  # RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, UNDETERMINED, ...
     certificate: Any  # None; `posquad.certify` fills it
-    history: Any  # [T, ...]  best relative residual of each step of the search
+    history: Any  # [T]  best relative residual of each step of the search, over all problems
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found
     rank_confidence: Any  # [...]  1 if given or certain; else the weight against other ranks

@@ -194,19 +194,24 @@ class Search:
 
     def _polish(self) -> None:
         """To rounding where reproduced, to a stationary point where not."""
-        problem = self.problem
-        small = problem.n * self.problem.d * self.rank <= 2**20 * 8 and self.p <= 1000
-        if not small and bool((self.residual <= self.tolerance).all()):
+        rough = self.residual > 10 * torch.finfo(self.residual.dtype).eps
+        if not bool(rough.any()):
             return
+        chosen = rough.nonzero()[:, 0] if self.residual.ndim else None
+        problem = self.problem if chosen is None else self.problem.select(chosen)
+        U = self.U if chosen is None else self.U[chosen]
+        small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
+        if not small and bool((self.residual <= self.tolerance).all()):
+            return  # the first-order run went to rounding itself
         method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
         ends = [stationary(), at_rounding(2 if small else 8), self.watch.rule()]
-        state = iterate(
+        state: FitState = iterate(
             method,  # pyright: ignore[reportArgumentType]
-            method.start(self.U),
+            method.start(U),
             [*ends, self.watch.quota(60 if small else 400)],
             record=self.watch,
         )
-        self._keep(take(state, None), count=False)
+        self._keep(take(state, None), chosen, count=False)
 
 
 def _positive_part(Q: Tensor, rank: int) -> Tensor:

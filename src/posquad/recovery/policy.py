@@ -96,10 +96,18 @@ def recover(
     with torch.no_grad():
         flat = inputs.reshape(-1, n, d), responses.reshape(-1, n), w.reshape(-1, n)
         uniform = weights is None
-        answers = policy.batch(*flat, rank, uniform) if batch else None
-        if answers is None:
-            answers = Answers.stacked([policy.single(inputs, responses, w, rank, uniform)])
+        if not batch:
+            answers = policy.single(inputs, responses, w, rank, uniform)
+        else:
+            size = max(1, _chunk_entries(inputs) // (n * d * (rank or 1)))
+            parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
+            answers = Answers.stacked([policy.batch(*part, rank, uniform) for part in parts])
     return answers.recovery(batch, X, watch)
+
+
+def _chunk_entries(X: Tensor) -> int:
+    """Entries of a Jacobian of problems worked on together: what stays in cache on a CPU."""
+    return 2**18 if X.device.type == "cpu" else 2**27
 
 
 @dataclass
