@@ -190,15 +190,22 @@ class Watch:
 
     @property
     def spent(self) -> bool:
+        return self._ended(self.steps)
+
+    def _ended(self, steps: int) -> bool:
         late = self.deadline is not None and time.perf_counter() > self.deadline
-        return late or self.interrupted or self.steps >= self.max_steps
+        return late or self.interrupted or steps >= self.max_steps
 
     def rule(self) -> Rule[Any]:
-        return Status.INTERRUPTED, lambda state: torch.full_like(state.running, self.spent)
+        """Ends a run with the budget; a step is judged before it is recorded."""
+        return (
+            Status.INTERRUPTED,
+            lambda state: torch.full_like(state.running, self._ended(self.steps + 1)),
+        )
 
     def quota(self, steps: int) -> Rule[Any]:
         """Ends a run that is one part of a computation after so many steps."""
-        end = self.steps + 1 + steps
+        end = self.steps + steps
         return Status.STEPS_EXHAUSTED, lambda s: torch.full_like(s.running, self.steps >= end)
 
     def __call__(self, state: Any) -> None:
