@@ -50,8 +50,7 @@ def test_a_huge_response_does_not_move_the_bounded_initializer(rng):
         kind: float(procrustes_distance(_unit(spectral_initializer(X, y, 1, kind=kind)), _unit(U)))
         for kind in ("moment", "bounded")
     }
-    # The mean, by which responses are divided, is huge too: what is left is a sign pattern.
-    assert far["moment"] > 0.5
+    assert far["moment"] > 0.5 > far["bounded"]
 
 
 @pytest.mark.parametrize("kind", ["moment", "bounded"])

@@ -46,14 +46,14 @@ class Status(Enum):
     )
 
     RECOVERED = (
-        "the answer reproduces every response to rounding, there are more distinct samples than "
+        "the answer reproduces every response to rounding, there are more independent samples than "
         "unknowns, and no direction is left free: for inputs in general position it is the only "
         "predictor of this rank that does"
     )
     NOT_IDENTIFIED = (
         "the answer reproduces every response, but others of this rank do too: there are not more "
-        "distinct samples than the p unknowns of the rank, or the samples leave a direction free; "
-        "collect at least p + 1 distinct samples, or ask for a smaller rank"
+        "independent samples than the p unknowns of the rank, or they leave a direction free; "
+        "collect at least p + 1 independent samples, or ask for a smaller rank"
     )
     UNDETERMINED = (
         "the inputs do not span the space, so nothing is known of the predictor outside their "

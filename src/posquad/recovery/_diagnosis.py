@@ -87,7 +87,7 @@ def verdict(
 def diagnose_any(problem: Quadratic, U: Tensor, residual: Tensor) -> Diagnosis:
     """The diagnosis, at a stand-in where the factor has no full rank (nothing is known there)."""
     s = torch.linalg.svdvals(U)
-    full = torch.isfinite(s).all(-1) & (s[..., -1] > 1e-7 * s[..., 0])
+    full = torch.isfinite(s).all(-1) & (s[..., -1] > 1e-7 * s[..., 0]) & (s[..., 0] > 1e-50)
     safe = torch.where(full[..., None, None], U, torch.eye(*U.shape[-2:]).to(U))
     found = diagnose(problem, safe, residual)
     nothing = torch.full_like(found.low, torch.nan)

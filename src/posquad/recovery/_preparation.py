@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from posquad.recovery._fit import Quadratic
+from posquad.recovery._symmetric import symmetric_system
 
 _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
 _RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
+_RANK_MOST = 1500  # size of the systems whose rank is computed
 _SAME = 1e-11  # directions closer than this are one sample
 
 
@@ -29,7 +31,7 @@ class Prepared:
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
-    distinct: Tensor  # [...]  samples that are not multiples of another
+    distinct: Tensor  # [...]  independent samples
 
     def restore(self, U: Tensor) -> Tensor:
         """A factor in the user's coordinates."""
@@ -72,7 +74,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         transform=transform / unit,
         scale=scale,
         span=span,
-        distinct=_distinct(X),
+        distinct=_independent(working),
     )
 
 
@@ -88,6 +90,26 @@ def _power_of_two(size: Tensor) -> Tensor:
 def _divided(X: Tensor, unit: Tensor) -> Tensor:
     """`X / unit`, without a copy of X where there is nothing to divide by."""
     return X if bool((unit == 1).all()) else X / unit
+
+
+def _independent(X: Tensor) -> Tensor:
+    """Dimension of the span of the matrices `x_i x_i'`.
+
+    Beyond what a dense rank can be computed for, the rows that are not multiples of others.
+    """
+    n, d = X.shape[-2:]
+    D = d * (d + 1) // 2
+    if min(n, D) > _RANK_MOST or min(n, D) * n > _RANK_MOST**2:
+        return _distinct(X)
+    lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    unit = X / torch.where(lengths > 0, lengths, 1.0)
+    if n <= D:
+        gram = (unit @ unit.mT).square()
+    else:
+        system = symmetric_system(unit)
+        gram = system.mT @ system
+    values = torch.linalg.eigvalsh(gram)
+    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1)
 
 
 def _distinct(X: Tensor) -> Tensor:

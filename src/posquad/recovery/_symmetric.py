@@ -14,11 +14,8 @@ def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     Returns `S[..., k, k]` and `[...]`, whether the system determines it.
     """
     k = Z.shape[-1]
-    i, j = torch.triu_indices(k, k, device=Z.device)
-    # svec is an isometry: sqrt(2) on the off-diagonal entries
-    weight = torch.where(i == j, 1.0, Z.new_tensor(math.sqrt(2)))
-    system = Z[..., i] * Z[..., j] * weight  # [..., n, k(k+1)/2]
-    basis, R = torch.linalg.qr(system)
+    i, j, weight = _triangle(Z)
+    basis, R = torch.linalg.qr(symmetric_system(Z))
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
     complete = pivots.amin(-1) > 1e-12 * pivots.amax(-1)
     R = torch.where(complete[..., None, None], R, torch.eye(R.shape[-1]).to(R))
@@ -28,3 +25,15 @@ def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     S[..., i, j] = entries
     S[..., j, i] = entries
     return S, complete
+
+
+def symmetric_system(Z: Tensor) -> Tensor:
+    """Rows `svec(z_i z_i')`, `[..., n, k(k+1)/2]`; svec is an isometry."""
+    i, j, weight = _triangle(Z)
+    return Z[..., i] * Z[..., j] * weight
+
+
+def _triangle(Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    k = Z.shape[-1]
+    i, j = torch.triu_indices(k, k, device=Z.device)
+    return i, j, torch.where(i == j, 1.0, Z.new_tensor(math.sqrt(2)))

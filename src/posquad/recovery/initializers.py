@@ -78,10 +78,10 @@ def spectral_initializer(
     Args:
         X, y, rank: `[..., n, d]`, `[..., n]` and the number of columns.
         kind: "moment" is the paper's, `U_0 U_0' = P_{r,+}(M_n)` (`eq:spectral-initial-factor`).
-            "bounded" takes the eigenvectors of `sum_i f(y_i/mean) x_i x_i'` with `f(t) = (t-1) /
-            (t+0.3)`, which no single large response can dominate, and fits the r x r matrix on
-            their span by least squares. "interpolant" truncates the interpolant of least Frobenius
-            norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at most a
+            "bounded" takes the eigenvectors of `sum_i f(y_i/m) x_i x_i'` with `f(t) = (t-1) /
+            (t+0.3)` and m a robust mean, which no large response can dominate, and fits the r x r
+            matrix on their span by least squares. "interpolant" truncates the interpolant of least
+            Frobenius norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at most a
             few thousand (it forms an n x n matrix) and at most d(d+1)/2.
 
     "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X) and need only
@@ -148,7 +148,7 @@ def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    size = y.abs().mean(-1, keepdim=True)
+    size = _typical(y)
     t = (y / torch.where(size > 0, size, 1.0)).clamp_min(0)
     _, W = _top(operator, (t - 1) / (t + _BOUND) / operator.n, torch.zeros_like(size[..., 0]), rank)
     if operator.n < rank * (rank + 1) // 2:
@@ -157,6 +157,14 @@ def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     S, _ = symmetric_fit(operator.X @ W, y)
     values, V = torch.linalg.eigh(S)
     return values.flip(-1), W @ V.flip(-1)
+
+
+def _typical(y: Tensor) -> Tensor:
+    """The mean of |y| with what exceeds ten medians cut off, `[..., 1]`."""
+    sizes = y.abs()
+    median = sizes.median(-1, keepdim=True).values
+    most = torch.where(median > 0, 10 * median, torch.inf)
+    return torch.minimum(sizes, most).mean(-1, keepdim=True)
 
 
 def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -70,7 +70,7 @@ def recover(
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
-        `needed` distinct samples and the effective spectrum has no kernel.
+        `needed` independent samples and the effective spectrum has no kernel.
 
     >>> rng = np.random.default_rng(0)
     >>> U = rng.standard_normal((10, 2))
@@ -101,7 +101,7 @@ def recover(
         else:
             size = max(1, _chunk_entries(inputs) // (n * d * (rank or 1)))
             parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
-            answers = Answers.stacked([policy.batch(*part, rank, uniform) for part in parts])
+            answers = Answers.stacked([policy.batch(a, b, c, rank, uniform) for a, b, c in parts])
     return answers.recovery(batch, X, watch)
 
 
@@ -158,7 +158,7 @@ class _Policy:
         else:
             k = min(rank, d)
             few = distinct < needed_samples(d, k)  # any interpolant will do: it is not unique
-            search, sure = solve(k, min(self.max_starts, 16) if few else self.max_starts), 1.0
+            search, sure = solve(k, min(self.max_starts, 200) if few else self.max_starts), 1.0
         search = _ranks.lowered(search, solve, distinct)
         one = Prepared(
             prepared.problem.single(),
