@@ -81,8 +81,8 @@ def spectral_initializer(
             "bounded" takes the eigenvectors of `sum_i f(y_i/m) x_i x_i'` with `f(t) = (t-1) /
             (t+0.3)` and m a robust mean, which no large response can dominate, and fits the r x r
             matrix on their span by least squares. "interpolant" truncates the interpolant of least
-            Frobenius norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at most a
-            few thousand (it forms an n x n matrix) and at most d(d+1)/2.
+            Frobenius norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at
+            most a few thousand (it forms an n x n matrix) and at most d(d+1)/2.
 
     "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X) and need only
     products of X with a few columns beyond. If the estimate has fewer than `rank` positive
