@@ -43,7 +43,7 @@ def diagnose(problem: Quadratic, U: Tensor, residual: Tensor) -> Diagnosis:
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
         free = spectrum.is_kernel.any(-1)
     else:
-        loose = {"tolerance": 0.1, "method": "matrix-free", "max_products": 600}
+        loose = {"tolerance": 0.3, "method": "matrix-free", "max_products": 600}
         smallest = effective_spectrum(objective, U, which="smallest", **loose)
         largest = effective_spectrum(objective, U, which="largest", **loose)
         low, high = smallest.values[..., 0], largest.values[..., 0]

@@ -134,7 +134,10 @@ def not_finite() -> Rule[Any]:
 
 
 def at_rounding(patience: int = 3) -> Rule[Any]:
-    """The residual is tiny and has not halved for `patience` steps: rounding allows no more."""
+    """The residual is tiny and has not halved for `patience` steps: rounding allows no more.
+
+    Five times as many where it is only small: that may be slow convergence.
+    """
     best: list[Any] = [None, None]
 
     def met(state: FitState) -> Tensor:
@@ -144,8 +147,9 @@ def at_rounding(patience: int = 3) -> Rule[Any]:
         better = state.residual < 0.5 * best[0]
         best[0] = torch.where(better, state.residual, best[0])
         best[1] = torch.where(better, 0, best[1] + 1)
-        small = state.residual <= torch.finfo(state.residual.dtype).eps ** 0.6
-        return small & (best[1] >= patience)
+        eps = torch.finfo(state.residual.dtype).eps
+        waited = torch.where(state.residual <= 500 * eps, best[1], best[1] // 5)
+        return (state.residual <= eps**0.6) & (waited >= patience)
 
     return Status.LOSS_REACHED, met
 

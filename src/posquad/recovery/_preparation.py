@@ -20,7 +20,7 @@ from posquad.recovery._symmetric import symmetric_system
 _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
 _RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
 _RANK_MOST = 1500  # size of the systems whose rank is computed
-_SAME = 1e-11  # directions closer than this are one sample
+_SAME = 1e-14  # directions closer than this are one sample
 
 
 @dataclass(frozen=True)
