@@ -195,6 +195,28 @@ class TestStatuses:
         assert torch.isfinite(found.U).all()
         assert float(found.residual) <= 1
 
+    def test_interruption_of_a_batch(self, rng):
+        X, y = normal(rng, 5, 24, 10), normal(rng, 5, 24).square()
+
+        def interrupt(progress):
+            if progress.time >= 30:
+                raise KeyboardInterrupt
+
+        found = recover(X, y, 2, progress=interrupt)
+        assert found.status == [Status.INTERRUPTED] * 5
+        assert float(found.residual.max()) < 1
+
+    def test_interruption_while_the_rank_is_lowered(self, rng):
+        X, U, y = gaussian_problem(rng, 76, 10, 1)
+        whole = recover(X, y, 4).steps
+
+        def interrupt(progress):
+            if progress.time >= whole - 1:
+                raise KeyboardInterrupt
+
+        found = recover(X, y, 4, progress=interrupt)
+        assert error(found, U) < 1e-6
+
 
 class TestRank:
     @pytest.mark.parametrize(("n", "d", "r"), [(38, 10, 2), (76, 10, 2), (60, 6, 1), (200, 20, 3)])

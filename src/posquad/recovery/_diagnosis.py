@@ -43,7 +43,7 @@ def diagnose(problem: Quadratic, U: Tensor, residual: Tensor) -> Diagnosis:
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
         free = spectrum.is_kernel.any(-1)
     else:
-        loose = {"tolerance": 0.3, "method": "matrix-free", "max_products": 600}
+        loose = {"tolerance": 0.3, "method": "matrix-free", "max_products": 2000}
         smallest = effective_spectrum(objective, U, which="smallest", **loose)
         largest = effective_spectrum(objective, U, which="largest", **loose)
         low, high = smallest.values[..., 0], largest.values[..., 0]
@@ -89,8 +89,12 @@ def diagnose_any(problem: Quadratic, U: Tensor, residual: Tensor) -> Diagnosis:
     s = torch.linalg.svdvals(U)
     full = torch.isfinite(s).all(-1) & (s[..., -1] > 1e-7 * s[..., 0]) & (s[..., 0] > 1e-50)
     safe = torch.where(full[..., None, None], U, torch.eye(*U.shape[-2:]).to(U))
-    found = diagnose(problem, safe, residual)
-    nothing = torch.full_like(found.low, torch.nan)
+    nothing = torch.full_like(residual, torch.nan)
+    try:
+        found = diagnose(problem, safe, residual)
+    except KeyboardInterrupt:  # the factor is worth more than what is known of it
+        needed = needed_samples(*U.shape[-2:])
+        return Diagnosis(nothing, nothing, nothing, needed, torch.zeros_like(full))
     return Diagnosis(
         low=torch.where(full, found.low, nothing),
         high=torch.where(full, found.high, nothing),

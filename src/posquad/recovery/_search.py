@@ -9,6 +9,7 @@ responses cannot be reproduced, starts that agree on the least residual end the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,7 @@ class Search:
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, self.rank)
         self.first = self.U
+        self.working: Tensor | None = None  # indices of the problems of a batch in a restart
         D = self.problem.d * (self.problem.d + 1) // 2
         self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
 
@@ -73,22 +75,30 @@ class Search:
     def adopt(self, U: Tensor) -> None:
         """Polish a factor found elsewhere, instead of searching."""
         self.U = U
-        self._polish()
+        self._guarded(self._polish)
 
     def run(self) -> None:
         """First try, rounds of restarts, and the last polish."""
+        self._guarded(self._search)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Ctrl-C ends the work; the run that it broke off counts as far as it came."""
+        self.watch.last = None
         try:
-            self._first()
-            rounds = 0
-            while bool(self.open.any()) and not self.watch.spent:
-                self._restart(rounds)
-                rounds += 1
-            self._polish()
+            work()
         except KeyboardInterrupt:
             self.watch.interrupted = True
             state = self.watch.last
-            if isinstance(state, FitState) and state.U.shape[-1] == self.rank:
-                self._keep(state, count=False)
+            if isinstance(state, FitState) and state.U.ndim == self.U.ndim + 1:
+                self._keep(state, self.working, count=False)
+
+    def _search(self) -> None:
+        self._first()
+        rounds = 0
+        while bool(self.open.any()) and not self.watch.spent:
+            self._restart(rounds)
+            rounds += 1
+        self._polish()
 
     def _first(self) -> None:
         problem, r = self.problem, self.rank
@@ -132,6 +142,7 @@ class Search:
 
     def _restart(self, rounds: int) -> None:
         problem, chosen = self._open_problems()
+        self.watch.last, self.working = None, chosen
         if self.p <= _TINY:
             reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
         else:
