@@ -13,6 +13,7 @@ import posquad
 from posquad import Status, recover
 from posquad.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
+from posquad.recovery import _diagnosis, _search
 from support import gaussian_problem, normal, rotation
 
 
@@ -80,6 +81,24 @@ def test_large_problem_goes_through_the_first_order_chain(rng):
     # In the user's coordinates lambda_1 = 1; working inputs were divided by a power of two at most.
     assert low == pytest.approx(float(spectrum.values[0]), rel=0.05)
     assert high == pytest.approx(float(spectrum.values[-1]), rel=0.05)
+
+
+def test_gauss_newton_takes_over_where_first_order_steps_are_slow(rng, monkeypatch):
+    monkeypatch.setattr(_search, "_QUOTA", 5)
+    X, U, y = gaussian_problem(rng, 240, 30, 3, smallest=0.5)
+    found = recover(X, y, 3)
+    assert found.status is Status.RECOVERED
+    assert error(found, U) < 1e-12
+
+
+def test_matrix_free_diagnosis_agrees_with_dense(rng, monkeypatch):
+    X, _, y = gaussian_problem(rng, 200, 20, 2, smallest=0.5)
+    dense = recover(X, y, 2)
+    monkeypatch.setattr(_diagnosis, "_DENSE_MOST", 5)
+    free = recover(X, y, 2)
+    assert free.status is dense.status is Status.RECOVERED
+    # A residual of 0.3 of the value leaves the value itself within a few per cent.
+    torch.testing.assert_close(free.curvature, dense.curvature, rtol=0.15, atol=0)
 
 
 def test_factor_is_canonical_and_predictor_is_an_operator(rng):
@@ -194,6 +213,16 @@ class TestStatuses:
         assert found.status is Status.INTERRUPTED
         assert torch.isfinite(found.U).all()
         assert float(found.residual) <= 1
+
+    def test_interruption_of_the_diagnosis(self, rng, monkeypatch):
+        def interrupt(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_diagnosis, "diagnose", interrupt)
+        X, U, y = gaussian_problem(rng, 38, 10, 2, smallest=0.5)
+        found = recover(X, y, 2)
+        assert found.status is not Status.RECOVERED  # nothing is known of its uniqueness
+        assert error(found, U) < 1e-12
 
     def test_interruption_of_a_batch(self, rng):
         X, y = normal(rng, 5, 24, 10), normal(rng, 5, 24).square()

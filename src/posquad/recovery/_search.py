@@ -30,6 +30,7 @@ _DENSE_MOST = 1500  # samples up to which n x n systems are solved
 _DIRECT_MOST = 2**22  # entries of the direct system
 _TINY = 60  # unknowns up to which a dense step costs less than its overhead
 _AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_QUOTA = 600  # first-order steps before Gauss-Newton takes over
 _PATIENCE, _RATE = 10, 0.5  # of the screening of starts
 _SAME = 1e-3  # relative difference of residuals of starts that agree
 _SPREAD = 1.0  # size of a perturbation, relative to the start
@@ -129,7 +130,7 @@ class Search:
             return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
         first = PopulationLBFGS(problem)
         ends = [fitted(0.0), stationary(1e-8), at_rounding(8), self.watch.rule()]
-        quota = self.watch.quota(600)
+        quota = self.watch.quota(_QUOTA)
         state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
         if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
             return state
