@@ -3,8 +3,8 @@
     python benchmarks/recovery_table.py [--quick] [--only NAME ...] [--out FILE]
 
 Each row says what was required, what was the goal, and what was measured. Recovery means a relative
-Frobenius error below 1e-6; "wrong" counts answers called RECOVERED that are not. Seconds are those of the processor, in one
-thread: the same as on the wall when nothing else runs.
+Frobenius error below 1e-6; "wrong" counts answers called RECOVERED that are not. Seconds are those
+of the processor, in one thread: the same as on the wall when nothing else runs.
 """
 
 from __future__ import annotations
