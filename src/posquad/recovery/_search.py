@@ -30,6 +30,7 @@ _DENSE_MOST = 1500  # samples up to which n x n systems are solved
 _DIRECT_MOST = 2**22  # entries of the direct system
 _TINY = 60  # unknowns up to which a dense step costs less than its overhead
 _AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_COMPANY = 8  # further starts beside the first, near the information limit
 _QUOTA = 600  # first-order steps before Gauss-Newton takes over
 _PATIENCE, _RATE = 10, 0.5  # of the screening of starts
 _SAME = 1e-3  # relative difference of residuals of starts that agree
@@ -117,7 +118,9 @@ class Search:
             U = lifted_start(operator, problem.y, r, "bounded")
         self.first = U
         tries = U[None]
-        if self.kernel and self.p > _TINY and n < _AMPLE * self.p:
+        if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
+            tries = torch.cat([tries, self._perturbed(None, _COMPANY)])  # they cost next to nothing
+        elif n < _AMPLE * self.p and self.kernel:
             tries = self._reweighted(problem, 1, plain=True)
         self._keep(self._descend(problem, tries))
 
