@@ -91,7 +91,7 @@ class Search:
         except KeyboardInterrupt:
             self.watch.interrupted = True
             state = self.watch.last
-            if isinstance(state, FitState) and state.U.ndim == self.U.ndim + 1:
+            if state is not None and state.U.ndim == self.U.ndim + 1:
                 self._keep(state, self.working, count=False)
 
     def _search(self) -> None:
@@ -120,7 +120,7 @@ class Search:
         tries = U[None]
         if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
             tries = torch.cat([tries, self._perturbed(None, _COMPANY)])  # they cost next to nothing
-        elif n < _AMPLE * self.p and self.kernel:
+        elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
             tries = self._reweighted(problem, 1, plain=True)
         self._keep(self._descend(problem, tries))
 
