@@ -49,11 +49,12 @@ from recovery_table import error, problem, spaced
 from timing import machine
 
 LEVELS = (1e-6, 1e-10)
-INSTANCES = [(10, 2, 38, 2.0), (200, 5, None, 1.0), (200, 5, None, 20.0), (500, 5, None, 20.0)]
+STALL = 400  # evaluations without progress after which a method has stalled
+INSTANCES = [(10, 2, 38, 2.0), (500, 5, None, 20.0), (200, 5, None, 1.0), (200, 5, None, 20.0)]
 
 
 class TimeIsUp(Exception):
-    """Ends a method that has no limit of its own."""
+    """Ends a method that is done, late, or stalled."""
 
 
 @dataclass
@@ -68,6 +69,8 @@ class Trace:
     errors: list[float] = field(default_factory=list)
     calls: int = 0
     lost: float = 0.0
+    best: float = float("inf")
+    idle: int = 0  # marks since the error last fell by a hundredth
 
     def start(self) -> None:
         self.begin = time.process_time()
@@ -82,7 +85,9 @@ class Trace:
             self.products.append(products)
             self.errors.append(away)
             self.lost += time.process_time() - now
-            if elapsed > self.limit or away < 1e-11:
+            self.idle = 0 if away < 0.99 * self.best else self.idle + 1
+            self.best = min(self.best, away)
+            if elapsed > self.limit or away < 1e-11 or self.idle > STALL:
                 raise TimeIsUp
 
     def reached(self, level: float) -> tuple[float, int] | None:
@@ -348,8 +353,8 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": head, "instances": records}, indent=1)
         (options.out / "race.json").write_text(text, encoding="utf-8")
-    figure(records, options.out / "race.png")
-    (options.docs or options.out / "recovery-race.md").write_text(table(records, head), "utf-8")
+        figure(records, options.out / "race.png")
+        (options.docs or options.out / "recovery-race.md").write_text(table(records, head), "utf-8")
 
 
 if __name__ == "__main__":
