@@ -49,7 +49,7 @@ from recovery_table import error, problem, spaced
 from timing import machine
 
 LEVELS = (1e-6, 1e-10)
-STALL = 400  # evaluations without progress after which a method has stalled
+STALL = 0.2  # share of the limit without progress after which a method has stalled
 INSTANCES = [(10, 2, 38, 2.0), (500, 5, None, 20.0), (200, 5, None, 1.0), (200, 5, None, 20.0)]
 
 
@@ -70,7 +70,7 @@ class Trace:
     calls: int = 0
     lost: float = 0.0
     best: float = float("inf")
-    idle: int = 0  # marks since the error last fell by a hundredth
+    last: float = 0.0  # when the error last fell by a hundredth
 
     def start(self) -> None:
         self.begin = time.process_time()
@@ -85,9 +85,9 @@ class Trace:
             self.products.append(products)
             self.errors.append(away)
             self.lost += time.process_time() - now
-            self.idle = 0 if away < 0.99 * self.best else self.idle + 1
-            self.best = min(self.best, away)
-            if elapsed > self.limit or away < 1e-11 or self.idle > STALL:
+            if away < 0.99 * self.best:
+                self.best, self.last = away, elapsed
+            if elapsed > self.limit or away < 1e-11 or elapsed - self.last > STALL * self.limit:
                 raise TimeIsUp
 
     def reached(self, level: float) -> tuple[float, int] | None:

@@ -132,7 +132,8 @@ class Search:
             rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
             return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
         first = PopulationLBFGS(problem)
-        ends = [fitted(0.0), stationary(1e-8), at_rounding(8), self.watch.rule()]
+        rounding = 20 * torch.finfo(U.dtype).eps
+        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.watch.rule()]
         quota = self.watch.quota(_QUOTA)
         state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
         if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
