@@ -49,7 +49,7 @@ from recovery_table import error, problem, spaced
 from timing import machine
 
 LEVELS = (1e-6, 1e-10)
-STALL = 0.2  # share of the limit without progress after which a method has stalled
+STALL = 0.6  # share of the limit without progress after which a method has stalled
 INSTANCES = [(10, 2, 38, 2.0), (500, 5, None, 20.0), (200, 5, None, 1.0), (200, 5, None, 20.0)]
 
 

@@ -29,6 +29,7 @@ from posquad.recovery.levenberg import Levenberg, screening_rules
 _DENSE_MOST = 1500  # samples up to which n x n systems are solved
 _DIRECT_MOST = 2**22  # entries of the direct system
 _TINY = 60  # unknowns up to which a dense step costs less than its overhead
+_MODERATE = 250  # and up to which it costs less than reweighting
 _AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
 _COMPANY = 8  # further starts beside the first, near the information limit
 _QUOTA = 600  # first-order steps before Gauss-Newton takes over
@@ -150,6 +151,8 @@ class Search:
         self.watch.last, self.working = None, chosen
         if self.p <= _TINY:
             reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
+        elif self.p <= _MODERATE and problem.n <= _DENSE_MOST:
+            reweighted, count = rounds % 2 == 0, 4 if rounds % 2 == 0 else 16
         else:
             reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
         if problem.y.ndim > 1:

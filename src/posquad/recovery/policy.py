@@ -62,7 +62,7 @@ def recover(
         seed: of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced, by default 1e-10, or
             1e-5 if X or y come in float32.
-        max_starts: starts a problem; by default 40,000 / p, between 20 and 2000.
+        max_starts: starts a problem; by default 100,000 / p, between 20 and 2000.
         max_steps, time_limit: steps and seconds of the whole call. When they are spent, or at
             Ctrl-C, the best so far comes back.
         precision: "float64" computes and answers in float64 whatever comes; "input" keeps float32.
@@ -88,7 +88,7 @@ def recover(
     level = default if tolerance is None else positive_number("tolerance", tolerance)
     if max_starts is None:
         # the larger the problem, the dearer a start and the fewer its false minima
-        max_starts = max(20, min(2000, 40_000 // dimension(d, rank or 1)))
+        max_starts = max(20, min(2000, 100_000 // dimension(d, rank or 1)))
     positive_integer("max_starts", max_starts)
     watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
     batch = responses.shape[:-1]
