@@ -35,6 +35,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/gradient_pass.py
 	$(BIN)/python benchmarks/extreme_curvature.py
 	$(BIN)/python benchmarks/bregman.py
+	$(BIN)/python benchmarks/recovery_table.py
+	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
 
 clean:
 	rm -rf .venv reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage

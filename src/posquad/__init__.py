@@ -22,6 +22,8 @@ from posquad.objectives import LeastSquares as LeastSquares
 from posquad.objectives import PopulationRisk as PopulationRisk
 from posquad.objectives import SmoothObjective as SmoothObjective
 from posquad.predictor import predictor_step as predictor_step
+from posquad.recovery import Recovery as Recovery
+from posquad.recovery import recover as recover
 from posquad.recovery import spectral_initializer as spectral_initializer
 from posquad.status import Status as Status
 from posquad.trajectory import Trajectory as Trajectory

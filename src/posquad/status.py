@@ -45,6 +45,35 @@ class Status(Enum):
         "NaN); raise the limit on steps or products, loosen the tolerance, or use a dense method"
     )
 
+    RECOVERED = (
+        "the answer reproduces every response to rounding, there are more independent samples than "
+        "unknowns, and no direction is left free: for inputs in general position it is the only "
+        "predictor of this rank that does"
+    )
+    NOT_IDENTIFIED = (
+        "the answer reproduces every response, but others of this rank do too: there are not more "
+        "independent samples than the p unknowns of the rank, or they leave a direction free; "
+        "collect at least p + 1 independent samples, or ask for a smaller rank"
+    )
+    UNDETERMINED = (
+        "the inputs do not span the space, so nothing is known of the predictor outside their "
+        "span; the answer is zero there: collect inputs in the missing directions, or reduce the "
+        "dimension"
+    )
+    BEST_FIT = (
+        "no predictor of this rank that was found reproduces the responses; the answer is the best "
+        "fit, a stationary point that several starts reached: expect noise, negative responses, "
+        "outliers or too small a rank, and read the residual"
+    )
+    STALLED = (
+        "no start reached a predictor that reproduces the responses, and the starts do not agree "
+        "on a best one; allow more starts, add samples, or check the rank and the data for outliers"
+    )
+    INTERRUPTED = (
+        "ended by the time limit, the step limit or the user before it was decided; the answer is "
+        "the best so far: allow more, or start again from it"
+    )
+
     @property
     def code(self) -> int:
         """Position in the enumeration, used inside tensors of outcomes."""

@@ -1,10 +1,11 @@
-"""The moment-based spectral initializer of section 3.5."""
+"""Spectral initializers: the moment estimator of section 3.5, and two that need fewer samples."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from posquad._arrays import (
     A,
@@ -15,10 +16,16 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
+from posquad._eigen import extreme_eigenpairs
 from posquad.errors import DomainError, RankDeficientError
 from posquad.measurements import RankOne
+from posquad.recovery._symmetric import symmetric_fit
 
 __all__ = ["moment_matrix", "positive_truncation", "spectral_initializer"]
+
+_DENSE_MOST = 1000  # largest d for which a d x d estimate is formed
+_KERNEL_MOST = 5000  # largest n for which an n x n kernel is formed
+_BOUND = 0.3  # of the preprocessing (t - 1) / (t + 0.3): between -3.3 and 1
 
 
 def moment_matrix(X: A, y: A) -> A:
@@ -63,28 +70,140 @@ def positive_truncation(M: A, rank: int) -> tuple[A, A]:
     )
 
 
-def spectral_initializer(X: A, y: A, rank: int, *, kind: Literal["moment"] = "moment") -> A:
-    """Initial factor `U_0[..., d, rank]` with `U_0 U_0' = P_{r,+}(M_n)`.
+def spectral_initializer(
+    X: A, y: A, rank: int, *, kind: Literal["moment", "bounded", "interpolant"] = "moment"
+) -> A:
+    """Initial factor `U_0[..., d, rank]` from the top eigenvectors of an estimate of Q.
 
-    `eq:spectral-initial-factor`. If the moment matrix has fewer than `rank` positive eigenvalues
-    there is no such factor of full rank: `RankDeficientError` says how many there are.
+    Args:
+        X, y, rank: `[..., n, d]`, `[..., n]` and the number of columns.
+        kind: "moment" is the paper's, `U_0 U_0' = P_{r,+}(M_n)` (`eq:spectral-initial-factor`).
+            "bounded" takes the eigenvectors of `sum_i f(y_i/m) x_i x_i'` with `f(t) = (t-1) /
+            (t+0.3)` and m a robust mean, which no large response can dominate, and fits the r x r
+            matrix on their span by least squares. "interpolant" truncates the interpolant of least
+            Frobenius norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at
+            most a few thousand (it forms an n x n matrix) and at most d(d+1)/2.
+
+    "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X) and need only
+    products of X with a few columns beyond. If the estimate has fewer than `rank` positive
+    eigenvalues there is no such factor of full rank: `RankDeficientError` says how many there are.
     (`positive_truncation` of `moment_matrix` returns what there is, with the count.)
 
     >>> spectral_initializer(np.array([[2.0, 0.0]]), np.array([6.0]), 1) ** 2
     array([[9.],
            [0.]])
     """
-    if kind != "moment":
-        raise DomainError("kind", expected="'moment'", got=repr(kind))
-    U, found = positive_truncation(moment_matrix(X, y), rank)
-    short = torch.as_tensor(found) < rank
+    if kind not in _KINDS:
+        raise DomainError("kind", expected=" or ".join(map(repr, _KINDS)), got=repr(kind))
+    operator = RankOne(X)
+    (z,) = operator.admit(y=y)
+    require_shape("y", z, (operator.n,), "(..., n), one response a row of X")
+    require_batch(X=operator.batch_shape, y=z.shape[:-1])
+    rank = positive_integer("rank", rank)
+    if rank > operator.d:
+        raise DomainError("rank", expected=f"at most d = {operator.d}", got=str(rank))
+    with torch.no_grad():
+        values, vectors = _KINDS[kind](operator, z, rank)
+    found = (values > 0).sum(-1)
+    short = found < rank
     if bool(short.any()):
-        worst = int(torch.as_tensor(found).min())
-        sizes = torch.linalg.vector_norm(torch.as_tensor(U), dim=-2)
+        worst = int(found.min())
+        estimate = "moment matrix" if kind == "moment" else f"{kind} estimate"
         raise RankDeficientError(
             "y",
-            expected=f"a moment matrix with at least {rank} positive eigenvalues",
+            expected=f"a {estimate} with at least {rank} positive eigenvalues",
             got=f"{worst} in the worst of {short.numel()} problems ({int(short.sum())} fall short)",
-            singular_values=sizes,
+            singular_values=values.clamp_min(0).sqrt(),
         )
-    return U
+    return like(X, vectors * values.sqrt()[..., None, :])
+
+
+def lifted_start(operator: RankOne, y: Tensor, rank: int, kind: str) -> Tensor:
+    """A start of full rank whatever the data: eigenvalues below a twentieth of the top are raised.
+
+    For solvers, which correct it; `spectral_initializer` reports instead.
+    """
+    values, vectors = _KINDS[kind](operator, y, rank)
+    size = y.abs().mean(-1)[..., None] / operator.d
+    top = torch.where(values[..., :1] > 0, values[..., :1], size.clamp_min(1e-300))
+    return vectors * torch.maximum(values, 0.05 * top).sqrt()[..., None, :]
+
+
+def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
+    """`K^+ y` for a positive semidefinite K: Cholesky, or eigenvalues above rounding."""
+    L, info = torch.linalg.cholesky_ex(K)
+    pivots = L.diagonal(dim1=-2, dim2=-1)
+    sound = (info == 0) & (pivots.amin(-1) > 1e-7 * pivots.amax(-1))
+    if bool(sound.all()):
+        return torch.cholesky_solve(y[..., None].expand(*K.shape[:-1], 1), L)[..., 0]
+    values, vectors = torch.linalg.eigh(K)
+    cut = K.shape[-1] * torch.finfo(K.dtype).eps * values[..., -1:]
+    inverse = torch.where(values > cut, 1 / torch.where(values > cut, values, 1.0), 0.0)
+    return (vectors @ (inverse * (vectors.mT @ y[..., None])[..., 0])[..., None])[..., 0]
+
+
+def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    weights = y / (2 * operator.n)
+    return _top(operator, weights, y.mean(-1) / 2, rank)
+
+
+def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    size = _typical(y)
+    t = (y / torch.where(size > 0, size, 1.0)).clamp_min(0)
+    _, W = _top(operator, (t - 1) / (t + _BOUND) / operator.n, torch.zeros_like(size[..., 0]), rank)
+    if operator.n < rank * (rank + 1) // 2:
+        got = f"{operator.n}"
+        raise DomainError("X", expected=f"at least r(r+1)/2 samples, r = {rank}", got=got)
+    S, _ = symmetric_fit(operator.X @ W, y)
+    values, V = torch.linalg.eigh(S)
+    return values.flip(-1), W @ V.flip(-1)
+
+
+def _typical(y: Tensor) -> Tensor:
+    """The mean of |y| with what exceeds ten medians cut off, `[..., 1]`."""
+    sizes = y.abs()
+    median = sizes.median(-1, keepdim=True).values
+    most = torch.where(median > 0, 10 * median, torch.inf)
+    return torch.minimum(sizes, most).mean(-1, keepdim=True)
+
+
+def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    n, d, X = operator.n, operator.d, operator.X
+    if n > d * (d + 1) // 2:
+        Q, _ = symmetric_fit(X, y)
+    elif n > _KERNEL_MOST:
+        expected = f"at most {_KERNEL_MOST} samples for kind='interpolant', which forms n x n"
+        raise DomainError("X", expected=expected, got=f"{n}; use kind='bounded'")
+    else:
+        a = kernel_solve((X @ X.mT).square(), y)
+        Q = operator._adjoint(a)
+    values, vectors = torch.linalg.eigh(Q)
+    return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+
+
+_KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
+
+
+def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Largest eigenpairs, descending, of `sum_i w_i x_i x_i' - shift I`."""
+    d = operator.d
+    if d <= _DENSE_MOST:
+        values, vectors = torch.linalg.eigh(operator._adjoint(weights))
+        values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+        return values - shift[..., None], vectors
+    width = min(rank + 3, d)
+    batch = torch.broadcast_shapes(operator.batch_shape, weights.shape[:-1])
+    generator = torch.Generator().manual_seed(d)
+    start = torch.randn(d, width, generator=generator, dtype=weights.dtype).to(weights.device)
+    pairs = extreme_eigenpairs(
+        lambda block: operator._adjoint_factor(weights, block),
+        lambda block: block,
+        lambda block: block,
+        start.expand(*batch, d, width),
+        k=rank,
+        largest=True,
+        dimension=d,
+        tolerance=1e-3,  # a start; the sampling error is larger
+        max_products=60 * width,
+    )
+    return pairs.values - shift[..., None], pairs.vectors

@@ -1,0 +1,126 @@
+"""From the user's data to the coordinates in which recovery works, and back.
+
+Weights enter as `w^(1/4) x` and `w^(1/2) y`: weighted least squares is least squares of other
+samples. Responses are divided by their size. Inputs that are far from isotropic, beyond what the
+sample covariance of isotropic ones would show, are whitened; inputs in a subspace are written in a
+basis of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posquad.recovery._fit import Quadratic
+from posquad.recovery._symmetric import symmetric_system
+
+_TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
+_RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
+_RANK_MOST = 1500  # size of the systems whose rank is computed
+_SAME = 1e-14  # directions closer than this are one sample
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch of problems (or one) in working coordinates, `x = x_user T`, `U_user = T U`."""
+
+    problem: Quadratic
+    transform: Tensor  # [..., d, k]
+    scale: Tensor  # [...]  y_user = scale * y
+    span: Tensor  # [...]  dimension of the span of the inputs
+    distinct: Tensor  # [...]  independent samples
+
+    def restore(self, U: Tensor) -> Tensor:
+        """A factor in the user's coordinates."""
+        U = U * self.scale.sqrt()[..., None, None]
+        return self.transform @ U
+
+
+def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
+    """`X[..., n, d]` and `y[..., n]` with the same batch, at most one dimension of it."""
+    if weights is not None:
+        w = weights / weights.mean(-1, keepdim=True)
+        X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
+    n, d = X.shape[-2:]
+    peak = torch.maximum(X.amax((-2, -1)), -X.amin((-2, -1)))[..., None, None]
+    far = (peak > 0) & (peak.log2().abs() > _RANGE[X.dtype])
+    unit = _power_of_two(torch.where(far, peak, 1.0))  # squares must stay in range
+    X = _divided(X, unit)
+    size = y.abs().amax(-1)
+    scale = torch.where(size > 0, size, 1.0)
+    values, vectors = torch.linalg.eigh(_second_moment(X))  # ascending
+    top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
+    seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
+    span = seen.sum(-1)
+    smallest = torch.where(seen, values / top, 1.0).amin(-1)
+    q = min(math.sqrt(d / n), 0.8)
+    natural = ((1 - q) / (1 + q)) ** 2  # Marchenko-Pastur: of isotropic samples
+    isotropic = bool(((smallest * _TOLERATED > natural) & (span == d)).all())
+    if isotropic:
+        root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
+        transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
+        working = _divided(X, root)
+    else:
+        root = torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
+        transform = vectors / root
+        if X.ndim == 2:
+            transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
+        working = X @ transform
+    return Prepared(
+        problem=Quadratic(working, y / scale[..., None]),
+        transform=transform / unit,
+        scale=scale,
+        span=span,
+        distinct=_independent(working),
+    )
+
+
+def _second_moment(X: Tensor) -> Tensor:
+    return X.mT @ X / X.shape[-2]
+
+
+def _power_of_two(size: Tensor) -> Tensor:
+    """The nearest one: division by it is exact."""
+    return torch.exp2(size.log2().round())
+
+
+def _divided(X: Tensor, unit: Tensor) -> Tensor:
+    """`X / unit`, without a copy of X where there is nothing to divide by."""
+    return X if bool((unit == 1).all()) else X / unit
+
+
+def _independent(X: Tensor) -> Tensor:
+    """Dimension of the span of the matrices `x_i x_i'`.
+
+    Beyond what a dense rank can be computed for, the rows that are not multiples of others.
+    """
+    n, d = X.shape[-2:]
+    D = d * (d + 1) // 2
+    if min(n, D) > _RANK_MOST or min(n, D) * n > _RANK_MOST**2:
+        return _distinct(X)
+    lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
+    unit = X / torch.where(lengths > 0, lengths, 1.0)
+    if n <= D:
+        gram = (unit @ unit.mT).square()
+    else:
+        system = symmetric_system(unit)
+        gram = system.mT @ system
+    values = torch.linalg.eigvalsh(gram)
+    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1)
+
+
+def _distinct(X: Tensor) -> Tensor:
+    """How many rows are neither zero nor multiples of another.
+
+    Multiples have the same squared cosine with a fixed random direction, others almost surely not.
+    """
+    generator = torch.Generator().manual_seed(X.shape[-1])
+    probe = torch.randn(X.shape[-1], 1, generator=generator, dtype=torch.float64).to(X)
+    lengths = torch.linalg.vector_norm(X, dim=-1)
+    cosines = (X @ probe)[..., 0] / torch.where(lengths > 0, lengths, 1.0)
+    keys = torch.where(lengths > 0, cosines.square(), -1.0).sort(-1).values
+    fresh = keys.diff(dim=-1) > _SAME * probe.square().sum()
+    return fresh.sum(-1) + (keys[..., 0] >= 0)

@@ -1,0 +1,88 @@
+"""Which rank: the smallest that reproduces the responses, or the one that noise allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from posquad.geometry import dimension
+from posquad.recovery._diagnosis import needed_samples
+from posquad.recovery._search import Search
+
+NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
+_FEW = 24  # starts spent on a rank that may be wrong
+_MOST = 12  # ranks tried when none is given
+_RISES = 4  # ranks in a row without gain that end the trial
+
+Solve = Callable[[int, int], Search]
+"""Search at a rank with at most so many starts."""
+
+
+def lowered(search: Search, solve: Solve, distinct: int) -> Search:
+    """The search at a lower rank, if one reproduces the responses as well; else the one given.
+
+    With more samples than the unknowns of the lower rank, that does not happen by chance. The rank
+    may be lower either because columns of the factor vanish, or because at the given rank there
+    were too few samples to tell.
+    """
+    reproduced = float(search.residual) <= search.tolerance
+    squares = torch.linalg.svdvals(search.U).square()
+    k = int((squares > NEGLIGIBLE * squares[0].clamp_min(1e-300)).sum())
+    d = search.problem.d
+    rounding = 100 * torch.finfo(search.U.dtype).eps
+    if reproduced and 0 < k < search.rank:
+        candidate = truncated(search, k)
+        if float(candidate.residual) <= max(10 * float(search.residual), rounding):
+            return candidate
+    if distinct >= needed_samples(d, search.rank):
+        return search
+    for rank in range(1, search.rank):
+        if distinct < needed_samples(d, rank) or search.watch.spent:
+            break
+        candidate = solve(rank, _FEW)
+        if float(candidate.residual) <= search.tolerance:
+            return candidate
+    return search
+
+
+def truncated(search: Search, rank: int) -> Search:
+    """The fit at a lower rank that starts from the leading columns of a factor."""
+    left, s, _ = torch.linalg.svd(search.U, full_matrices=False)
+    U = (left * s[..., None, :])[..., :rank]
+    lower = Search(
+        search.problem, rank, search.tolerance, search.watch, search.generator, search.max_starts
+    )
+    lower.adopt(U)
+    lower.starts, lower.agreeing = search.starts, search.agreeing
+    return lower
+
+
+def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tuple[Search, float]:
+    """The search at the rank chosen by the data, and how sure that is, between 0 and 1.
+
+    Ranks are tried from 1 upwards. One that reproduces the responses with more samples than
+    unknowns is certain. Otherwise the Bayesian information criterion `n log(RSS/n) + p log n`
+    decides, and its weight against the other ranks tried is the confidence; none if the
+    highest rank tried is the best, and others remain.
+    """
+    searches: list[Search] = []
+    scores: list[float] = []
+    best, most = 0, min(d, _MOST)
+    while most > 1 and distinct < needed_samples(d, most):
+        most -= 1
+    for rank in range(1, most + 1):
+        search = solve(rank, min(_FEW, max_starts))
+        searches.append(search)
+        if float(search.residual) <= search.tolerance:
+            sure = 1.0 if distinct >= needed_samples(d, rank) else 0.0
+            return search, sure
+        scores.append(2 * n * math.log(float(search.residual)) + dimension(d, rank) * math.log(n))
+        best = min(range(len(scores)), key=scores.__getitem__)
+        if len(scores) - 1 - best >= _RISES or search.watch.spent:
+            break
+    if best == len(scores) - 1 and most < d:
+        return searches[best], 0.0  # a higher rank might do better, and was not tried
+    weights = [math.exp(-min(score - scores[best], 1400.0) / 2) for score in scores]
+    return searches[best], weights[best] / sum(weights)

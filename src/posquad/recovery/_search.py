@@ -1,0 +1,240 @@
+"""The search for a factor that reproduces the responses: which solver, from which starts.
+
+A problem is first tried once, by the cheapest solver that its shape allows. What remains is tried
+from other starts, in rounds: perturbed copies of the first start under Levenberg-Marquardt, and
+log-det IRLS from random weights, whose limits differ where perturbations do not. Where the
+responses cannot be reproduced, starts that agree on the least residual end the search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posquad._kernel import iterate
+from posquad.geometry import dimension
+from posquad.measurements import RankOne
+from posquad.recovery import irls
+from posquad.recovery._fit import FitState, Quadratic, Watch, at_rounding, fitted, stationary, take
+from posquad.recovery._symmetric import symmetric_fit
+from posquad.recovery.gauss_newton import GaussNewton
+from posquad.recovery.initializers import lifted_start
+from posquad.recovery.lbfgs import PopulationLBFGS
+from posquad.recovery.levenberg import Levenberg, screening_rules
+
+_DENSE_MOST = 1500  # samples up to which n x n systems are solved
+_DIRECT_MOST = 2**22  # entries of the direct system
+_TINY = 60  # unknowns up to which a dense step costs less than its overhead
+_MODERATE = 250  # and up to which it costs less than reweighting
+_AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_COMPANY = 8  # further starts beside the first, near the information limit
+_QUOTA = 600  # first-order steps before Gauss-Newton takes over
+_PATIENCE, _RATE = 10, 0.5  # of the screening of starts
+_SAME = 1e-3  # relative difference of residuals of starts that agree
+_SPREAD = 1.0  # size of a perturbation, relative to the start
+
+
+@dataclass
+class Search:
+    """Best factors of a batch of problems so far, and how they were found."""
+
+    problem: Quadratic
+    rank: int
+    tolerance: float  # relative residual that counts as reproduced
+    watch: Watch
+    generator: torch.Generator
+    max_starts: int
+
+    def __post_init__(self) -> None:
+        batch = self.problem.y.shape[:-1]
+        y = self.problem.y
+        self.U = y.new_zeros(*batch, self.problem.d, self.rank)
+        self.residual = y.new_ones(batch)  # of Q = 0
+        self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
+        self.agreeing = torch.zeros_like(self.starts)
+        self.p = dimension(self.problem.d, self.rank)
+        self.first = self.U
+        self.working: Tensor | None = None  # indices of the problems of a batch in a restart
+        D = self.problem.d * (self.problem.d + 1) // 2
+        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
+
+    @property
+    def settled(self) -> Tensor:
+        """Problems whose least residual several starts have reached, `[...]`."""
+        # Near the information limit false minima are common, and are found again and again.
+        excess = max(self.problem.n / self.p - 1, 0.05)
+        return self.agreeing >= max(2, math.ceil(12 / excess**2))
+
+    @property
+    def open(self) -> Tensor:
+        """Problems neither reproduced nor settled, with starts left."""
+        undecided = (self.residual > self.tolerance) & ~self.settled
+        return undecided & (self.starts < self.max_starts)
+
+    def adopt(self, U: Tensor) -> None:
+        """Polish a factor found elsewhere, instead of searching."""
+        self.U = U
+        self._guarded(self._polish)
+
+    def run(self) -> None:
+        """First try, rounds of restarts, and the last polish."""
+        self._guarded(self._search)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Ctrl-C ends the work; the run that it broke off counts as far as it came."""
+        self.watch.last = None
+        try:
+            work()
+        except KeyboardInterrupt:
+            self.watch.interrupted = True
+            state = self.watch.last
+            if state is not None and state.U.ndim == self.U.ndim + 1:
+                self._keep(state, self.working, count=False)
+
+    def _search(self) -> None:
+        self._first()
+        rounds = 0
+        while bool(self.open.any()) and not self.watch.spent:
+            self._restart(rounds)
+            rounds += 1
+        self._polish()
+
+    def _first(self) -> None:
+        problem, r = self.problem, self.rank
+        n, d = problem.n, problem.d
+        D = d * (d + 1) // 2
+        operator = RankOne(problem.X)
+        if n >= D and problem.y.numel() * D <= _DIRECT_MOST * max(1, self.residual.numel()):
+            Q, complete = symmetric_fit(problem.X, problem.y)
+            U = _positive_part(Q, r)
+            bounded = lifted_start(operator, problem.y, r, "bounded")
+            U = torch.where(complete[..., None, None], U, bounded)
+        elif self.kernel:
+            U = lifted_start(operator, problem.y, r, "interpolant")
+        else:
+            U = lifted_start(operator, problem.y, r, "bounded")
+        self.first = U
+        tries = U[None]
+        if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
+            tries = torch.cat([tries, self._perturbed(None, _COMPANY)])  # they cost next to nothing
+        elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
+            tries = self._reweighted(problem, 1, plain=True)
+        self._keep(self._descend(problem, tries))
+
+    def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
+        """From starts `U[S, ..., d, r]` by the solver for the shape."""
+        n = problem.n
+        if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
+            method = Levenberg(problem, self.rank)
+            rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
+            return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
+        first = PopulationLBFGS(problem)
+        rounding = 20 * torch.finfo(U.dtype).eps
+        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.watch.rule()]
+        quota = self.watch.quota(_QUOTA)
+        state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
+        if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
+            return state
+        if bool((state.cosine <= 1e-8).all()):
+            return state
+        second = GaussNewton(problem)
+        begin = FitState.begin(problem, state.U)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.watch.rule()]
+        return iterate(second, begin, [*ends, self.watch.quota(60)], record=self.watch)
+
+    def _restart(self, rounds: int) -> None:
+        problem, chosen = self._open_problems()
+        self.watch.last, self.working = None, chosen
+        if self.p <= _TINY:
+            reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
+        elif self.p <= _MODERATE and problem.n <= _DENSE_MOST:
+            reweighted, count = rounds % 2 == 0, 4 if rounds % 2 == 0 else 16
+        else:
+            reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
+        if problem.y.ndim > 1:
+            count = max(2, min(count, 20_000 // problem.y.numel()))
+        if reweighted and self.kernel:
+            U = self._reweighted(problem, max(1, count // 2), plain=rounds == 1)
+        else:
+            U = self._perturbed(chosen, count)
+        self._keep(self._descend(problem, U), chosen)
+
+    def _open_problems(self) -> tuple[Quadratic, Tensor | None]:
+        if self.residual.ndim == 0:
+            return self.problem, None
+        chosen = self.open.nonzero()[:, 0]
+        return self.problem.select(chosen), chosen
+
+    def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
+        U = self.first if chosen is None else self.first[chosen]
+        noise = self._normal(count, *U.shape)
+        size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
+        return U + _SPREAD * size[..., None, None] * noise
+
+    def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+        d = problem.d
+        batch = problem.y.shape[:-1]
+        N = self._normal(count, *batch, d, 2 * d)
+        weight = N @ N.mT / (2 * d)
+        if plain:
+            weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
+        state = irls.run(problem, self.rank, weight, 1e-3, self.watch)
+        size = torch.linalg.matrix_norm(state.U)[..., None, None]
+        # Columns that the positive part lost start at random, small.
+        filler = self._normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
+        empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
+        return torch.where(empty, filler, state.U)
+
+    def _normal(self, *shape: int) -> Tensor:
+        y = self.problem.y
+        return torch.randn(*shape, generator=self.generator, dtype=y.dtype).to(y.device)
+
+    def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
+        """Take the best of the starts `[S, ...]` of a run, and count those that agree with it."""
+        residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
+        best, which = residuals.min(0)
+        index = which[None, ..., None, None].expand(1, *state.U.shape[1:])
+        U = state.U.gather(0, index)[0]
+        where = ... if chosen is None else chosen
+        old, seen = self.residual[where], self.agreeing[where]
+        better = best < old
+        level = torch.minimum(best, old)
+        agree = (residuals <= level * (1 + _SAME)).sum(0)
+        still = torch.where(old <= level * (1 + _SAME), seen, 0)
+        self.U[where] = torch.where(better[..., None, None], U, self.U[where])
+        self.residual[where] = level
+        if count:
+            self.agreeing[where] = still + agree
+            self.starts[where] = self.starts[where] + residuals.shape[0]
+
+    def _polish(self) -> None:
+        """To rounding where reproduced, to a stationary point where not."""
+        rough = self.residual > 10 * torch.finfo(self.residual.dtype).eps
+        if not bool(rough.any()):
+            return
+        chosen = rough.nonzero()[:, 0] if self.residual.ndim else None
+        problem = self.problem if chosen is None else self.problem.select(chosen)
+        U = self.U if chosen is None else self.U[chosen]
+        small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
+        if not small and bool((self.residual <= self.tolerance).all()):
+            return  # the first-order run went to rounding itself
+        method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
+        ends = [stationary(), at_rounding(2 if small else 8), self.watch.rule()]
+        state: FitState = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(U),
+            [*ends, self.watch.quota(60 if small else 400)],
+            record=self.watch,
+        )
+        self._keep(take(state, None), chosen, count=False)
+
+
+def _positive_part(Q: Tensor, rank: int) -> Tensor:
+    values, vectors = torch.linalg.eigh(Q)
+    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    least = 1e-8 * values[..., :1].clamp_min(1e-300)
+    return vectors * torch.maximum(values, least).sqrt()[..., None, :]

@@ -1,0 +1,265 @@
+"""`recover`: the default that needs no choice, from quadratic measurements to a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from posquad._arrays import (
+    Array,
+    converted_tensor,
+    positive_integer,
+    positive_number,
+    require_batch,
+    require_shape,
+    unified,
+)
+from posquad.errors import DomainError, ShapeError
+from posquad.geometry import dimension
+from posquad.recovery import _ranks
+from posquad.recovery._answers import Answers, Recovery, blank
+from posquad.recovery._diagnosis import diagnose_any, needed_samples, verdict
+from posquad.recovery._fit import Quadratic, Watch
+from posquad.recovery._preparation import Prepared, prepare
+from posquad.recovery._search import Search
+from posquad.status import Status
+from posquad.trajectory import Progress
+
+__all__ = ["Recovery", "recover"]
+
+
+def recover(
+    X: Array,
+    y: Array,
+    rank: int | None = None,
+    *,
+    weights: Array | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    max_starts: int | None = None,
+    max_steps: int = 100_000,
+    time_limit: float | None = None,
+    precision: Literal["float64", "input"] = "float64",
+    progress: Callable[[Progress], None] | None = None,
+) -> Recovery:
+    """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
+
+    Chooses and chains the solvers of `posquad.recovery` by the size of the problem and by what
+    happens; whitens inputs that are not isotropic; starts again where a run ends above the
+    tolerance; stops when certain. Nothing larger than X (a copy where it must be whitened) plus
+    O(nr + dr) is formed for large problems, n x n matrices up to n = 1500.
+
+    Args:
+        X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together.
+        y: responses `[..., n]`; noisy or negative ones are fitted by least squares.
+        rank: of Q. If it is more than the data need, the lower rank is found. None: chosen, with
+            `rank_confidence`.
+        weights: of the squared errors, `[..., n]`, nonnegative; zero leaves a sample out.
+        seed: of the restarts; the same call gives the same answer.
+        tolerance: relative residual at which responses count as reproduced, by default 1e-10, or
+            1e-5 if X or y come in float32.
+        max_starts: starts a problem; by default 100,000 / p, between 20 and 2000.
+        max_steps, time_limit: steps and seconds of the whole call. When they are spent, or at
+            Ctrl-C, the best so far comes back.
+        precision: "float64" computes and answers in float64 whatever comes; "input" keeps float32.
+        progress: called with a `Progress` at every step.
+
+    Returns:
+        `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
+        `needed` independent samples and the effective spectrum has no kernel.
+
+    >>> rng = np.random.default_rng(0)
+    >>> U = rng.standard_normal((10, 2))
+    >>> X = rng.standard_normal((24, 10))
+    >>> found = recover(X, ((X @ U) ** 2).sum(1), rank=2)
+    >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
+    ('RECOVERED', True)
+    """
+    inputs, responses, w, narrow = _admitted(X, y, weights, precision)
+    n, d = inputs.shape[-2:]
+    if rank is not None and positive_integer("rank", rank) > d:
+        raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
+    seed = positive_integer("seed", seed, zero=True)
+    default = 1e-5 if narrow else 1e-10
+    level = default if tolerance is None else positive_number("tolerance", tolerance)
+    if max_starts is None:
+        # the larger the problem, the dearer a start and the fewer its false minima
+        max_starts = max(20, min(2000, 100_000 // dimension(d, rank or 1)))
+    positive_integer("max_starts", max_starts)
+    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
+    batch = responses.shape[:-1]
+    policy = _Policy(level, seed, max_starts, watch)
+    with torch.no_grad():
+        flat = inputs.reshape(-1, n, d), responses.reshape(-1, n), w.reshape(-1, n)
+        uniform = weights is None
+        if not batch:
+            answers = policy.single(inputs, responses, w, rank, uniform)
+        else:
+            size = max(1, _chunk_entries(inputs) // (n * d * (rank or 1)))
+            parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
+            answers = Answers.stacked([policy.batch(a, b, c, rank, uniform) for a, b, c in parts])
+    return answers.recovery(batch, X, watch)
+
+
+def _chunk_entries(X: Tensor) -> int:
+    """Entries of a Jacobian of problems worked on together: what stays in cache on a CPU."""
+    return 2**18 if X.device.type == "cpu" else 2**27
+
+
+@dataclass
+class _Policy:
+    tolerance: float
+    seed: int
+    max_starts: int
+    watch: Watch
+
+    def batch(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
+        """Together where one rank and one shape serve all, and one by one what is special."""
+        n, d = X.shape[-2:]
+        count = len(X)
+        special = torch.ones(count, dtype=torch.bool, device=X.device)
+        answers = blank(X, rank or 1)
+        if rank is not None and n >= needed_samples(d, rank) and count:
+            prepared = prepare(X, y, None if uniform else w)
+            regular = (prepared.span == d) & (y != 0).any(-1)
+            search = self._search(prepared, rank, self.max_starts)
+            search.run()
+            squares = torch.linalg.svdvals(search.U).square()
+            full = squares[..., -1] > _ranks.NEGLIGIBLE * squares[..., 0]
+            special = ~regular | (search.residual <= self.tolerance) & ~full
+            answers = self._answers(prepared, search, 1.0)
+        for index in special.nonzero()[:, 0].tolist():
+            one = self.single(X[index], y[index], w[index], rank, uniform)
+            short = one.U.shape[-1] - answers.U.shape[-1]
+            if short > 0:
+                answers.U = torch.nn.functional.pad(answers.U, (0, short))
+            answers.put(index, one)
+        return answers
+
+    def single(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
+        """One problem `X[n, d]`."""
+        prepared = prepare(X, y, None if uniform else w)
+        if not bool(y.any()) or int(prepared.span) == 0:
+            return self._zero(prepared, X)
+        n, d = prepared.problem.X.shape[-2:]
+        distinct = int(prepared.distinct)
+
+        def solve(k: int, starts: int) -> Search:
+            search = self._search(prepared, k, starts)
+            search.run()
+            return search
+
+        if rank is None:
+            search, sure = _ranks.chosen(solve, n, d, distinct, self.max_starts)
+        else:
+            k = min(rank, d)
+            few = distinct < needed_samples(d, k)  # any interpolant will do: it is not unique
+            search, sure = solve(k, min(self.max_starts, 200) if few else self.max_starts), 1.0
+        search = _ranks.lowered(search, solve, distinct)
+        one = Prepared(
+            prepared.problem.single(),
+            prepared.transform[None],
+            prepared.scale[None],
+            prepared.span[None],
+            prepared.distinct[None],
+        )
+        return self._answers(one, search, sure, ambient=X.shape[-1])
+
+    def _search(self, prepared: Prepared, rank: int, starts: int) -> Search:
+        generator = torch.Generator().manual_seed(self.seed)
+        return Search(prepared.problem, rank, self.tolerance, self.watch, generator, starts)
+
+    def _answers(
+        self, prepared: Prepared, search: Search, sure: float, ambient: int | None = None
+    ) -> Answers:
+        U = search.U.reshape(-1, *search.U.shape[-2:])
+        residual = search.residual.reshape(-1)
+        found = diagnose_any(prepared.problem, U, residual)
+        codes = verdict(
+            found,
+            residual,
+            tolerance=self.tolerance,
+            distinct=prepared.distinct,
+            deficient=prepared.span < (ambient or prepared.problem.d),
+            settled=search.settled.reshape(-1),
+            interrupted=self.watch.spent,
+        )
+        count = len(U)
+
+        def filled(value: float) -> Tensor:
+            return torch.full((count,), value, dtype=U.dtype, device=U.device)
+
+        return Answers(
+            U=prepared.restore(U),
+            codes=codes,
+            residual=residual,
+            rank=torch.where(
+                residual <= self.tolerance, search.rank, _numerical_rank(prepared.problem, U)
+            ),
+            confidence=filled(sure),
+            curvature=torch.stack([found.low, found.high], dim=-1),
+            error=found.error,
+            samples=prepared.distinct,
+            needed=torch.full((count,), found.needed, device=U.device),
+            starts=search.starts.reshape(-1),
+        )
+
+    def _zero(self, prepared: Prepared, X: Tensor) -> Answers:
+        """`y = 0` on inputs that span the space: Qx_i = 0 for all i, and Q = 0 is proved."""
+        answers = blank(X[None], 1)
+        answers.samples = prepared.distinct[None]
+        answers.needed = torch.full_like(answers.rank, X.shape[-1])
+        if bool(prepared.problem.y.any()):  # inputs are zero, responses are not
+            answers.residual = torch.ones_like(answers.residual)
+        spans = int(prepared.span) == X.shape[-1]
+        status = Status.RECOVERED if spans else Status.UNDETERMINED
+        answers.codes = torch.full_like(answers.rank, status.code)
+        return answers
+
+
+def _numerical_rank(problem: Quadratic, U: Tensor) -> Tensor:
+    """Columns of U that matter; none where its predictions are nothing beside the responses."""
+    squares = torch.linalg.svdvals(U).square()
+    matters = squares > _ranks.NEGLIGIBLE * squares[..., :1]
+    predicted = squares[..., 0] * problem.lengths.mean(-1)
+    nothing = predicted <= _ranks.NEGLIGIBLE * problem.y.abs().mean(-1)
+    return torch.where(nothing, 0, matters.sum(-1))
+
+
+def _admitted(
+    X: Array, y: Array, weights: Array | None, precision: str
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Checked tensors of one batch shape, and whether any came in float32."""
+    if precision not in ("float64", "input"):
+        raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
+    given = {"X": converted_tensor("X", X), "y": converted_tensor("y", y)}
+    if weights is not None:
+        given["weights"] = converted_tensor("weights", weights)
+    narrow = any(t.dtype == torch.float32 for t in given.values())
+    if precision == "float64":
+        given = {name: tensor.to(torch.float64) for name, tensor in given.items()}
+    inputs, responses, *rest = unified(**given)
+    if inputs.ndim < 2 or 0 in inputs.shape[-2:]:
+        got = f"shape {tuple(inputs.shape)}"
+        raise ShapeError("X", expected="shape (..., n, d) with n, d >= 1", got=got)
+    n = inputs.shape[-2]
+    require_shape("y", responses, (n,), "(..., n), one response a row of X")
+    shapes = {"X": inputs.shape[:-2], "y": responses.shape[:-1]}
+    if rest:
+        require_shape("weights", rest[0], (n,), "(..., n), one weight a row of X")
+        shapes["weights"] = rest[0].shape[:-1]
+        if bool((rest[0] < 0).any()) or not bool((rest[0].amax(-1) > 0).all()):
+            expected = "nonnegative weights, not all zero"
+            raise DomainError("weights", expected=expected, got=f"least {float(rest[0].min()):.3g}")
+    batch = require_batch(**shapes)
+    w = rest[0] if rest else torch.ones_like(responses)
+    return (
+        inputs.detach().expand(*batch, *inputs.shape[-2:]),
+        responses.detach().expand(*batch, n),
+        w.detach().expand(*batch, n),
+        narrow,
+    )

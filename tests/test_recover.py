@@ -1,0 +1,472 @@
+"""`recover`: rates, every status by a constructed input, equivariance, batches, budgets."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+
+import posquad
+from posquad import Status, recover
+from posquad.errors import DomainError, DtypeError, NonFiniteError, ShapeError
+from posquad.geometry import dimension
+from posquad.recovery import _diagnosis, _search
+from support import gaussian_problem, normal, rotation
+
+
+def error(found, U_star):
+    Q = torch.as_tensor(found.Q.dense())
+    Q_star = U_star @ U_star.mT
+    return float(torch.linalg.matrix_norm(Q - Q_star) / torch.linalg.matrix_norm(Q_star))
+
+
+def wilson_lower(successes: int, trials: int, z: float = 1.96) -> float:
+    """Lower end of the 95 per cent interval for a rate."""
+    share = successes / trials
+    centre = share + z**2 / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
+    return (centre - half) / (1 + z**2 / trials)
+
+
+@pytest.mark.parametrize(("n", "least"), [(20, 0.8), (24, 0.85), (38, 0.85), (152, 0.85)])
+def test_recovery_rates(n, least):
+    """24 problems of d = 10, r = 2 with eigenvalues 1 and 0.5; the full table is a benchmark."""
+    rng = torch.Generator().manual_seed(100 + n)
+    good = 0
+    for _ in range(24):
+        X, U, y = gaussian_problem(rng, n, 10, 2, smallest=0.5)
+        found = recover(X, y, 2)
+        right = error(found, U) < 1e-6
+        assert right or found.status is not Status.RECOVERED
+        good += right and found.status is Status.RECOVERED
+    assert wilson_lower(good, 24) >= least
+
+
+def test_as_many_samples_as_unknowns_are_never_called_recovered():
+    rng = torch.Generator().manual_seed(19)
+    wrong = 0
+    for _ in range(16):
+        X, U, y = gaussian_problem(rng, 19, 10, 2, smallest=0.5)
+        found = recover(X, y, 2)
+        assert found.status is Status.NOT_IDENTIFIED
+        assert int(found.samples) == 19
+        assert int(found.needed) == dimension(10, 2) + 1 == 20
+        wrong += error(found, U) > 1e-6
+    assert wrong > 4  # and most of them are indeed something else
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "r"),
+    [(1, 1, 1), (3, 2, 2), (6, 3, 3), (12, 3, 1), (40, 6, 6), (146, 40, 3), (300, 30, 4)],
+)
+def test_sizes(rng, n, d, r):
+    X, U, y = gaussian_problem(rng, n, d, r, smallest=0.5)
+    found = recover(X, y, r)
+    assert found.status is Status.RECOVERED
+    assert error(found, U) < 1e-12
+    assert int(found.rank) == r
+    assert found.certificate is None
+
+
+def test_large_problem_goes_through_the_first_order_chain(rng):
+    X, U, y = gaussian_problem(rng, 1600, 120, 3, smallest=0.1)
+    found = recover(X, y, 3)
+    assert found.status is Status.RECOVERED
+    assert error(found, U) < 1e-13
+    low, high = found.curvature.tolist()
+    spectrum = posquad.effective_spectrum(posquad.LeastSquares(posquad.RankOne(X), y), U)
+    # In the user's coordinates lambda_1 = 1; working inputs were divided by a power of two at most.
+    assert low == pytest.approx(float(spectrum.values[0]), rel=0.05)
+    assert high == pytest.approx(float(spectrum.values[-1]), rel=0.05)
+
+
+def test_gauss_newton_takes_over_where_first_order_steps_are_slow(rng, monkeypatch):
+    monkeypatch.setattr(_search, "_QUOTA", 5)
+    X, U, y = gaussian_problem(rng, 240, 30, 3, smallest=0.5)
+    found = recover(X, y, 3)
+    assert found.status is Status.RECOVERED
+    assert error(found, U) < 1e-12
+
+
+def test_matrix_free_diagnosis_agrees_with_dense(rng, monkeypatch):
+    X, _, y = gaussian_problem(rng, 200, 20, 2, smallest=0.5)
+    dense = recover(X, y, 2)
+    monkeypatch.setattr(_diagnosis, "_DENSE_MOST", 5)
+    free = recover(X, y, 2)
+    assert free.status is dense.status is Status.RECOVERED
+    # A residual of 0.3 of the value leaves the value itself within a few per cent.
+    torch.testing.assert_close(free.curvature, dense.curvature, rtol=0.15, atol=0)
+
+
+def test_factor_is_canonical_and_predictor_is_an_operator(rng):
+    X, U, y = gaussian_problem(rng, 60, 6, 3, smallest=0.2)
+    found = recover(X, y, 3)
+    gram = found.U.mT @ found.U
+    torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
+    assert bool((gram.diagonal().diff() <= 0).all())
+    Q = U @ U.mT
+    V = normal(rng, 6, 2)
+    torch.testing.assert_close(found.Q @ V, Q @ V, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(found.Q @ V[:, 0], Q @ V[:, 0], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(found.Q.apply(X), y, rtol=1e-11, atol=1e-12)
+    expected = torch.linalg.eigvalsh(Q)[-3:].flip(0)
+    torch.testing.assert_close(found.Q.eigenvalues(), expected, rtol=1e-11, atol=1e-12)
+    assert found.Q.shape == (6, 6)
+    assert "Predictor" in repr(found.Q)
+    np.testing.assert_allclose(np.asarray(found.Q), Q.numpy(), rtol=1e-11, atol=1e-12)
+
+
+class TestStatuses:
+    """Every status of a recovery, reached by an input made for it."""
+
+    def test_zero_responses_prove_zero(self, rng):
+        X = normal(rng, 12, 4)
+        found = recover(X, torch.zeros(12, dtype=X.dtype), 2)
+        assert found.status is Status.RECOVERED
+        assert int(found.rank) == 0
+        assert float(found.Q.dense().abs().max()) == 0
+
+    def test_one_sample(self, rng):
+        found = recover(normal(rng, 1, 3), torch.ones(1), 1)
+        assert found.status is Status.UNDETERMINED
+
+    def test_repeated_samples_count_once(self, rng):
+        X, _, y = gaussian_problem(rng, 15, 10, 2, smallest=0.5)
+        signs = torch.tensor([1.0, -2.0, 3.0], dtype=X.dtype).repeat_interleave(15)
+        found = recover(signs[:, None] * X.repeat(3, 1), signs**2 * y.repeat(3), 2)
+        assert int(found.samples) == 15
+        assert found.status is Status.NOT_IDENTIFIED
+
+    def test_inputs_in_a_subspace(self, rng):
+        X, U, _ = gaussian_problem(rng, 60, 6, 2, smallest=0.5)
+        basis = torch.linalg.qr(normal(rng, 6, 4)).Q
+        X = X @ basis @ basis.mT
+        y = (X @ U).square().sum(-1)
+        found = recover(X, y, 2)
+        assert found.status is Status.UNDETERMINED
+        # On the span the answer is right, outside it is zero.
+        P = basis @ basis.mT
+        torch.testing.assert_close(found.Q.dense(), P @ U @ U.mT @ P, rtol=1e-9, atol=1e-11)
+
+    def test_a_free_direction(self, rng):
+        """Signs as inputs do not see differences of diagonal entries: 7 of 10 dimensions."""
+        X = normal(rng, 40, 4).sign()
+        for rank in (1, 2, 4):
+            U = normal(rng, 4, rank)
+            found = recover(X, (X @ U).square().sum(-1), rank)
+            assert int(found.samples) == 7
+            expected = Status.RECOVERED if rank == 1 else Status.NOT_IDENTIFIED
+            assert found.status is expected
+
+    def test_noise_is_a_best_fit(self, rng):
+        X, U, y = gaussian_problem(rng, 76, 10, 2, smallest=0.5)
+        found = recover(X, y * (1 + 0.05 * normal(rng, 76)), 2)
+        assert found.status is Status.BEST_FIT
+        assert error(found, U) < float(found.error_estimate) < 1
+
+    def test_negative_responses(self, rng):
+        X, _, y = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
+        found = recover(X, -y, 2)
+        assert found.status is Status.BEST_FIT
+        assert int(found.rank) == 0
+        assert float(found.residual) == pytest.approx(1.0)
+
+    @pytest.mark.parametrize("n", [24, 40, 76])
+    def test_outliers_are_never_called_recovered(self, rng, n):
+        X, _, y = gaussian_problem(rng, n, 10, 2, smallest=0.5)
+        y[:4] *= 20
+        found = recover(X, y, 2, max_starts=60)
+        assert found.status in (Status.BEST_FIT, Status.STALLED)
+        assert float(found.residual) > 1e-3
+
+    def test_starts_that_do_not_agree(self, rng):
+        X, y = normal(rng, 24, 10), normal(rng, 24).square()
+        found = recover(X, y, 2, max_starts=10)
+        assert found.status is Status.STALLED
+        assert "allow more starts" in found.message
+
+    def test_inputs_that_are_zero(self):
+        found = recover(torch.zeros(4, 2), torch.ones(4), 1)
+        assert found.status is Status.UNDETERMINED
+        assert float(found.residual) == 1
+
+    def test_budgets(self, rng):
+        X, y = normal(rng, 24, 10), normal(rng, 24).square()
+        for budget in ({"max_steps": 5}, {"time_limit": 1e-9}):
+            found = recover(X, y, 2, **budget)
+            assert found.status is Status.INTERRUPTED
+            assert found.steps <= 6
+
+    @pytest.mark.parametrize("when", [0, 3])
+    def test_interruption_returns_the_best_so_far(self, rng, when):
+        X, _, y = gaussian_problem(rng, 24, 10, 2, smallest=0.5)
+        y = y + normal(rng, 24)
+
+        def interrupt(progress):
+            if progress.time >= when:
+                raise KeyboardInterrupt
+
+        found = recover(X, y, 2, progress=interrupt)
+        assert found.status is Status.INTERRUPTED
+        assert torch.isfinite(found.U).all()
+        assert float(found.residual) <= 1
+
+    def test_interruption_of_the_diagnosis(self, rng, monkeypatch):
+        def interrupt(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(_diagnosis, "diagnose", interrupt)
+        X, U, y = gaussian_problem(rng, 38, 10, 2, smallest=0.5)
+        found = recover(X, y, 2)
+        assert found.status is not Status.RECOVERED  # nothing is known of its uniqueness
+        assert error(found, U) < 1e-12
+
+    def test_interruption_of_a_batch(self, rng):
+        X, y = normal(rng, 5, 24, 10), normal(rng, 5, 24).square()
+
+        def interrupt(progress):
+            if progress.time >= 30:
+                raise KeyboardInterrupt
+
+        found = recover(X, y, 2, progress=interrupt)
+        assert found.status == [Status.INTERRUPTED] * 5
+        assert float(found.residual.max()) < 1
+
+    def test_interruption_while_the_rank_is_lowered(self, rng):
+        X, U, y = gaussian_problem(rng, 76, 10, 1)
+        whole = recover(X, y, 4).steps
+
+        def interrupt(progress):
+            if progress.time >= whole - 1:
+                raise KeyboardInterrupt
+
+        found = recover(X, y, 4, progress=interrupt)
+        assert error(found, U) < 1e-6
+
+
+class TestRank:
+    @pytest.mark.parametrize(("n", "d", "r"), [(38, 10, 2), (76, 10, 2), (60, 6, 1), (200, 20, 3)])
+    def test_rank_is_found_when_not_given(self, rng, n, d, r):
+        X, U, y = gaussian_problem(rng, n, d, r, smallest=0.5)
+        found = recover(X, y)
+        assert found.status is Status.RECOVERED
+        assert int(found.rank) == r
+        assert float(found.rank_confidence) == 1
+        assert error(found, U) < 1e-12
+
+    def test_rank_of_noisy_data(self, rng):
+        X, U, y = gaussian_problem(rng, 200, 8, 2, smallest=0.5)
+        found = recover(X, y * (1 + 0.05 * normal(rng, 200)))
+        assert found.status is Status.BEST_FIT
+        assert int(found.rank) == 2
+        assert 0.9 < float(found.rank_confidence) <= 1
+        assert error(found, U) < 0.1
+
+    def test_too_few_samples_to_choose_a_rank(self, rng):
+        X, _, y = gaussian_problem(rng, 15, 10, 2, smallest=0.5)
+        found = recover(X, y)
+        assert found.status is not Status.RECOVERED
+        assert float(found.rank_confidence) == 0
+
+    @pytest.mark.parametrize("n", [38, 76])
+    @pytest.mark.parametrize("rank", [3, 5, 10])
+    def test_a_rank_above_the_true_one_is_lowered(self, rng, n, rank):
+        X, U, y = gaussian_problem(rng, n, 10, 2, smallest=0.5)
+        found = recover(X, y, rank)
+        assert found.status is Status.RECOVERED
+        assert int(found.rank) == 2
+        assert found.U.shape == (10, 2)
+        assert error(found, U) < 1e-12
+
+
+@pytest.mark.parametrize("n", [24, 76])
+def test_equivariance(rng, n):
+    X, _, y = gaussian_problem(rng, n, 10, 2, smallest=0.5)
+    O = rotation(rng, 10)
+    plain = recover(X, y, 2).Q.dense()
+    torch.testing.assert_close(O @ recover(X @ O, y, 2).Q.dense() @ O.mT, plain)
+    torch.testing.assert_close(recover(X, 7.3 * y, 2).Q.dense(), 7.3 * plain)
+    torch.testing.assert_close(recover(3.1 * X, y, 2).Q.dense() * 3.1**2, plain)
+
+
+@pytest.mark.parametrize("power", [-150, -40, 40, 150])
+def test_units_do_not_matter(rng, power):
+    X, U, y = gaussian_problem(rng, 38, 10, 2, smallest=0.5)
+    found = recover(X * 10.0**power, y * 1e-30, 2)
+    assert found.status is Status.RECOVERED
+    V = found.U * 10.0**power * 1e15
+    torch.testing.assert_close(V @ V.mT, U @ U.mT, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [38, 76, 600])
+def test_anisotropic_inputs(rng, n):
+    """Design with condition number 1e4."""
+    X, U, _ = gaussian_problem(rng, n, 10, 2, smallest=0.5)
+    X = X @ (rotation(rng, 10) * torch.logspace(0, -4, 10, dtype=X.dtype))
+    found = recover(X, (X @ U).square().sum(-1), 2)
+    assert found.status is Status.RECOVERED
+    assert error(found, U) < 1e-8
+
+
+def test_weights_are_weighted_least_squares(rng):
+    X, U, y = gaussian_problem(rng, 80, 5, 2, smallest=0.5)
+    y = y * (1 + 0.1 * normal(rng, 80))
+    w = torch.rand(80, generator=rng, dtype=X.dtype)
+    found = recover(X, y, 2, weights=w)
+    inputs, responses, roots = X.numpy(), y.numpy(), w.sqrt().numpy()
+    reference = scipy.optimize.least_squares(
+        lambda u: roots * (((inputs @ u.reshape(5, 2)) ** 2).sum(1) - responses),
+        U.numpy().ravel(), xtol=1e-15, ftol=1e-15, gtol=1e-14,
+    )  # fmt: skip
+    assert error(found, torch.from_numpy(reference.x.reshape(5, 2))) < 1e-7
+
+
+def test_a_weight_of_zero_leaves_an_outlier_out(rng):
+    X, U, y = gaussian_problem(rng, 40, 10, 2, smallest=0.5)
+    y[:3] = 100.0
+    w = torch.ones(40, dtype=X.dtype)
+    w[:3] = 0
+    found = recover(X, y, 2, weights=w)
+    assert found.status is Status.RECOVERED
+    assert int(found.samples) == 37
+    assert error(found, U) < 1e-12
+
+
+def test_noisy_error_is_that_of_least_squares_at_the_truth():
+    """5 per cent noise, n = 4p: against the local least squares estimate around Q*."""
+    rng = torch.Generator().manual_seed(4)
+    ours, oracle = 0.0, 0.0
+    for _ in range(8):
+        X, U, y = gaussian_problem(rng, 76, 10, 2, smallest=0.5)
+        noisy = y * (1 + 0.05 * normal(rng, 76))
+        found = recover(X, noisy, 2)
+        J = torch.stack([2 * torch.outer(x, x @ U).flatten() for x in X])
+        step = torch.linalg.lstsq(J, (noisy - y)[:, None], driver="gelsd").solution[:, 0]
+        D = step.reshape(10, 2)
+        linear = D @ U.mT + U @ D.mT
+        oracle += float(linear.square().sum())
+        ours += float((found.Q.dense() - U @ U.mT).square().sum())
+    assert math.sqrt(ours / oracle) <= 1.1  # 8 problems; the benchmark has more
+
+
+class TestBatches:
+    def test_batch_is_a_loop(self, rng):
+        X, U = normal(rng, 2, 5, 40, 4), normal(rng, 2, 5, 4, 2)
+        y = (X @ U).square().sum(-1)
+        together = recover(X, y, 2)
+        assert together.U.shape == (2, 5, 4, 2)
+        assert together.residual.shape == (2, 5)
+        assert together.status == [[Status.RECOVERED] * 5] * 2
+        torch.testing.assert_close(together.Q.dense(), U @ U.mT, rtol=1e-10, atol=1e-11)
+
+    def test_special_problems_of_a_batch(self, rng):
+        """Noise, zero responses, a subspace and a lower rank beside an ordinary problem."""
+        X, U, _ = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
+        X = X.repeat(5, 1, 1)
+        X[2, :, 4] = 0
+        y = (X @ U).square().sum(-1)
+        y[1] = 0
+        y[3] = (X[3] @ U[:, :1]).square().sum(-1)
+        y[4] *= 1 + 0.05 * normal(rng, 40)
+        found = recover(X, y, 2)
+        names = [status.name for status in found.status]
+        assert names == ["RECOVERED", "RECOVERED", "UNDETERMINED", "RECOVERED", "BEST_FIT"]
+        assert found.rank.tolist() == [2, 0, 2, 1, 2]
+        assert len(found.message) == 5
+        for k in range(5):
+            alone = recover(X[k], y[k], 2)
+            torch.testing.assert_close(found.Q.dense()[k], alone.Q.dense(), rtol=1e-6, atol=1e-8)
+
+    def test_hard_problems_of_a_batch_are_restarted(self):
+        rng = torch.Generator().manual_seed(2)
+        problems = [gaussian_problem(rng, 24, 10, 2, smallest=0.5) for _ in range(12)]
+        X, U, y = (torch.stack(part) for part in zip(*problems, strict=True))
+        found = recover(X, y, 2)
+        assert found.status == [Status.RECOVERED] * 12
+        assert int(found.starts.max()) > 1
+        torch.testing.assert_close(found.Q.dense(), U @ U.mT, rtol=1e-9, atol=1e-10)
+
+    @pytest.mark.parametrize("rank", [1, None])
+    def test_empty_batch(self, rank):
+        found = recover(torch.zeros(0, 5, 3), torch.zeros(0, 5), rank)
+        assert found.U.shape == (0, 3, 1)
+        assert found.status == []
+
+    def test_shared_inputs_and_chosen_ranks(self, rng):
+        X, U = normal(rng, 40, 4), normal(rng, 3, 4, 2)
+        U[0, :, 1] = 0
+        found = recover(X, (X @ U).square().sum(-1))
+        assert found.rank.tolist() == [1, 2, 2]
+        torch.testing.assert_close(found.Q.dense(), U @ U.mT, rtol=1e-10, atol=1e-11)
+
+    def test_too_few_samples_in_a_batch(self, rng):
+        X, U = normal(rng, 2, 12, 6), normal(rng, 2, 6, 3)
+        found = recover(X, (X @ U).square().sum(-1), 3)
+        assert found.status == [Status.NOT_IDENTIFIED] * 2
+
+
+class TestKinds:
+    def test_numpy_in_numpy_out(self, rng):
+        X, U, y = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
+        found = recover(X.numpy(), y.numpy(), 2)
+        assert isinstance(found.U, np.ndarray)
+        assert isinstance(found.Q.dense(), np.ndarray)
+        assert isinstance(found.history, np.ndarray)
+        assert error(found, U) < 1e-12
+
+    def test_single_precision_is_computed_in_double(self, rng):
+        X, U, y = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
+        found = recover(X.float(), y.float(), 2)
+        assert found.U.dtype == torch.float64
+        assert found.status is Status.RECOVERED
+        assert error(found, U) < 1e-5
+
+    def test_single_precision_on_request(self, rng):
+        X, U, y = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
+        found = recover(X.float(), y.float(), 2, precision="input")
+        assert found.U.dtype == torch.float32
+        assert error(found, U.float()) < 1e-4
+
+    def test_seed_decides(self, rng):
+        X, _, y = gaussian_problem(rng, 21, 10, 2, smallest=0.5)
+        first, second = (recover(X, y, 2, seed=3, max_starts=40) for _ in range(2))
+        assert torch.equal(first.U, second.U)
+
+    def test_repr_is_short(self, rng):
+        X, _, y = gaussian_problem(rng, 40, 5, 2)
+        assert "status=RECOVERED" in repr(recover(X, y, 2))
+
+    def test_progress_is_told(self, rng):
+        X, _, y = gaussian_problem(rng, 40, 5, 2)
+        seen = []
+        found = recover(X, y, 2, progress=seen.append)
+        assert len(seen) == found.steps + 1
+        assert seen[-1].loss < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("call", "named", "kind"),
+    [
+        (lambda X, y: recover(X, y, 0), "rank", DomainError),
+        (lambda X, y: recover(X, y, 6), "rank", DomainError),
+        (lambda X, y: recover(X, y[:-1], 1), "y", ShapeError),
+        (lambda X, y: recover(X[0], y, 1), "X", ShapeError),
+        (lambda X, y: recover(X * math.nan, y, 1), "X", NonFiniteError),
+        (lambda X, y: recover(X, y, 1, weights=-y), "weights", DomainError),
+        (lambda X, y: recover(X, y, 1, weights=y[:-1]), "weights", ShapeError),
+        (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
+        (lambda X, y: recover(X, y, 1, tolerance=0.0), "tolerance", DomainError),
+        (lambda X, y: recover(X, y, 1, max_starts=0), "max_starts", DomainError),
+        (lambda X, y: recover(X, y, 1, max_steps=0), "max_steps", DomainError),
+        (lambda X, y: recover(X, y, 1, time_limit=0), "time_limit", DomainError),
+        (lambda X, y: recover(X, y, 1, precision="half"), "precision", DomainError),
+        (lambda X, y: recover(X, y, 1, progress=1), "progress", DtypeError),
+    ],
+)
+def test_bad_input(rng, call, named, kind):
+    X, _, y = gaussian_problem(rng, 20, 5, 1)
+    with pytest.raises(kind, match=rf"^{named}: expected .*; got "):
+        call(X, y)
