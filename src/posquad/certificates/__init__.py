@@ -1,0 +1,11 @@
+"""What can be proved about a computed answer, and how to check the proof again.
+
+`certify` searches and proves; `verify` checks a certificate, fresh or from a file, by proofs alone.
+`exact_minimum_trace` and `check_exact_minimum_trace` do the commuting problems of section 4 in
+rational arithmetic. The statements and their proofs are in `docs/theory.md`.
+"""
+
+from posquad.certificates.certificate import Certificate as Certificate
+from posquad.certificates.certificate import Finding as Finding
+from posquad.certificates.certificate import Verdict as Verdict
+from posquad.certificates.certifier import certify as certify

@@ -1,0 +1,170 @@
+"""Search for z with `A*(z) U = 0` and `V'A*(z)V` positive definite; nothing here is a proof.
+
+First least squares for `V'A*(z)V = I` inside `{A*(z)U = 0}`, which suffices from about three
+measurements a degree of freedom on. Then an interior point method for the largest smallest
+eigenvalue over `||z|| <= 1`, the z of the best stability constant (statement 8): the Hessian of
+its barrier is `tr(A_i R A_j R)`, for rank-one measurements a squared Gram matrix, so a Newton step
+costs O(n^2 d + n^3). It reaches every instance for which a z exists.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from posquad.certificates._forms import Forms
+
+_NEWTON_LIMIT = 2500  # most measurements for which second-order steps are made
+_POLISH_LIMIT = 400  # up to here they are cheap, and improve the stability constant
+_STEPS = 120
+
+
+@dataclass(frozen=True)
+class DualGuess:
+    """A candidate z of norm 1 and the smallest eigenvalue of `V'A*(z)V` as computed."""
+
+    z: np.ndarray
+    smallest: float
+    method: str  # "least squares" or "interior point"
+
+
+class DualSearch:
+    """The space `{z : A*(z) U = 0}` and the map `z -> V'A*(z)V` on it."""
+
+    def __init__(self, forms: Forms, U: np.ndarray, horizontal: np.ndarray) -> None:
+        self.forms, self.U = forms, U
+        d, r = U.shape
+        full = np.linalg.qr(U, mode="complete")[0]
+        self.V = full[:, r:]  # [d, d - r]
+        basis = horizontal.reshape(len(horizontal), d * r).T
+        rows = np.concatenate([block @ basis for block, _ in forms.tangent_rows(U)])  # [n, p]
+        self.range = scipy.linalg.qr(rows, mode="economic", overwrite_a=True, check_finite=False)[0]
+
+    def project(self, z: np.ndarray) -> np.ndarray:
+        """Onto the space, twice: the second time removes the rounding of the first."""
+        for _ in range(2):
+            z = z - self.range @ (self.range.T @ z)
+        return z
+
+    def inside(self, z: np.ndarray) -> np.ndarray:
+        """`V'A*(z)V`, `[d - r, d - r]`."""
+        M = self.V.T @ self.forms.adjoint(z)[0] @ self.V
+        return (M + M.T) / 2
+
+    def find(self) -> DualGuess | None:
+        """The best candidate found, or None where there is nothing to search."""
+        n, p = self.range.shape
+        if n <= p or self.V.shape[1] == 0:
+            return None
+        guess = self._least_squares()
+        if guess is None:
+            return None
+        small = n <= _POLISH_LIMIT or (guess.smallest <= 0 and n <= _NEWTON_LIMIT)
+        if small:
+            polished = self._interior_point(guess.z)
+            if polished is not None and polished.smallest > guess.smallest:
+                guess = polished
+        return guess
+
+    def _least_squares(self) -> DualGuess | None:
+        P = self.V @ self.V.T
+        H = self._reduced(self.forms.weighted_gram(P))
+        z = self._solve(H, self.project(self.forms.apply(P)))
+        return None if z is None else self._guess(z, "least squares")
+
+    def _guess(self, z: np.ndarray, method: str) -> DualGuess | None:
+        z = self.project(z)
+        size = float(np.linalg.norm(z))
+        if not (math.isfinite(size) and size > 0):
+            return None
+        z = self.project(z / size)
+        return DualGuess(z, float(np.linalg.eigvalsh(self.inside(z))[0]), method)
+
+    def _reduced(self, H: np.ndarray) -> np.ndarray:
+        """`P H P` on the space, plus the mean of its diagonal on the complement."""
+        Q = self.range
+        HQ = H @ Q
+        mixed = Q @ HQ.T
+        scale = float(np.trace(H)) / len(H)
+        inner = Q.T @ HQ + scale * np.eye(Q.shape[1])
+        return H - mixed - mixed.T + Q @ (inner @ Q.T)
+
+    @staticmethod
+    def _solve(H: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+        try:
+            factor = scipy.linalg.cho_factor(H, lower=True, check_finite=False)
+        except (scipy.linalg.LinAlgError, ValueError):
+            # Least squares may be singular where n - p exceeds the size of V'A*(z)V.
+            ridge = 1e-12 * float(np.trace(H)) / len(H)
+            try:
+                factor = scipy.linalg.cho_factor(H + ridge * np.eye(len(H)), lower=True)
+            except (scipy.linalg.LinAlgError, ValueError):
+                return None
+        return scipy.linalg.cho_solve(factor, right, check_finite=False)
+
+    def _interior_point(self, start: np.ndarray) -> DualGuess | None:
+        """Maximise s over `V'A*(z)V >= s I`, `||z|| < 1`, by the barrier method."""
+        m = self.V.shape[1]
+        z = 0.5 * start
+        eigenvalues = np.linalg.eigvalsh(self.inside(z))
+        scale = float(np.abs(eigenvalues).max())
+        if not scale > 0:
+            return None
+        s = float(eigenvalues[0]) - 0.1 * scale
+        weight = m / scale
+        for _ in range(_STEPS):
+            S = self.inside(z) - s * np.eye(m)
+            inverse = np.linalg.inv(S)
+            room = 1 - float(z @ z)
+            R = self.V @ inverse @ self.V.T
+            gz = self.project(2 * z / room - self.forms.apply(R))
+            gs = float(np.trace(inverse)) - weight
+            H = self.forms.weighted_gram(R) + (4 / room**2) * np.outer(z, z)
+            H[np.diag_indices(len(H))] += 2 / room
+            cross = -self.project(self.forms.apply(self.V @ inverse @ inverse @ self.V.T))
+            both = self._solve(self._reduced(H), np.stack([gz, cross], axis=1))
+            if both is None:
+                return self._guess(z, "interior point")
+            ug, uc = self.project(both[:, 0]), self.project(both[:, 1])
+            schur = float(np.square(inverse).sum()) - float(cross @ uc)
+            if not schur > 0:
+                return self._guess(z, "interior point")
+            ds = -(gs - float(cross @ ug)) / schur
+            dz = -ug - ds * uc
+            decrement = -(float(gz @ dz) + gs * ds)
+            z, s = self._stay_inside(z, s, dz, ds, decrement)
+            if decrement < 0.25:
+                # The barrier has parameter m + 2: s is this close to the best one.
+                if s > 0 and (m + 2) / weight < 0.05 * s:
+                    break
+                if s < 0 and (m + 2) / weight < 1e-9 * scale:
+                    break
+                weight *= 8
+        return self._guess(z, "interior point")
+
+    def _stay_inside(
+        self, z: np.ndarray, s: float, dz: np.ndarray, ds: float, decrement: float
+    ) -> tuple[np.ndarray, float]:
+        """A damped Newton step, halved until it is strictly feasible."""
+        step = 1.0 if decrement < 0.25 else 1 / (1 + math.sqrt(max(decrement, 0.0)))
+        direction = self.inside(dz) - ds * np.eye(self.V.shape[1])
+        S = self.inside(z) - s * np.eye(self.V.shape[1])
+        try:
+            L = np.linalg.cholesky(S)
+            half = scipy.linalg.solve_triangular(L, direction, lower=True)
+            relative = scipy.linalg.solve_triangular(L, half.T, lower=True)
+            worst = float(np.linalg.eigvalsh((relative + relative.T) / 2)[0])
+        except np.linalg.LinAlgError:
+            return z, s
+        # Damped steps are safe but slow; go nine tenths of the way to the boundary if that is more.
+        longest = 0.9 / -worst if worst < -1e-12 else 1.0
+        step = max(step, min(1.0, longest)) if worst < 0 else 1.0
+        while step > 1e-12:
+            moved = z + step * dz
+            if float(moved @ moved) < 1 and step * worst > -1:
+                return moved, s + step * ds
+            step /= 2
+        return z, s
