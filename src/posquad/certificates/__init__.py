@@ -5,7 +5,15 @@
 rational arithmetic. The statements and their proofs are in `docs/theory.md`.
 """
 
+from posquad.certificates.certificate import FINDINGS as FINDINGS
 from posquad.certificates.certificate import Certificate as Certificate
 from posquad.certificates.certificate import Finding as Finding
 from posquad.certificates.certificate import Verdict as Verdict
 from posquad.certificates.certifier import certify as certify
+from posquad.certificates.exact import ExactMinimumTrace as ExactMinimumTrace
+from posquad.certificates.exact import check_exact_minimum_trace as check_exact_minimum_trace
+from posquad.certificates.exact import exact_minimum_trace as exact_minimum_trace
+from posquad.certificates.files import load as load
+from posquad.certificates.files import save as save
+from posquad.certificates.verifier import Verification as Verification
+from posquad.certificates.verifier import verify as verify

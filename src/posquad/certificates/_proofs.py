@@ -96,7 +96,7 @@ class TangentGram:
 
 
 def proves_quartic(forms: Forms, value: float, route: Route, parameter: float) -> bool:
-    """`max over unit v of N(vv')^2 <= value`, by one of three routes (statement 4).
+    """`max over unit v of N(vv')^2 <= value`, by one of three routes (statement 6).
 
     - "gram": `K - k w w' <= n t I` on R^n with `K_ij = <A_i, A_j>`, `w_i = tr A_i`, the parameter
       k in [0, 1/d) and `value = t (1 - k d + k) / (1 - k d)`;
@@ -136,11 +136,12 @@ def proves_quartic(forms: Forms, value: float, route: Route, parameter: float) -
 def proves_dual(
     forms: Forms, U: np.ndarray, z: np.ndarray, beta: float, lam: float, mu: float
 ) -> bool:
-    """Some `z0` with `||z0|| <= ||z||` has `A*(z0) U = 0` and `v'A*(z0)v >= beta |v|^2` off range(U).
+    """Some `z0`, no longer than z, has `A*(z0) U = 0` and `V'A*(z0)V >= beta I`.
 
-    Statement 6, given proved `lambda_min^eff >= lam > 0` and `mu`. z0 is the orthogonal projection
-    of z onto the kernel of `z -> A*(z) U`; it moves `A*(z)` by at most `2 ||A*(z)U||_F sqrt(mu/lam)`
-    in spectral norm. For v orthogonal to U, `v'Yv = v'(Y + t U T T'U')v` whatever T is.
+    Statement 9, given proved `lambda_min^eff >= lam > 0` and `mu`. z0 is the orthogonal projection
+    of z onto the kernel of `z -> A*(z) U`; `A*` of the difference is at most
+    `2 ||A*(z)U||_F sqrt(mu/lam)` in spectral norm. For v orthogonal to U,
+    `v'Yv = v'(Y + t U T T'U')v` whatever T is, so V need not be known.
     """
     if not (in_range(*forms.arrays(), U, z) and beta > 0 and lam > 0 and mu > 0):
         return False
@@ -178,7 +179,7 @@ def proves_dual_slack(forms: Forms, dual: np.ndarray, excess: float) -> bool:
 
 
 def trace_bound_below(y: np.ndarray, dual: np.ndarray, excess: float, misfit: float) -> float:
-    """A lower bound on `tr Q` over Q >= 0 with `||A(Q) - y|| <= sqrt(n) misfit` (statement 8).
+    """A lower bound on `tr Q` over Q >= 0 with `||A(Q) - y|| <= sqrt(n) misfit` (statement 10).
 
     Given `A*(dual) <= (1 + excess) I`.
     """

@@ -32,7 +32,7 @@ def identifiability(found: Conclusions, seen: Mapping[str, Any]) -> Finding:
             margin=found.lam / found.Lam if found.Lam else None,
             verdict=Verdict.PROVED,
             reason=f"lambda_min^eff >= {found.lam:.6e} > 0",
-            details={"kernel_dimension": 0, **seen},
+            details={**seen, "kernel_dimension": 0},
         )
     estimate, kernel = seen["lam_estimate"], seen["kernel_dimension"]
     if kernel:
@@ -73,8 +73,8 @@ def local_uniqueness(found: Conclusions, beside: Mapping[str, Any]) -> Finding:
         )
         return Finding(found.radius, margin, Verdict.REFUSED, reason, details)
     reason = (
-        f"no critical point other than UU' within d_P < {found.radius:.3e} for the data A(UU'); for "
-        f"y, all within {found.radius * 2 * THETA:.3e} lie within {found.floor:.1e}"
+        f"no critical point but UU' within d_P < {found.radius:.3e} for the data A(UU'); "
+        f"for y, all within {found.radius * 2 * THETA:.3e} lie within {found.floor:.1e}"
     )
     return Finding(found.radius, margin, Verdict.PROVED, reason, details)
 

@@ -184,9 +184,11 @@ def _claim_dual(
 
 
 def _only_proved(claims: Claims, found: Conclusions) -> Claims:
-    """Without the numbers that could not be proved."""
+    """Without the numbers that could not be proved (of the first two a zero claims nothing)."""
     return replace(
         claims,
+        residual=claims.residual if math.isfinite(found.residual) else 0.0,
+        largest=claims.largest if math.isfinite(claims.largest) else 0.0,
         lam=found.lam,
         Lam=found.Lam,
         mu=found.mu,
