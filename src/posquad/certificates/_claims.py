@@ -143,7 +143,7 @@ def _trace_gap(
     residual: float,
     constant: float | None,
 ) -> float | None:
-    """How far `tr UU'` may lie above the least trace of PSD matrices that fit as well (statement 10)."""
+    """How far `tr UU'` may lie above the least trace of PSD matrices that fit as well (10)."""
     if not math.isfinite(residual):
         return None
     low, high = trace_below(witness.U), trace_above(witness.U)

@@ -62,7 +62,7 @@ def quartic_below(forms: Forms, *, seed: int = 0) -> tuple[float, np.ndarray]:
         v /= np.linalg.norm(v)
         before = 0.0
         for _ in range(_POWER_STEPS):
-            measured = forms.measure(v[:, None])[0]
+            measured = forms.apply_vector(v)
             level = float(measured @ measured) / forms.n
             if level > best:
                 best, where = level, v
@@ -74,8 +74,8 @@ def quartic_below(forms: Forms, *, seed: int = 0) -> tuple[float, np.ndarray]:
             if not size > 0:
                 break
             v = v / size
-    measured, size = forms.measure(where[:, None])
-    low = np.maximum(np.abs(measured) - gamma(forms.short) * size - UNDERFLOW, 0.0)
+    measured, error = forms.measure(where[:, None])
+    low = np.maximum(np.abs(measured) - error * (1 + gamma(4)) - UNDERFLOW, 0.0)
     sure = float(np.square(low).sum()) * (1 - gamma(forms.n + 8)) / forms.n
     return down(sure * (1 - gamma(4 * forms.d + 8))), where  # v is a unit vector to rounding
 

@@ -29,6 +29,7 @@ class DualGuess:
     z: np.ndarray
     smallest: float
     method: str  # "least squares" or "interior point"
+    exhausted: bool = False  # the search converged without a positive definite matrix
 
 
 class DualSearch:
@@ -65,23 +66,37 @@ class DualSearch:
         small = n <= _POLISH_LIMIT or (guess.smallest <= 0 and n <= _NEWTON_LIMIT)
         if small:
             polished = self._interior_point(guess.z)
-            if polished is not None and polished.smallest > guess.smallest:
+            if polished is not None and (polished.exhausted or polished.smallest > guess.smallest):
                 guess = polished
         return guess
 
     def _least_squares(self) -> DualGuess | None:
         P = self.V @ self.V.T
-        H = self._reduced(self.forms.weighted_gram(P))
-        z = self._solve(H, self.project(self.forms.apply(P)))
+        right = self.project(self.forms.apply(P))
+        if self.forms.n > _NEWTON_LIMIT:
+            z = self._conjugate_gradients(P, right)
+        else:
+            z = self._solve(self._reduced(self.forms.weighted_gram(P)), right)
         return None if z is None else self._guess(z, "least squares")
 
-    def _guess(self, z: np.ndarray, method: str) -> DualGuess | None:
+    def _conjugate_gradients(self, P: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """The same least squares without an n x n matrix: some ten products with A and A*."""
+
+        def product(z: np.ndarray) -> np.ndarray:
+            Y = self.forms.adjoint(self.project(z))[0]
+            return self.project(self.forms.apply(P @ Y @ P)) + (z - self.project(z))
+
+        n = self.forms.n
+        operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=product, dtype=float)
+        return scipy.sparse.linalg.cg(operator, right, rtol=1e-4, maxiter=60)[0]
+
+    def _guess(self, z: np.ndarray, method: str, exhausted: bool = False) -> DualGuess | None:
         z = self.project(z)
         size = float(np.linalg.norm(z))
         if not (math.isfinite(size) and size > 0):
             return None
         z = self.project(z / size)
-        return DualGuess(z, float(np.linalg.eigvalsh(self.inside(z))[0]), method)
+        return DualGuess(z, float(np.linalg.eigvalsh(self.inside(z))[0]), method, exhausted)
 
     def _reduced(self, H: np.ndarray) -> np.ndarray:
         """`P H P` on the space, plus the mean of its diagonal on the complement."""
@@ -140,8 +155,9 @@ class DualSearch:
                 # The barrier has parameter m + 2: s is this close to the best one.
                 if s > 0 and (m + 2) / weight < 0.05 * s:
                     break
+                # With no such z the best s is 0, at z = 0.
                 if s < 0 and (m + 2) / weight < 1e-9 * scale:
-                    break
+                    return self._guess(z, "interior point", exhausted=True)
                 weight *= 8
         return self._guess(z, "interior point")
 

@@ -3,7 +3,7 @@
 Two operators are known: `A_i = x_i x_i'` and a stack of symmetric matrices. Of a stack the
 symmetric part is meant, as everywhere. Each method returns what it computed and the size against
 which `gamma(depth)` bounds its error; `depth` counts the roundings on the longest way from data to
-result.
+result. `measure` bounds its error outright.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from posquad.certificates._rounding import gamma, product_with_error
 from posquad.errors import DomainError, DtypeError
 from posquad.measurements import Dense, RankOne
 from posquad.objectives import LeastSquares, Objective
@@ -34,7 +35,7 @@ class Forms(ABC):
 
     @abstractmethod
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`A(UU')` and the size of its errors, `[n]` each."""
+        """`A(UU')` and a bound on its errors, `[n]` each."""
 
     @abstractmethod
     def tangent_rows(self, U: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -64,9 +65,13 @@ class Forms(ABC):
     def second_moment(self) -> tuple[np.ndarray, float]:
         """`sum_i A_i^2` `[d, d]` and the size of its error in spectral norm."""
 
+    @abstractmethod
     def apply(self, Q: np.ndarray) -> np.ndarray:
         """`A(Q)` (for searches; no bound is kept)."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def apply_vector(self, v: np.ndarray) -> np.ndarray:
+        """`A(vv')` (for searches; no bound is kept)."""
 
 
 class RankOneForms(Forms):
@@ -85,9 +90,14 @@ class RankOneForms(Forms):
     def apply(self, Q: np.ndarray) -> np.ndarray:
         return ((self.X @ Q) * self.X).sum(1)
 
+    def apply_vector(self, v: np.ndarray) -> np.ndarray:
+        return np.square(self.X @ v)
+
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        size = np.square(self.absolute @ np.abs(U)).sum(1)
-        return np.square(self.X @ U).sum(1), size
+        product, error = product_with_error(self.X, U)
+        values = np.square(product).sum(1)
+        moved = ((2 * np.abs(product) + error) * error).sum(1)
+        return values, gamma(U.shape[1] + 8) * values + 1.01 * moved
 
     def tangent_rows(self, U: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rows = max(1, _BLOCK // U.size)
@@ -142,10 +152,13 @@ class DenseForms(Forms):
     def apply(self, Q: np.ndarray) -> np.ndarray:
         return np.einsum("iab,ab->i", self.A, Q)
 
+    def apply_vector(self, v: np.ndarray) -> np.ndarray:
+        return (self.A @ v) @ v
+
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         absolute = np.abs(U)
         size = ((self.absolute @ absolute) * absolute).sum((1, 2))
-        return ((self.A @ U) * U).sum((1, 2)), size
+        return ((self.A @ U) * U).sum((1, 2)), gamma(self.short) * size
 
     def tangent_rows(self, U: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         rows = max(1, _BLOCK // (U.size * self.d))

@@ -31,8 +31,8 @@ def residual_above(forms: Forms, y: np.ndarray, U: np.ndarray) -> float:
     """An upper bound on the root mean square of `A(UU') - y`."""
     if not in_range(*forms.arrays(), U):
         return math.inf
-    values, size = forms.measure(U)
-    error = np.abs(values - y) + gamma(forms.short) * (size + np.abs(y))
+    values, error = forms.measure(U)
+    error = (np.abs(values - y) + error) * (1 + gamma(4)) + UNDERFLOW
     return up(norm_above(error) / math.sqrt(forms.n))
 
 

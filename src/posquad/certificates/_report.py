@@ -97,11 +97,13 @@ def global_uniqueness(found: Conclusions, beta: float | None, beside: Mapping[st
     elif (beside.get("smallest") or 0.0) > 0:
         reason = "a dual matrix was found, but too close to singular to prove it positive definite"
         return Finding(None, None, Verdict.NUMERICAL, reason, details)
-    else:
+    elif beside.get("exhausted"):
         reason = (
-            "no z with A*(z)U = 0 and V'A*(z)V > 0 was found (best smallest eigenvalue "
-            f"{beside.get('smallest')}); this proves nothing, and more measurements may help"
+            "numerically no z has A*(z)U = 0 and V'A*(z)V > 0, as happens where PSD matrices of "
+            "higher rank fit as well; more measurements may help"
         )
+    else:
+        reason = "no z with A*(z)U = 0 and V'A*(z)V > 0 was found, which proves nothing"
     return Finding(None, None, Verdict.REFUSED, reason, details)
 
 

@@ -51,6 +51,34 @@ def norm_above(values: np.ndarray) -> float:
     return up(math.sqrt(total(np.square(values).ravel())))
 
 
+def product_with_error(X: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`XU` in twice the working precision, rounded once, and a bound on its error.
+
+    Sums with their rounding errors carried along (Ogita, Rump and Oishi, 2005, algorithm Dot2):
+    off by at most `u |XU| + gamma(k)^2 |X||U|` for inner dimension k.
+    """
+    total_, lost = np.zeros((len(X), U.shape[1])), np.zeros((len(X), U.shape[1]))
+    for k in range(X.shape[1]):
+        x, w = X[:, k, None], U[None, k, :]
+        product = x * w
+        x1, w1 = _high_part(x), _high_part(w)
+        x2, w2 = x - x1, w - w1
+        lost_product = x2 * w2 - (((product - x1 * w1) - x2 * w1) - x1 * w2)
+        new = total_ + product
+        back = new - total_
+        lost += ((total_ - (new - back)) + (product - back)) + lost_product
+        total_ = new
+    result = total_ + lost
+    size = gamma(2 * X.shape[1] + 8) ** 2 * (np.abs(X) @ np.abs(U))
+    return result, 2 * UNIT * np.abs(result) + 2 * size + UNDERFLOW
+
+
+def _high_part(a: np.ndarray) -> np.ndarray:
+    """The leading 26 bits (Veltkamp)."""
+    c = 134217729.0 * a
+    return c - (c - a)
+
+
 def proves_above(G: np.ndarray, spread: np.ndarray, shift: float) -> bool:
     """Prove that every symmetric S with `|S - G|_ij <= spread_i spread_j` has `S >= shift I`.
 

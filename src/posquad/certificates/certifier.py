@@ -175,7 +175,7 @@ def _claim_dual(
     guess = DualSearch(forms, U, horizontal_basis(U)).find()
     if guess is None:
         return claims, witness, seen
-    seen |= {"method": guess.method, "smallest": guess.smallest}
+    seen |= {"method": guess.method, "smallest": guess.smallest, "exhausted": guess.exhausted}
     for give in (1e-6, *_SHRINK):
         beta = (1 - give) * guess.smallest
         if beta > 0 and proves_dual(forms, U, guess.z, beta, claims.lam, claims.mu):
