@@ -114,7 +114,7 @@ def judge(
         floor=floor,
         constant=constant,
         trace=trace,
-        trace_gap=_trace_gap(forms, y, witness, claims, residual, constant),
+        trace_gap=trace_gap(forms, y, witness, claims, residual, constant),
     )
 
 
@@ -135,7 +135,7 @@ def _stability(
     return up(stability_constant(forms.n, claims.largest, lam, mu, norm, beta))
 
 
-def _trace_gap(
+def trace_gap(
     forms: Forms,
     y: np.ndarray,
     witness: Witness,

@@ -132,7 +132,10 @@ class DualSearch:
         weight = m / scale
         for _ in range(_STEPS):
             S = self.inside(z) - s * np.eye(m)
-            inverse = np.linalg.inv(S)
+            try:
+                inverse = np.linalg.inv(S)
+            except np.linalg.LinAlgError:
+                break
             room = 1 - float(z @ z)
             R = self.V @ inverse @ self.V.T
             gz = self.project(2 * z / room - self.forms.apply(R))

@@ -11,7 +11,7 @@ import numpy as np
 from posquad._arrays import Array, positive_integer, positive_number
 from posquad._frames import frame
 from posquad.certificates import _report
-from posquad.certificates._claims import Claims, Conclusions, Witness, judge
+from posquad.certificates._claims import Claims, Conclusions, Witness, judge, trace_gap
 from posquad.certificates._curvature_search import extreme_values, quartic_below, quartic_guess
 from posquad.certificates._dual_search import DualSearch
 from posquad.certificates._forms import Forms, forms_of
@@ -86,38 +86,55 @@ def certify(
     seed = positive_integer("seed", seed, zero=True)
     singular = frame("U", u.detach().double()).s.cpu().numpy()
     factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
-    n, p = forms.n, dimension(*factor.shape)
-
-    gram = TangentGram(forms, factor)
-    # Twice the bound, so that another machine, which rounds differently, can prove it again.
-    residual = 2 * residual_above(forms, y, factor)
-    claims = Claims(residual=residual, largest=_prove_largest(factor, float(singular[0]) ** 2))
-    lower, _ = quartic_below(forms, seed=seed)
-    claims, seen = _claim_curvature(claims, gram, lower, n, p)
-    claims = _claim_quartic(claims, forms)
-    claims, witness, dual_seen = _claim_dual(claims, forms, factor)
-    found = judge(forms, y, witness, claims, gram)
-    trace_seen: dict[str, Any] = {"method": "uniqueness" if found.constant is not None else None}
-    if found.trace_gap is None or found.trace_gap > trace_tolerance:
-        better = trace_dual(forms, y, factor)
-        if better is not None:
-            claims = replace(claims, excess=better.excess)
-            witness = replace(witness, dual=better.dual)
-            trace_seen = {"method": better.method}
-            found = judge(forms, y, witness, claims, gram)
-    beside: dict[str, Any] = {"mu_lower": lower, "mu_route": claims.route}
-    if compare and isinstance(objective, LeastSquares):
-        beside["paper"] = _paper(objective, forms, factor)
+    with np.errstate(all="ignore"):  # what overflows is not proved
+        claims, witness, found, seen = _search(forms, y, factor, singular, trace_tolerance, seed)
+        if compare and isinstance(objective, LeastSquares):
+            seen["local"]["paper"] = _paper(objective, forms, factor)
     return Certificate(
         interpolation=_report.interpolation(found, tolerance),
-        identifiability=_report.identifiability(found, seen),
-        local_uniqueness=_report.local_uniqueness(found, beside),
-        global_uniqueness=_report.global_uniqueness(found, claims.beta, dual_seen),
-        minimum_trace=_report.minimum_trace(found, trace_tolerance, trace_seen),
+        identifiability=_report.identifiability(found, seen["curvature"]),
+        local_uniqueness=_report.local_uniqueness(found, seen["local"]),
+        global_uniqueness=_report.global_uniqueness(found, claims.beta, seen["dual"]),
+        minimum_trace=_report.minimum_trace(found, trace_tolerance, seen["trace"]),
         claims=_only_proved(claims, found),
         witness=witness,
         fingerprint=fingerprint_of(forms, y, factor),
     )
+
+
+Seen = dict[str, dict[str, Any]]
+
+
+def _search(
+    forms: Forms,
+    y: np.ndarray,
+    U: np.ndarray,
+    singular: np.ndarray,
+    trace_tolerance: float,
+    seed: int,
+) -> tuple[Claims, Witness, Conclusions, Seen]:
+    """Claims that can be proved, and what is concluded from them; also what was seen on the way."""
+    gram = TangentGram(forms, U)
+    # Twice the bound, so that another machine, which rounds differently, can prove it again.
+    residual = 2 * residual_above(forms, y, U)
+    claims = Claims(residual=residual, largest=_prove_largest(U, float(singular[0]) ** 2))
+    lower, _ = quartic_below(forms, seed=seed)
+    claims, curvature = _claim_curvature(claims, gram, lower, forms.n, dimension(*U.shape))
+    claims = _claim_quartic(claims, forms)
+    claims, witness, dual = _claim_dual(claims, forms, U)
+    found = judge(forms, y, witness, claims, gram)
+    trace: dict[str, Any] = {"method": "uniqueness" if found.constant is not None else None}
+    if found.trace_gap is None or found.trace_gap > trace_tolerance:
+        better = trace_dual(forms, y, U)
+        if better is not None:
+            claims = replace(claims, excess=better.excess)
+            witness = replace(witness, dual=better.dual)
+            trace = {"method": better.method}
+            gap = trace_gap(forms, y, witness, claims, found.residual, found.constant)
+            found = replace(found, trace_gap=gap)
+    local: dict[str, Any] = {"mu_lower": lower, "mu_route": claims.route}
+    seen = {"curvature": curvature, "local": local, "dual": dual, "trace": trace}
+    return claims, witness, found, seen
 
 
 def _prove_largest(U: np.ndarray, estimate: float) -> float:
