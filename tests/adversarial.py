@@ -144,7 +144,8 @@ def ill_conditioned(rng: Rng) -> Case:
     r = int(rng.integers(1, d + 1))
     n = max(n, int(rng.uniform(1, 4) * dimension(d, r)))
     case = planted(rng, n, d, r, condition=10.0 ** rng.uniform(2, 24))
-    return replace(case, X=case.X * 10.0 ** rng.uniform(-3, 3, case.X.shape[1]))
+    X = case.X * 10.0 ** rng.uniform(-3, 3, case.X.shape[1])
+    return replace(case, X=X, y=np.square(X @ case.U).sum(1))
 
 
 def on_a_quadric(rng: Rng, n: int, H: np.ndarray, off: float) -> np.ndarray:

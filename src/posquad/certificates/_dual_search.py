@@ -4,7 +4,8 @@ First least squares for `V'A*(z)V = I` inside `{A*(z)U = 0}`, which suffices fro
 measurements a degree of freedom on. Then an interior point method for the largest smallest
 eigenvalue over `||z|| <= 1`, the z of the best stability constant (statement 8): the Hessian of
 its barrier is `tr(A_i R A_j R)`, for rank-one measurements a squared Gram matrix, so a Newton step
-costs O(n^2 d + n^3). It reaches every instance for which a z exists.
+costs O(n^2 d + n^3). It reaches every instance for which a z exists. With too many measurements for
+an n x n matrix, over-relaxed alternating projections instead, by products with A and A* alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 import scipy
 
 from posquad.certificates._forms import Forms
+from posquad.geometry import dimension
 
 _NEWTON_LIMIT = 2500  # most measurements for which second-order steps are made
 _POLISH_LIMIT = 400  # up to here they are cheap, and improve the stability constant
 _STEPS = 120
+_ALTERNATIONS, _RELAXATION, _FLOOR = 40, 1.8, 0.1
 
 
 @dataclass(frozen=True)
@@ -28,26 +31,29 @@ class DualGuess:
 
     z: np.ndarray
     smallest: float
-    method: str  # "least squares" or "interior point"
+    method: str  # "least squares", "interior point" or "alternating projections"
     exhausted: bool = False  # the search converged without a positive definite matrix
 
 
 class DualSearch:
     """The space `{z : A*(z) U = 0}` and the map `z -> V'A*(z)V` on it."""
 
-    def __init__(self, forms: Forms, U: np.ndarray, horizontal: np.ndarray) -> None:
-        self.forms, self.U = forms, U
-        d, r = U.shape
-        full = np.linalg.qr(U, mode="complete")[0]
-        self.V = full[:, r:]  # [d, d - r]
-        basis = horizontal.reshape(len(horizontal), d * r).T
-        rows = np.concatenate([block @ basis for block, _ in forms.tangent_rows(U)])  # [n, p]
-        self.range = scipy.linalg.qr(rows, mode="economic", overwrite_a=True, check_finite=False)[0]
+    def __init__(self, forms: Forms, U: np.ndarray, factor: np.ndarray) -> None:
+        """`factor`: Cholesky, lower, of the Gram matrix with its gauge term (`TangentGram`)."""
+        self.forms, self.U, self.factor = forms, U, factor
+        self.V = np.linalg.qr(U, mode="complete")[0][:, U.shape[1] :]  # [d, d - r]
+        self.dense = forms.n <= _NEWTON_LIMIT
+        if self.dense:
+            # Its columns span the complement of the space: range range' is the projector.
+            rows = np.concatenate([block for block, _ in forms.tangent_rows(U)])  # [n, d r]
+            self.range = scipy.linalg.solve_triangular(factor, rows.T, lower=True).T
 
     def project(self, z: np.ndarray) -> np.ndarray:
-        """Onto the space, twice: the second time removes the rounding of the first."""
-        for _ in range(2):
-            z = z - self.range @ (self.range.T @ z)
+        """Onto the space, three times: each pass removes the rounding of the one before."""
+        for _ in range(3):
+            normal = self.forms.adjoint_factor(z, self.U)[0]
+            solved = scipy.linalg.cho_solve((self.factor, True), normal.ravel())
+            z = z - self.forms.tangent(self.U, solved.reshape(self.U.shape))
         return z
 
     def inside(self, z: np.ndarray) -> np.ndarray:
@@ -57,38 +63,53 @@ class DualSearch:
 
     def find(self) -> DualGuess | None:
         """The best candidate found, or None where there is nothing to search."""
-        n, p = self.range.shape
-        if n <= p or self.V.shape[1] == 0:
+        d, r = self.U.shape
+        if self.forms.n <= dimension(d, r) or r == d:
             return None
-        guess = self._least_squares()
-        if guess is None:
+        start = self._toward(np.eye(d - r))
+        guess = None if start is None else self._guess(start, "least squares")
+        if start is None or guess is None:
             return None
-        small = n <= _POLISH_LIMIT or (guess.smallest <= 0 and n <= _NEWTON_LIMIT)
-        if small:
+        polished = None
+        if self.dense and (guess.smallest <= 0 or self.forms.n <= _POLISH_LIMIT):
             polished = self._interior_point(guess.z)
-            if polished is not None and (polished.exhausted or polished.smallest > guess.smallest):
-                guess = polished
+        elif guess.smallest <= 0:
+            polished = self._alternate(start)
+        if polished is not None and (polished.exhausted or polished.smallest > guess.smallest):
+            return polished
         return guess
 
-    def _least_squares(self) -> DualGuess | None:
+    def _toward(self, target: np.ndarray) -> np.ndarray | None:
+        """The z of the space that makes `V'A*(z)V` nearest to the target, by least squares."""
+        right = self.project(self.forms.apply(self.V @ target @ self.V.T))
+        if not self.dense:
+            return self._conjugate_gradients(right)
         P = self.V @ self.V.T
-        right = self.project(self.forms.apply(P))
-        if self.forms.n > _NEWTON_LIMIT:
-            z = self._conjugate_gradients(P, right)
-        else:
-            z = self._solve(self._reduced(self.forms.weighted_gram(P)), right)
-        return None if z is None else self._guess(z, "least squares")
+        return self._solve(self._reduced(self.forms.weighted_gram(P)), right)
 
-    def _conjugate_gradients(self, P: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """The same least squares without an n x n matrix: some ten products with A and A*."""
+    def _conjugate_gradients(self, right: np.ndarray) -> np.ndarray:
+        """Without an n x n matrix: a few products with A and A*, which are all well conditioned."""
 
         def product(z: np.ndarray) -> np.ndarray:
-            Y = self.forms.adjoint(self.project(z))[0]
-            return self.project(self.forms.apply(P @ Y @ P)) + (z - self.project(z))
+            inside = self.V @ self.inside(z) @ self.V.T
+            return self.project(self.forms.apply(inside))  # every iterate lies in the space
 
         n = self.forms.n
         operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=product, dtype=float)
-        return scipy.sparse.linalg.cg(operator, right, rtol=1e-4, maxiter=60)[0]
+        return scipy.sparse.linalg.cg(operator, right, rtol=1e-2, maxiter=30)[0]
+
+    def _alternate(self, z: np.ndarray) -> DualGuess | None:
+        """Over-relaxed alternating projections between the space and `{M >= floor I}`."""
+        for _ in range(_ALTERNATIONS):
+            values, vectors = np.linalg.eigh(self.inside(z))
+            if values[0] > 0.5 * _FLOOR:
+                break
+            short = np.maximum(_FLOOR - values, 0.0)
+            step = self._toward((vectors * short) @ vectors.T)
+            if step is None:
+                break
+            z = z + _RELAXATION * step
+        return self._guess(z, "alternating projections")
 
     def _guess(self, z: np.ndarray, method: str, exhausted: bool = False) -> DualGuess | None:
         z = self.project(z)

@@ -42,6 +42,10 @@ class Forms(ABC):
         """Blocks of the rows `vec(A_i U)` `[block, d r]`, and the same in absolute values."""
 
     @abstractmethod
+    def tangent(self, U: np.ndarray, Delta: np.ndarray) -> np.ndarray:
+        """`<A_i U, Delta>` `[n]` (for searches; no bound is kept)."""
+
+    @abstractmethod
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         """`A*(z)` `[d, d]`, symmetric, and the size of its error in spectral norm."""
 
@@ -109,6 +113,9 @@ class RankOneForms(Forms):
             ]
             yield pair[0], pair[1]
 
+    def tangent(self, U: np.ndarray, Delta: np.ndarray) -> np.ndarray:
+        return ((self.X @ U) * (self.X @ Delta)).sum(1)
+
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         Y = self.X.T @ (z[:, None] * self.X)
         return _mirrored(Y), float(np.abs(z) @ np.square(self.X).sum(1))
@@ -166,6 +173,9 @@ class DenseForms(Forms):
             block = slice(begin, begin + rows)
             size = (self.absolute[block] @ np.abs(U)).reshape(-1, U.size)
             yield (self.A[block] @ U).reshape(-1, U.size), size
+
+    def tangent(self, U: np.ndarray, Delta: np.ndarray) -> np.ndarray:
+        return np.tensordot(self.A, Delta @ U.T, 2)
 
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         size = np.tensordot(np.abs(z), self.absolute, 1)

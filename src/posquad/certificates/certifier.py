@@ -26,7 +26,7 @@ from posquad.certificates._trace_search import trace_dual
 from posquad.certificates.certificate import Certificate, fingerprint_of
 from posquad.errors import DomainError
 from posquad.fullspace import operator_bounds
-from posquad.geometry import dimension, horizontal_basis
+from posquad.geometry import dimension
 from posquad.objectives import LeastSquares, Objective
 from posquad.signal import Signal
 from posquad.theory import alpha_star, oracle_step, rho_star
@@ -121,7 +121,7 @@ def _search(
     lower, _ = quartic_below(forms, seed=seed)
     claims, curvature = _claim_curvature(claims, gram, lower, forms.n, dimension(*U.shape))
     claims = _claim_quartic(claims, forms)
-    claims, witness, dual = _claim_dual(claims, forms, U)
+    claims, witness, dual = _claim_dual(claims, forms, gram)
     found = judge(forms, y, witness, claims, gram)
     trace: dict[str, Any] = {"method": "uniqueness" if found.constant is not None else None}
     if found.trace_gap is None or found.trace_gap > trace_tolerance:
@@ -182,14 +182,16 @@ def _claim_quartic(claims: Claims, forms: Forms) -> Claims:
 
 
 def _claim_dual(
-    claims: Claims, forms: Forms, U: np.ndarray
+    claims: Claims, forms: Forms, gram: TangentGram
 ) -> tuple[Claims, Witness, dict[str, Any]]:
+    U = gram.U
     d, r = U.shape
     seen: dict[str, Any] = {"n": forms.n, "p": dimension(d, r), "method": None, "smallest": None}
     witness = Witness(U)
     if claims.lam is None or claims.mu is None or r == d:
         return claims, witness, seen
-    guess = DualSearch(forms, U, horizontal_basis(U)).find()
+    factor = np.linalg.cholesky(gram.with_gauge(claims.gauge)[0])  # it exists: lam is proved
+    guess = DualSearch(forms, U, factor).find()
     if guess is None:
         return claims, witness, seen
     seen |= {"method": guess.method, "smallest": guess.smallest, "exhausted": guess.exhausted}
