@@ -1,4 +1,8 @@
-"""Names that every docstring example may use."""
+"""Names that every docstring example may use, and one thread for the BLAS of a worker."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read once, when NumPy is first imported
 
 import numpy
 import pytest

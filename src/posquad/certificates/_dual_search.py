@@ -22,7 +22,8 @@ from posquad.geometry import dimension
 _NEWTON_LIMIT = 2500  # most measurements for which second-order steps are made
 _POLISH_LIMIT = 400  # up to here they are cheap, and improve the stability constant
 _STEPS = 120
-_ALTERNATIONS, _RELAXATION, _FLOOR = 40, 1.8, 0.1
+_ALTERNATIONS, _FLOOR = 30, 0.1
+_STRETCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,24 @@ class DualSearch:
         return scipy.sparse.linalg.cg(operator, right, rtol=1e-2, maxiter=30)[0]
 
     def _alternate(self, z: np.ndarray) -> DualGuess | None:
-        """Over-relaxed alternating projections between the space and `{M >= floor I}`."""
+        """Over-relaxed alternating projections between the space and `{M >= floor I}`.
+
+        The space is thin, so plain projections are short: each is stretched by the factor that
+        serves the smallest eigenvalue best.
+        """
+        M = self.inside(z)
         for _ in range(_ALTERNATIONS):
-            values, vectors = np.linalg.eigh(self.inside(z))
-            if values[0] > 0.5 * _FLOOR:
+            values, vectors = np.linalg.eigh(M)
+            if values[0] > 0.3 * _FLOOR:
                 break
             short = np.maximum(_FLOOR - values, 0.0)
             step = self._toward((vectors * short) @ vectors.T)
             if step is None:
                 break
-            z = z + _RELAXATION * step
+            moved = self.inside(step)
+            lowest = [float(np.linalg.eigvalsh(M + t * moved)[0]) for t in _STRETCHES]
+            stretch = _STRETCHES[int(np.argmax(lowest))]
+            z, M = z + stretch * step, M + stretch * moved
         return self._guess(z, "alternating projections")
 
     def _guess(self, z: np.ndarray, method: str, exhausted: bool = False) -> DualGuess | None:
