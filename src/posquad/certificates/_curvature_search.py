@@ -114,10 +114,9 @@ def _gram_guess(forms: Forms) -> QuarticGuess:
 
 def _monomial_guess(forms: Forms) -> QuarticGuess:
     d = forms.d
-    rows = forms.monomials()[0]
     a, b = np.triu_indices(d)
     scale = np.where(a == b, 1.0, math.sqrt(0.5))  # to an orthonormal basis
-    T = (rows * scale).T @ (rows * scale) / forms.n
+    T = forms.monomial_gram()[0] * (scale[:, None] * scale / forms.n)
     trace = np.outer(a == b, a == b) * 1.0
 
     def value(c: float) -> float:

@@ -58,8 +58,19 @@ class Forms(ABC):
         """`<A_i, A_j>` `[n, n]`; `tr A_i` `[n]`; numbers s with errors of the size `s_i s_j`."""
 
     @abstractmethod
-    def monomials(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of A in the coordinates `H_ab`, a <= b, `[n, d(d+1)/2]`, and their absolute size."""
+    def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of A in the coordinates `H_ab`, a <= b, `[block, d(d+1)/2]`; their absolute size."""
+
+    def monomial_gram(self) -> tuple[np.ndarray, np.ndarray]:
+        """`sum_i m_i m_i'` over the rows of `monomials`; errors of the size `sqrt(s_j s_k)`, s."""
+        q = self.d * (self.d + 1) // 2
+        G, size = np.zeros((q, q)), np.zeros(q)
+        rows = max(1, _BLOCK // q)
+        for begin in range(0, self.n, rows):
+            some, absolute = self.monomials(slice(begin, begin + rows))
+            G += some.T @ some
+            size += np.square(absolute).sum(0)
+        return G, size
 
     @abstractmethod
     def weighted_gram(self, S: np.ndarray) -> np.ndarray:
@@ -129,9 +140,10 @@ class RankOneForms(Forms):
         squares = np.square(self.X).sum(1)
         return _mirrored(np.square(inner)), squares, squares
 
-    def monomials(self) -> tuple[np.ndarray, np.ndarray]:
+    def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
-        rows = self.X[:, a] * self.X[:, b] * np.where(a == b, 1.0, 2.0)
+        X = self.X[block]
+        rows = X[:, a] * X[:, b] * np.where(a == b, 1.0, 2.0)
         return rows, np.abs(rows)
 
     def weighted_gram(self, S: np.ndarray) -> np.ndarray:
@@ -190,10 +202,10 @@ class DenseForms(Forms):
         size = np.sqrt(np.square(self.absolute).sum((1, 2))) * np.sqrt(self.d)
         return _mirrored(flat @ flat.T), np.trace(self.A, axis1=1, axis2=2), size
 
-    def monomials(self) -> tuple[np.ndarray, np.ndarray]:
+    def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
         double = np.where(a == b, 1.0, 2.0)
-        return self.A[:, a, b] * double, self.absolute[:, a, b] * double
+        return self.A[block, a, b] * double, self.absolute[block, a, b] * double
 
     def weighted_gram(self, S: np.ndarray) -> np.ndarray:
         turned = (S @ self.A).reshape(self.n, -1)

@@ -119,15 +119,13 @@ def proves_quartic(forms: Forms, value: float, route: Route, parameter: float) -
         return level > 0 and proves_above(K, spread, -level)
     if route != "monomials":
         return False
-    rows, absolute = forms.monomials()
+    G, size = forms.monomial_gram()
     a, b = np.triu_indices(d)
     level = down(value - up(parameter)) if value > up(parameter) else 0.0
-    M = -(rows.T @ rows)
+    M = -G
     diagonal = np.where(a == b, 1.0, 2.0) * n * level
     eye = (a == b) * 1.0
-    spread = np.sqrt(
-        gamma(forms.depth + 8) * (np.square(absolute).sum(0) + n * (level + parameter) * 2)
-    )
+    spread = np.sqrt(gamma(forms.depth + 8) * (size + n * (level + parameter) * 2))
     M += (n * parameter) * (eye[:, None] * eye)
     M[np.diag_indices(len(a))] += diagonal
     return level > 0 and proves_above(M, spread, 0.0)

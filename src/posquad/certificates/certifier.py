@@ -31,7 +31,7 @@ from posquad.objectives import LeastSquares, Objective
 from posquad.signal import Signal
 from posquad.theory import alpha_star, oracle_step, rho_star
 
-__all__ = ["certify"]
+__all__ = ["certify", "proved_constants"]
 
 _SHRINK = (1e-3, 1e-2, 0.1, 0.5)  # what is given up of an estimate until its proof succeeds
 
@@ -100,6 +100,33 @@ def certify(
         witness=witness,
         fingerprint=fingerprint_of(forms, y, factor),
     )
+
+
+def proved_constants(objective: Objective, U: Array) -> tuple[float, float, float] | None:
+    """`(lam, Lam, mu)` of Theorems A and B, proved at `Q = UU'`; None if they cannot be.
+
+    A lower bound on `lambda_min^eff`, an upper bound on `lambda_max^eff`
+    (`eq:max-effective-eigenvalue`) and one on `max N(vv')^2`: part of what `certify` proves.
+
+    >>> from posquad import LeastSquares, RankOne
+    >>> lam, Lam, mu = proved_constants(LeastSquares(RankOne(np.eye(1)), np.ones(1)), np.eye(1))
+    >>> round(lam, 2), round(Lam, 2), round(mu, 2)
+    (4.0, 4.0, 1.0)
+    """
+    forms, _ = forms_of(objective)
+    (u,) = objective.admit(U=U)
+    if u.ndim != 2:
+        raise DomainError("U", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
+    factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
+    with np.errstate(all="ignore"):
+        gram = TangentGram(forms, factor)
+        claims = Claims(residual=0.0, largest=0.0)
+        lower, _ = quartic_below(forms)
+        claims, _ = _claim_curvature(claims, gram, lower, forms.n, dimension(*factor.shape))
+        claims = _claim_quartic(claims, forms)
+    if claims.lam is None or claims.Lam is None or claims.mu is None:
+        return None
+    return claims.lam, claims.Lam, claims.mu
 
 
 Seen = dict[str, dict[str, Any]]
