@@ -169,7 +169,7 @@ def nearly_singular(rng: Rng) -> Case:
         Delta = np.tensordot(rng.standard_normal(len(basis)), basis, 1)
         xi = case.U @ Delta.T + Delta @ case.U.T
         values = np.linalg.eigvalsh(xi)
-        if values[0] < 0 < values[-1]:
+        if min(-values[0], values[-1]) > 0.05 * np.abs(values).max():  # both signs, clearly
             break
     else:
         return case
@@ -186,7 +186,7 @@ def two_interpolants(rng: Rng) -> Case:
         F = rng.standard_normal((d, int(rng.integers(1, d + 1)))) * rng.uniform(0.1, 1)
         H = case.U @ case.U.T - F @ F.T
         values = np.linalg.eigvalsh(H)
-        if values[0] < 0 < values[-1]:
+        if min(-values[0], values[-1]) > 0.05 * np.abs(values).max():  # both signs, clearly
             break
     else:
         return case
