@@ -132,7 +132,8 @@ def _stability(
         norm, beta = norm_above(witness.z), claims.beta
     else:
         return None
-    return up(stability_constant(forms.n, claims.largest, lam, mu, norm, beta))
+    constant = up(stability_constant(forms.n, claims.largest, lam, mu, norm, beta))
+    return constant if math.isfinite(constant) else None
 
 
 def trace_gap(
