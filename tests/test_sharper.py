@@ -10,7 +10,7 @@ import scipy
 
 import posquad
 from posquad import Dense, LeastSquares, RankOne, effective_spectrum, sharper, theory
-from posquad.errors import DomainError
+from posquad.errors import DomainError, PosquadError
 from posquad.geometry import horizontal_projection, procrustes_alignment, procrustes_distance
 
 SHAPES = [(1, 1, 4), (2, 1, 8), (3, 2, 20), (3, 3, 30), (5, 2, 40), (6, 1, 25)]
@@ -273,6 +273,33 @@ def test_outside_the_theorems_is_refused(call, argument):
     with pytest.raises(DomainError) as error:
         call()
     assert error.value.argument == argument
+
+
+GOOD = {
+    "curvature_interval": (1.0, 1.0, 0.1),
+    "effective_descent_envelope": (0.1, 3, 0.01, 1.0, 2.0, 1.0),
+    "effective_flow_envelope": (0.1, 1.0, 1.0, 1.0),
+    "effective_radius": (1.0, 1.0),
+    "effective_secant_bound": (0.1, 1.0, 1.0),
+    "effective_step": (0.1, 1.0, 2.0),
+    "interpolant_radius": (1.0, 1.0),
+    "residual_radius": (0.1, 0.1, 1.0),
+    "stability_constant": (5, 1.0, 1.0, 1.0, 1.0, 1.0),
+}
+
+
+def test_every_function_is_tried_here():
+    assert set(GOOD) == set(sharper.__all__)
+
+
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("bad", [-1.0, math.nan, None, "2", 1j], ids=repr)
+def test_arguments_that_are_not_numbers_or_negative_are_refused(name, bad):
+    function, good = getattr(sharper, name), GOOD[name]
+    function(*good)
+    for position in range(len(good)):
+        with pytest.raises(PosquadError):
+            function(*good[:position], bad, *good[position + 1 :])
 
 
 def test_arrays_of_either_kind():

@@ -176,8 +176,8 @@ def stability_constant(
     lambda_1, lam = positive_number("lambda_1", lambda_1), positive_number("lam", lam)
     root = math.sqrt(positive_number("mu", mu, zero=True))
     norm = positive_number("norm", norm, zero=True)
-    if not beta > 0:
-        raise DomainError("beta", expected="a number > 0", got=repr(beta))
+    if beta != math.inf:
+        beta = positive_number("beta", beta)
     outside = math.sqrt(n) * norm / beta
     return math.hypot(outside, 2 * math.sqrt(lambda_1 / lam) * (1 + root * outside))
 

@@ -6,15 +6,17 @@ Nothing here is a proof except `quartic_below`, which bounds its own rounding.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
+import scipy.sparse.linalg
 
 from posquad.certificates._forms import Forms
 from posquad.certificates._proofs import Route
 from posquad.certificates._rounding import UNDERFLOW, down, gamma
 
+_sparse: Any = scipy.sparse.linalg  # its stubs do not know the operator's arguments
 _DENSE = 600  # largest matrix whose eigenvalues are all computed
 _GRAM_LIMIT = 6000  # largest n x n or d(d+1)/2 matrix formed to bound mu
 _STARTS = 8
@@ -39,19 +41,17 @@ def extreme_values(G: np.ndarray) -> tuple[float, float]:
         factor = scipy.linalg.cho_factor(G, lower=True, check_finite=False)
     except scipy.linalg.LinAlgError:
         return float(scipy.linalg.eigvalsh(G, subset_by_index=[0, 0])[0]), largest
-    inverse = scipy.sparse.linalg.LinearOperator(
+    inverse = _sparse.LinearOperator(
         G.shape, matvec=lambda v: scipy.linalg.cho_solve(factor, v, check_finite=False), dtype=float
     )
     return 1 / _lanczos_largest(inverse), largest
 
 
-def _lanczos_largest(G: np.ndarray | scipy.sparse.linalg.LinearOperator) -> float:
+def _lanczos_largest(G: Any) -> float:
     v0 = np.random.default_rng(0).standard_normal(G.shape[0])
     try:
-        values = scipy.sparse.linalg.eigsh(
-            G, k=1, which="LA", v0=v0, tol=1e-4, return_eigenvectors=False
-        )
-    except scipy.sparse.linalg.ArpackError:
+        values = _sparse.eigsh(G, k=1, which="LA", v0=v0, tol=1e-4, return_eigenvectors=False)
+    except _sparse.ArpackError:
         return math.nan  # nothing is claimed, nothing will be proved
     return float(values[0])
 
