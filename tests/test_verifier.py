@@ -229,6 +229,9 @@ def test_other_data_and_shapes_are_rejected(example):
     assert verify(other.objective, certificate).problems == (
         "the certificate belongs to other data",
     )
+    assert verify(case.objective, certificate, case.U).valid
+    outcome = verify(case.objective, certificate, case.U * (1 + 1e-15))
+    assert outcome.problems == ("the certificate belongs to another factor",)
     small = planted(np.random.default_rng(9), 40, 4, 2)
     assert not verify(small.objective, certificate).valid
     fewer = planted(np.random.default_rng(9), 39, 5, 2)

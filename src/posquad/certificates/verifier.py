@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from posquad._arrays import positive_number
+from posquad._arrays import Array, positive_number
 from posquad._results import Result
 from posquad.certificates import _report
 from posquad.certificates._claims import judge
@@ -33,6 +33,7 @@ class Verification(Result):
 def verify(
     objective: Objective,
     certificate: Certificate,
+    U: Array | None = None,
     *,
     tolerance: float = 1e-9,
     trace_tolerance: float = 1e-6,
@@ -42,8 +43,9 @@ def verify(
     The claims of the certificate are numbers and its witnesses arrays; each claim is proved anew
     (positive definiteness by a factorization whose residual is bounded) and the findings are drawn
     from it anew. The certificate is valid if it belongs to these data, and every finding it calls
-    PROVED is PROVED here with the same numbers. The tolerances are the verifier's own.
-    Statements: Theorems A to D (`docs/theory.md`).
+    PROVED is PROVED here with the same numbers; if a factor U is given, it must be the one that was
+    certified, bit for bit. The tolerances are the verifier's own. The statements are Theorems A to D
+    of `docs/theory.md`.
 
     >>> from posquad import LeastSquares, RankOne, certify
     >>> X = np.random.default_rng(0).standard_normal((30, 4))
@@ -61,8 +63,12 @@ def verify(
     problems = _shape_problems(forms, certificate)
     if problems:
         return Verification(False, (), problems)
-    U = certificate.witness.U
-    if fingerprint_of(forms, y, U) != certificate.fingerprint:
+    certified = certificate.witness.U
+    if U is not None:
+        (u,) = objective.admit(U=U)
+        if not np.array_equal(u.detach().double().cpu().numpy(), certified):
+            return Verification(False, (), ("the certificate belongs to another factor",))
+    if fingerprint_of(forms, y, certified) != certificate.fingerprint:
         return Verification(False, (), ("the certificate belongs to other data",))
     with np.errstate(all="ignore"):  # what overflows is not proved
         found = judge(forms, y, certificate.witness, certificate.claims)
