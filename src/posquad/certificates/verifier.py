@@ -44,8 +44,8 @@ def verify(
     (positive definiteness by a factorization whose residual is bounded) and the findings are drawn
     from it anew. The certificate is valid if it belongs to these data, and every finding it calls
     PROVED is PROVED here with the same numbers; if a factor U is given, it must be the one that was
-    certified, bit for bit. The tolerances are the verifier's own. The statements are Theorems A to D
-    of `docs/theory.md`.
+    certified, bit for bit. The tolerances are the verifier's own. The statements are Theorems A to
+    D of `docs/theory.md`.
 
     >>> from posquad import LeastSquares, RankOne, certify
     >>> X = np.random.default_rng(0).standard_normal((30, 4))
