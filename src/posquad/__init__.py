@@ -1,5 +1,6 @@
 """Positive quadratic networks f_U(x) = x'UU'x: geometry, dynamics, curvature and theory."""
 
+from posquad import certificates as certificates
 from posquad import errors as errors
 from posquad import geometry as geometry
 from posquad import labels as labels
@@ -8,6 +9,8 @@ from posquad import recovery as recovery
 from posquad import selection as selection
 from posquad import theory as theory
 from posquad._version import __version__ as __version__
+from posquad.certificates import Certificate as Certificate
+from posquad.certificates import certify as certify
 from posquad.curvature import Spectrum as Spectrum
 from posquad.curvature import effective_spectrum as effective_spectrum
 from posquad.curvature import population_spectrum as population_spectrum

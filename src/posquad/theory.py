@@ -4,7 +4,8 @@ Constants of the target predictor come from a `Signal`: its size d, rank r, and 
 The operator bounds `m`, `M` of `eq:abstract-operator-bounds` are arguments; the paper's choices are
 `m=2, M=d+2` for the population (`lem:gaussian-population-operator`) and `m=1, M=d+3` for samples on
 the event `||T_n - T|| <= 1` (`eq:empirical-m-M`). Functions are elementwise arithmetic: numbers in,
-numbers out, and arrays of distances or times are welcome.
+numbers out, and arrays of distances or times are welcome. The sharper constants of `sharper.py`,
+which need neither m nor M, can be reached from here too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,21 @@ import math
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from posquad._arrays import positive_integer, positive_number, require_batch, tensors
+from posquad._arrays import positive_integer, positive_number
+from posquad._elementwise import exponential, nonnegative
 from posquad.errors import DomainError
+from posquad.sharper import (
+    curvature_interval,
+    effective_descent_envelope,
+    effective_flow_envelope,
+    effective_radius,
+    effective_secant_bound,
+    effective_step,
+    interpolant_radius,
+    residual_radius,
+    stability_constant,
+)
 from posquad.signal import Signal, of_signal
 
 __all__ = [
@@ -26,11 +38,17 @@ __all__ = [
     "Signal",
     "alpha_star",
     "beta_star",
+    "curvature_interval",
     "descent_envelope",
     "descent_predictor_envelope",
     "deviation_probability",
     "deviation_sample_size",
     "effective_curvature_bounds",
+    "effective_descent_envelope",
+    "effective_flow_envelope",
+    "effective_radius",
+    "effective_secant_bound",
+    "effective_step",
     "empirical_coercivity",
     "epsilon_star",
     "factor_predictor_bounds",
@@ -38,16 +56,19 @@ __all__ = [
     "flow_predictor_envelope",
     "gamma_star",
     "initialization_radius",
+    "interpolant_radius",
     "kappa_d",
     "loss_bounds",
     "oracle_step",
     "population_coercivity",
+    "residual_radius",
     "response_mean_probability",
     "rho_n",
     "rho_star",
     "sample_scale",
     "secant_bounds",
     "sigma_star",
+    "stability_constant",
     "truncation_bounds",
 ]
 
@@ -353,9 +374,9 @@ def flow_envelope(
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
     """
-    distance, t = _nonnegative(distance=distance, t=t)
+    distance, t = nonnegative(distance=distance, t=t)
     _require_basin(signal, distance, m, M)
-    return distance * _exp(-alpha_star(signal, m) * t)
+    return distance * exponential(-alpha_star(signal, m) * t)
 
 
 @of_signal
@@ -370,8 +391,8 @@ def flow_predictor_envelope(
     >>> float(flow_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0.0))
     0.020625
     """
-    error, t = _nonnegative(error=error, t=t)
-    return C_star(signal, m, M) * error * _exp(-alpha_star(signal, m) * t)
+    error, t = nonnegative(error=error, t=t)
+    return C_star(signal, m, M) * error * exponential(-alpha_star(signal, m) * t)
 
 
 @of_signal
@@ -388,7 +409,7 @@ def descent_envelope(
     0.01
     """
     rate = _descent_rate(signal, step, m, M)
-    distance, k = _nonnegative(distance=distance, k=k)
+    distance, k = nonnegative(distance=distance, k=k)
     _require_basin(signal, distance, m, M)
     return distance * rate**k
 
@@ -405,7 +426,7 @@ def descent_predictor_envelope(
     0.020625
     """
     rate = _descent_rate(signal, step, m, M)
-    error, k = _nonnegative(error=error, k=k)
+    error, k = nonnegative(error=error, k=k)
     return C_star(signal, m, M) * error * rate**k
 
 
@@ -430,25 +451,10 @@ def _upper(signal: Signal, M: float | None) -> float:
     return signal.d + 3 if M is None else M
 
 
-def _exp(exponent: Any) -> Any:
-    return exponent.exp() if isinstance(exponent, Tensor) else np.exp(exponent)
-
-
 def _over_square(numerator: float, x: float) -> float:
     """`numerator / x^2`, infinite where the square of x, or the quotient, leaves the floats."""
     with np.errstate(over="ignore", divide="ignore"):
         return float(np.float64(numerator) / np.float64(x) / np.float64(x))
-
-
-def _nonnegative(**named: Any) -> list[Any]:
-    """Numbers or arrays without negative entries, in double precision and in their own kind."""
-    checked = tensors(**named)
-    for name, value in zip(named, checked, strict=True):
-        if bool((value < 0).any()):
-            raise DomainError(name, expected="numbers >= 0", got=f"{float(value.min()):.6g}")
-    require_batch(**{name: value.shape for name, value in zip(named, checked, strict=True)})
-    as_torch = any(isinstance(value, Tensor) for value in named.values())
-    return [value if as_torch else value.numpy() for value in checked]
 
 
 def _operator_bounds(m: float, M: float) -> tuple[float, float]:

@@ -1,0 +1,24 @@
+"""What can be proved about a computed answer, and how to check the proof again.
+
+`certify` searches and proves; `verify` checks a certificate, fresh or from a file, by proofs alone.
+`exact_minimum_trace` and `check_exact_minimum_trace` do the commuting problems of section 4 in
+rational arithmetic. The statements and their proofs are in `docs/theory.md`.
+"""
+
+from posquad.certificates.certificate import FINDINGS as FINDINGS
+from posquad.certificates.certificate import Certificate as Certificate
+from posquad.certificates.certificate import Finding as Finding
+from posquad.certificates.certificate import Verdict as Verdict
+from posquad.certificates.certifier import certify as certify
+from posquad.certificates.certifier import proved_constants as proved_constants
+from posquad.certificates.exact import ExactMinimumTrace as ExactMinimumTrace
+from posquad.certificates.exact import check_exact_minimum_trace as check_exact_minimum_trace
+from posquad.certificates.exact import exact_minimum_trace as exact_minimum_trace
+from posquad.certificates.files import load as load
+from posquad.certificates.files import save as save
+from posquad.certificates.guarantees import GrowthFit as GrowthFit
+from posquad.certificates.guarantees import Sharpness as Sharpness
+from posquad.certificates.guarantees import fit_growth as fit_growth
+from posquad.certificates.guarantees import sharpness as sharpness
+from posquad.certificates.verifier import Verification as Verification
+from posquad.certificates.verifier import verify as verify

@@ -1,0 +1,260 @@
+"""`certify`: search for claims, prove them, say in words what is proved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from posquad._arrays import Array, positive_integer, positive_number
+from posquad._frames import frame
+from posquad.certificates import _report
+from posquad.certificates._claims import Claims, Conclusions, Witness, judge, trace_gap
+from posquad.certificates._curvature_search import extreme_values, quartic_below, quartic_guess
+from posquad.certificates._dual_search import DualSearch
+from posquad.certificates._forms import Forms, forms_of
+from posquad.certificates._proofs import (
+    TangentGram,
+    proves_dual,
+    proves_largest,
+    proves_quartic,
+    residual_above,
+)
+from posquad.certificates._trace_search import trace_dual
+from posquad.certificates.certificate import Certificate, fingerprint_of
+from posquad.errors import DomainError
+from posquad.fullspace import operator_bounds
+from posquad.geometry import dimension
+from posquad.objectives import LeastSquares, Objective
+from posquad.signal import Signal
+from posquad.theory import alpha_star, oracle_step, rho_star
+
+__all__ = ["certify", "proved_constants"]
+
+_SHRINK = (1e-3, 1e-2, 0.1, 0.5)  # what is given up of an estimate until its proof succeeds
+
+
+def certify(
+    objective: Objective,
+    U: Array,
+    *,
+    tolerance: float = 1e-9,
+    trace_tolerance: float = 1e-6,
+    compare: bool = True,
+    seed: int = 0,
+) -> Certificate:
+    """Say what can be proved about `Q = UU'` as the answer to `A(Q) = y`.
+
+    Statements are about the exact matrix UU' whose factor has these floating-point entries, and
+    every rounding error on the way is bounded; `docs/theory.md` has the proofs.
+
+    - `interpolation`: `||A(UU') - y|| / ||y|| <= value`, PROVED if that is within `tolerance`.
+    - `identifiability`: `lambda_min^eff(UU') >= value > 0` (`eq:min-effective-eigenvalue`).
+    - `local_uniqueness`: `value = sqrt(lam/mu)/2` (Theorem A): for the data `A(UU')` no other
+      critical point lies within this Procrustes distance, and the gradient flow from there obeys
+      `Certificate.flow_envelope`; for y itself, every critical point within half of it lies within
+      `details["critical_points_within"]`. `details["step"]` is the certified step of Theorem B,
+      `details["paper"]` the constants of `thm:local-secant-regularity` where they exist.
+    - `global_uniqueness`: UU' is the only positive semidefinite matrix, of any rank, with
+      measurements `A(UU')`, and each one that explains y to root mean square misfit eps lies within
+      `value * (eps + residual)` of it (Theorem D). This is a statement about noisy data too.
+    - `minimum_trace`: no positive semidefinite matrix that fits y as well has a smaller trace, up
+      to the relative `details["gap"]`, PROVED if that is within `trace_tolerance`.
+
+    Args:
+        objective: one `LeastSquares` over `RankOne` or `Dense` measurements.
+        U: a full-rank factor `[d, r]`.
+        tolerance, trace_tolerance: as above.
+        compare: also compute the paper's constants m, M and what follows from them.
+        seed: of the power iteration that bounds mu from below.
+
+    >>> from posquad import LeastSquares, RankOne, certify
+    >>> X = np.random.default_rng(0).standard_normal((30, 4))
+    >>> u = np.array([[1.0], [2.0], [0.0], [-1.0]])
+    >>> certificate = certify(LeastSquares(RankOne(X), (X @ u)[:, 0] ** 2), u)
+    >>> certificate.proved, certificate.error_bound(misfit=0.0) < 1e-10
+    (True, True)
+    """
+    forms, y = forms_of(objective)
+    (u,) = objective.admit(U=U)
+    if u.ndim != 2:
+        raise DomainError("U", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
+    tolerance = positive_number("tolerance", tolerance)
+    trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
+    seed = positive_integer("seed", seed, zero=True)
+    singular = frame("U", u.detach().double()).s.cpu().numpy()
+    factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
+    with np.errstate(all="ignore"):  # what overflows is not proved
+        claims, witness, found, seen = _search(forms, y, factor, singular, trace_tolerance, seed)
+        if compare and isinstance(objective, LeastSquares):
+            seen["local"]["paper"] = _paper(objective, forms, factor)
+    return Certificate(
+        interpolation=_report.interpolation(found, tolerance),
+        identifiability=_report.identifiability(found, seen["curvature"]),
+        local_uniqueness=_report.local_uniqueness(found, seen["local"]),
+        global_uniqueness=_report.global_uniqueness(found, claims.beta, seen["dual"]),
+        minimum_trace=_report.minimum_trace(found, trace_tolerance, seen["trace"]),
+        claims=_only_proved(claims, found),
+        witness=witness,
+        fingerprint=fingerprint_of(forms, y, factor),
+    )
+
+
+def proved_constants(objective: Objective, U: Array) -> tuple[float, float, float] | None:
+    """`(lam, Lam, mu)` of Theorems A and B, proved at `Q = UU'`; None if they cannot be.
+
+    A lower bound on `lambda_min^eff`, an upper bound on `lambda_max^eff`
+    (`eq:max-effective-eigenvalue`) and one on `max N(vv')^2`: part of what `certify` proves.
+
+    >>> from posquad import LeastSquares, RankOne
+    >>> lam, Lam, mu = proved_constants(LeastSquares(RankOne(np.eye(1)), np.ones(1)), np.eye(1))
+    >>> round(lam, 2), round(Lam, 2), round(mu, 2)
+    (4.0, 4.0, 1.0)
+    """
+    forms, _ = forms_of(objective)
+    (u,) = objective.admit(U=U)
+    if u.ndim != 2:
+        raise DomainError("U", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
+    factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
+    with np.errstate(all="ignore"):
+        gram = TangentGram(forms, factor)
+        claims = Claims(residual=0.0, largest=0.0)
+        lower, _ = quartic_below(forms)
+        claims, _ = _claim_curvature(claims, gram, lower, forms.n, dimension(*factor.shape))
+        claims = _claim_quartic(claims, forms)
+    if claims.lam is None or claims.Lam is None or claims.mu is None:
+        return None
+    return claims.lam, claims.Lam, claims.mu
+
+
+Seen = dict[str, dict[str, Any]]
+
+
+def _search(
+    forms: Forms,
+    y: np.ndarray,
+    U: np.ndarray,
+    singular: np.ndarray,
+    trace_tolerance: float,
+    seed: int,
+) -> tuple[Claims, Witness, Conclusions, Seen]:
+    """Claims that can be proved, and what is concluded from them; also what was seen on the way."""
+    gram = TangentGram(forms, U)
+    # Twice the bound, so that another machine, which rounds differently, can prove it again.
+    residual = 2 * residual_above(forms, y, U)
+    claims = Claims(residual=residual, largest=_prove_largest(U, float(singular[0]) ** 2))
+    lower, _ = quartic_below(forms, seed=seed)
+    claims, curvature = _claim_curvature(claims, gram, lower, forms.n, dimension(*U.shape))
+    claims = _claim_quartic(claims, forms)
+    claims, witness, dual = _claim_dual(claims, forms, gram)
+    found = judge(forms, y, witness, claims, gram)
+    trace: dict[str, Any] = {"method": "uniqueness" if found.constant is not None else None}
+    if found.trace_gap is None or found.trace_gap > trace_tolerance:
+        better = trace_dual(forms, y, U)
+        if better is not None:
+            claims = replace(claims, excess=better.excess)
+            witness = replace(witness, dual=better.dual)
+            trace = {"method": better.method}
+            gap = trace_gap(forms, y, witness, claims, found.residual, found.constant)
+            found = replace(found, trace_gap=gap)
+    local: dict[str, Any] = {"mu_lower": lower, "mu_route": claims.route}
+    seen = {"curvature": curvature, "local": local, "dual": dual, "trace": trace}
+    return claims, witness, found, seen
+
+
+def _prove_largest(U: np.ndarray, estimate: float) -> float:
+    """The least of a few upper bounds on `lambda_1(UU')` that can be proved."""
+    candidates = [estimate * (1 + give) for give in (1e-12, 1e-10, *_SHRINK)]
+    return next((c for c in candidates if proves_largest(U, c)), math.inf)
+
+
+def _claim_curvature(
+    claims: Claims, gram: TangentGram, mu_lower: float, n: int, p: int
+) -> tuple[Claims, dict[str, Any]]:
+    seen: dict[str, Any] = {"n": n, "p": p, "kernel_dimension": None, "lam_estimate": 0.0}
+    # lam <= 4 lambda_r mu, and the gauge term is at least 2 lambda_r weight: it never decides.
+    gauge = 2 * mu_lower * n
+    largest = extreme_values(gram.G)[1] * 4 / n
+    for give in _SHRINK:
+        if gram.proves_largest(largest * (1 + give)):
+            claims = replace(claims, Lam=largest * (1 + give))
+            break
+    if n < p:
+        seen["kernel_dimension"] = p - n
+        return claims, seen
+    full = gram.with_gauge(gauge)[0]
+    low, high = extreme_values(full)
+    seen["lam_estimate"] = low * 4 / n
+    for give in _SHRINK:
+        if low > 0 and gram.proves_smallest((1 - give) * low * 4 / n, gauge):
+            return replace(claims, lam=(1 - give) * low * 4 / n, gauge=gauge), seen
+    rounding = 10 * len(full) * np.finfo(float).eps * high
+    if low > rounding:
+        seen["kernel_dimension"] = 0
+    elif len(full) <= 4000:
+        values = np.linalg.eigvalsh(full)
+        seen["kernel_dimension"] = int((values <= rounding).sum())
+    return claims, seen
+
+
+def _claim_quartic(claims: Claims, forms: Forms) -> Claims:
+    guess = quartic_guess(forms)
+    for give in _SHRINK:
+        value = guess.value * (1 + give)
+        if proves_quartic(forms, value, guess.route, guess.parameter):
+            return replace(claims, mu=value, route=guess.route, parameter=guess.parameter)
+    return claims
+
+
+def _claim_dual(
+    claims: Claims, forms: Forms, gram: TangentGram
+) -> tuple[Claims, Witness, dict[str, Any]]:
+    U = gram.U
+    d, r = U.shape
+    seen: dict[str, Any] = {"n": forms.n, "p": dimension(d, r), "method": None, "smallest": None}
+    witness = Witness(U)
+    if claims.lam is None or claims.mu is None or r == d:
+        return claims, witness, seen
+    factor = np.linalg.cholesky(gram.with_gauge(claims.gauge)[0])  # it exists: lam is proved
+    guess = DualSearch(forms, U, factor).find()
+    if guess is None:
+        return claims, witness, seen
+    seen |= {"method": guess.method, "smallest": guess.smallest, "exhausted": guess.exhausted}
+    for give in (1e-6, *_SHRINK):
+        beta = (1 - give) * guess.smallest
+        if beta > 0 and proves_dual(forms, U, guess.z, beta, claims.lam, claims.mu):
+            return replace(claims, beta=beta), Witness(U, z=guess.z), seen
+    return claims, witness, seen
+
+
+def _only_proved(claims: Claims, found: Conclusions) -> Claims:
+    """Without the numbers that could not be proved (of the first two a zero claims nothing)."""
+    return replace(
+        claims,
+        residual=claims.residual if math.isfinite(found.residual) else 0.0,
+        largest=claims.largest if math.isfinite(claims.largest) else 0.0,
+        lam=found.lam,
+        Lam=found.Lam,
+        mu=found.mu,
+        beta=claims.beta if found.constant is not None else None,
+    )
+
+
+def _paper(objective: LeastSquares, forms: Forms, U: np.ndarray) -> dict[str, float] | None:
+    """m, M and the radius, step and rate of section 3.4; None where m = 0. Not proved."""
+    if forms.n < forms.d * (forms.d + 1) // 2:
+        return None
+    bounds = operator_bounds(objective.measurements)
+    m, M = bounds.smallest, bounds.largest
+    if not m > 1e-12 * M:
+        return None
+    signal = Signal.from_factor(U)
+    return {
+        "m": m,
+        "M": M,
+        "radius": rho_star(signal, m, M),
+        "rate": alpha_star(signal, m),
+        "step": oracle_step(signal, m, M),
+    }

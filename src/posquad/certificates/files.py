@@ -1,0 +1,179 @@
+"""Certificates on disk: a JSON file to read and an npz file with the arrays; no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from posquad._version import __version__
+from posquad.certificates._claims import Claims, Witness
+from posquad.certificates.certificate import FINDINGS, Certificate, Finding, Verdict
+from posquad.errors import DomainError
+
+__all__ = ["load", "save"]
+
+_FORMAT = "posquad certificate 1"
+_ARRAYS = ("U", "z", "dual")
+_KEYS = {"format", "library", "fingerprint", "claims", "findings", "arrays_sha256", "sha256"}
+
+
+def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write `path` with the suffixes `.json` and `.npz`, each atomically; return both.
+
+    The JSON file holds findings and claims, the npz file the witnesses U, z and dual. Each has a
+    SHA-256 checksum, so that a file damaged on the way is noticed; that the content is right is for
+    `verify` to say. The statements are those of `docs/theory.md`.
+
+    >>> import tempfile
+    >>> from posquad import LeastSquares, RankOne, certify
+    >>> X = np.random.default_rng(0).standard_normal((9, 2))
+    >>> certificate = certify(LeastSquares(RankOne(X), X[:, 0] ** 2), np.eye(2, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     load(save(certificate, f"{folder}/answer")[0]).proved
+    True
+    """
+    if not isinstance(certificate, Certificate):
+        raise DomainError("certificate", expected="a Certificate", got=type(certificate).__name__)
+    json_path, npz_path = _paths(path)
+    given = {name: getattr(certificate.witness, name) for name in _ARRAYS}
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: array for name, array in given.items() if array is not None})
+    arrays = buffer.getvalue()
+    body: dict[str, Any] = {
+        "format": _FORMAT,
+        "library": __version__,
+        "fingerprint": certificate.fingerprint,
+        "claims": {name: _number(v) for name, v in asdict(certificate.claims).items()},
+        "findings": {name: _plain(getattr(certificate, name)) for name in FINDINGS},
+        "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
+    }
+    body["sha256"] = _checksum(body)
+    _write(npz_path, arrays)
+    _write(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
+    return json_path, npz_path
+
+
+def load(path: str | os.PathLike[str]) -> Certificate:
+    """Read what `save` wrote; `path` with or without a suffix.
+
+    Files that are damaged, incomplete or of another kind raise `DomainError`. A certificate that
+    was read is only as good as its `verify`; the statements are those of `docs/theory.md`.
+
+    >>> load("no/such/file")
+    Traceback (most recent call last):
+    posquad.errors.DomainError: path: expected a certificate; got no file no/such/file.json
+    """
+    json_path, npz_path = _paths(path)
+    for needed in (json_path, npz_path):
+        if not needed.is_file():
+            _refuse(f"no file {needed.as_posix()}")
+    try:
+        body = json.loads(json_path.read_bytes().decode(), parse_constant=_refuse)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        _refuse(f"{json_path.name} is not JSON ({error})")
+    if not isinstance(body, dict) or set(body) != _KEYS or body["format"] != _FORMAT:
+        _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
+    if body["sha256"] != _checksum(body):
+        _refuse(f"{json_path.name} was changed: its checksum does not fit")
+    arrays = npz_path.read_bytes()
+    if body["arrays_sha256"] != hashlib.sha256(arrays).hexdigest():
+        _refuse(f"{npz_path.name} was changed: its checksum does not fit")
+    try:
+        with np.load(io.BytesIO(arrays), allow_pickle=False) as stored:
+            held = {name: stored[name] for name in stored.files}
+        if not {"U"} <= set(held) <= set(_ARRAYS):
+            raise ValueError(f"arrays {sorted(held)}")
+        return Certificate(
+            **{name: _finding(body["findings"][name]) for name in FINDINGS},
+            claims=_claims(body["claims"]),
+            witness=Witness(**held),
+            fingerprint=str(body["fingerprint"]),
+        )
+    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError) as error:
+        _refuse(f"a file that cannot be read: {error}")
+
+
+def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    given = Path(path)
+    stem = (
+        given.name.removesuffix(given.suffix) if given.suffix in (".json", ".npz") else given.name
+    )
+    return given.with_name(f"{stem}.json"), given.with_name(f"{stem}.npz")
+
+
+def _refuse(got: str) -> NoReturn:
+    raise DomainError("path", expected="a certificate", got=got) from None
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "value": _number(finding.value),
+        "margin": _number(finding.margin),
+        "verdict": finding.verdict.name,
+        "reason": finding.reason,
+        "details": {k: _number(v) for k, v in finding.details.items()},
+    }
+
+
+def _number(value: Any) -> Any:
+    """Infinities as None: JSON has no word for them, and they prove nothing."""
+    if isinstance(value, Mapping):
+        return {k: _number(v) for k, v in value.items()}
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def _finding(plain: Mapping[str, Any]) -> Finding:
+    value, margin = plain["value"], plain["margin"]
+    for number in (value, margin):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
+            raise ValueError(f"{number!r} where a number was expected")
+    if not isinstance(plain["details"], dict):
+        raise ValueError("details that are not a table")
+    return Finding(value, margin, Verdict[plain["verdict"]], str(plain["reason"]), plain["details"])
+
+
+def _claims(plain: Mapping[str, Any]) -> Claims:
+    names = {f.name for f in fields(Claims)}
+    if set(plain) != names:
+        raise ValueError(f"claims {sorted(set(plain) ^ names)}")
+    for name, value in plain.items():
+        if name == "route":
+            good = value in ("gram", "monomials", "moment")
+        else:
+            optional = name in ("lam", "Lam", "mu", "beta", "excess")
+            good = (value is None and optional) or type(value) in (int, float)
+        if not good:
+            raise ValueError(f"claim {name} = {value!r}")
+    return Claims(**plain)
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in body.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All or nothing: a reader sees the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

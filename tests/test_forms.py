@@ -1,0 +1,116 @@
+"""Every computed form is within its stated rounding bound of the exact one, in fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from posquad.certificates._forms import DenseForms, RankOneForms
+from posquad.certificates._proofs import (
+    TangentGram,
+    residual_above,
+    response_size_below,
+    trace_above,
+    trace_below,
+    trace_bound_below,
+)
+from posquad.certificates._rounding import gamma
+
+N, DIM, R = 5, 3, 2
+
+
+def exact(array: np.ndarray) -> np.ndarray:
+    return np.vectorize(Fraction, otypes=[object])(array)
+
+
+def spectral_bound(M: np.ndarray) -> float:
+    """At least the spectral norm, by the Frobenius norm."""
+    return float(np.linalg.norm(M.astype(float)))
+
+
+@pytest.fixture(params=[(kind, seed) for kind in ("rank one", "dense") for seed in range(8)])
+def problem(request):
+    """Forms with entries over several orders of magnitude, and the exact measurement matrices."""
+    kind, seed = request.param
+    rng = np.random.default_rng(seed)
+    U = rng.standard_normal((DIM, R)) * 10.0 ** rng.uniform(-4, 4, (DIM, R))
+    if kind == "rank one":
+        X = rng.standard_normal((N, DIM)) * 10.0 ** rng.uniform(-4, 4, (N, DIM))
+        x = exact(X)
+        return RankOneForms(X), x[:, :, None] * x[:, None, :], U, rng
+    A = rng.standard_normal((N, DIM, DIM)) * 10.0 ** rng.uniform(-4, 4, (N, 1, 1))
+    A = A + A.transpose(0, 2, 1)
+    A[:, 0, 1] *= 1 + 2.0**-52  # symmetric to rounding only: the symmetric part is meant
+    a = exact(A)
+    return DenseForms(A), (a + a.transpose(0, 2, 1)) / 2, U, rng
+
+
+def test_measured_values(problem):
+    forms, A, U, _ = problem
+    u = exact(U)
+    values, error = forms.measure(U)
+    true = (A * (u @ u.T)).sum((1, 2))
+    assert np.all(np.abs(exact(values) - true) <= exact(error))
+
+
+def test_residual_and_response(problem):
+    forms, A, U, rng = problem
+    u = exact(U)
+    true = (A * (u @ u.T)).sum((1, 2))
+    y = true.astype(float) * (1 + 1e-13 * rng.standard_normal(N))
+    square = sum((t - Fraction(v)) ** 2 for t, v in zip(true, y, strict=True)) / N
+    assert Fraction(residual_above(forms, y, U)) ** 2 >= square
+    size = sum(Fraction(v) ** 2 for v in y) / N
+    assert 0 < Fraction(response_size_below(y)) ** 2 <= size
+    trace = (u * u).sum()
+    assert Fraction(trace_below(U)) <= trace <= Fraction(trace_above(U))
+    dual = rng.standard_normal(N)
+    bound = sum(Fraction(a) * Fraction(b) for a, b in zip(dual, y, strict=True))
+    assert Fraction(trace_bound_below(y, dual, 0.0, 0.0)) <= max(bound, 0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 3.7])
+def test_tangent_gram_with_gauge(problem, weight):
+    forms, A, U, _ = problem
+    u = exact(U)
+    rows = np.array([(a @ u).ravel() for a in A])
+    identity = exact(np.eye(R))
+    C = np.einsum("ab,jk->ajbk", u @ u.T, identity) - np.einsum("ak,bj->ajbk", u, u)
+    true = rows.T @ rows + Fraction(weight) * C.reshape(DIM * R, DIM * R)
+    G, spread = TangentGram(forms, U).with_gauge(weight)
+    assert np.array_equal(G, G.T) or np.abs(G - G.T).max() <= 1e-12 * np.abs(G).max()
+    s = exact(spread)
+    error = np.abs(exact(G) - true)
+    assert np.all(error <= s[:, None] * s[None, :])
+
+
+def test_adjoints(problem):
+    forms, A, U, rng = problem
+    z = rng.standard_normal(N)
+    Y, size = forms.adjoint(z)
+    true = np.tensordot(exact(z), A, 1)
+    assert spectral_bound(exact(Y) - true) <= gamma(forms.depth) * size
+    product, sizes = forms.adjoint_factor(z, U)
+    error = np.abs(exact(product) - true @ exact(U))
+    assert np.all(error <= exact(gamma(forms.depth) * sizes))
+
+
+def test_grams_of_the_measurements(problem):
+    forms, A, _, _ = problem
+    K, w, size = forms.gram()
+    flat = A.reshape(N, -1)
+    s = exact(np.sqrt(gamma(forms.depth)) * size)
+    assert np.all(np.abs(exact(K) - flat @ flat.T) <= s[:, None] * s[None, :])
+    traces = np.array([a.trace() for a in A])
+    ww = exact(w[:, None] * w) - traces[:, None] * traces
+    assert np.all(np.abs(ww) <= DIM * s[:, None] * s[None, :])
+    i, j = np.triu_indices(DIM)
+    rows = A[:, i, j] * exact(np.where(i == j, 1.0, 2.0))
+    G, sizes = forms.monomial_gram()
+    t = exact(np.sqrt(gamma(forms.depth) * sizes))
+    assert np.all(np.abs(exact(G) - rows.T @ rows) <= t[:, None] * t[None, :])
+    M, scale = forms.second_moment()
+    true = sum(a @ a for a in A)
+    assert spectral_bound(exact(M) - true) <= gamma(forms.depth) * scale
