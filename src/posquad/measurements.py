@@ -204,7 +204,7 @@ class RankOne(Measurements):
     def _adjoint_factor(self, z: Tensor, U: Tensor) -> Tensor:
         total = _Sum()
         for block, Xb in self._blocks():
-            total.add(_product(Xb.mT, z[..., block, None] * _product(Xb, U)))
+            total.add(_adjoint_product(Xb, z[..., block, None] * _product(Xb, U)))
         return total.value
 
     def _gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,7 +213,7 @@ class RankOne(Measurements):
             Z = _product(Xb, U)  # [..., rows, r]
             e = Z.square().sum(-1) - y[..., block]
             residuals.append(e)
-            total.add(_product(Xb.mT, e[..., None] * Z))
+            total.add(_adjoint_product(Xb, e[..., None] * Z))
         return torch.cat(residuals, dim=-1), total.value
 
     def _linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
@@ -225,7 +225,7 @@ class RankOne(Measurements):
             for block, Xb in self._blocks():
                 Zb, Db = Z[..., block, :], _product(Xb, Delta)
                 a = 2 * (Zb * Db).sum(-1)
-                total.add(_product(Xb.mT, a[..., None] * Zb + e[..., block, None] * Db))
+                total.add(_adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
             return total.value
 
         return product
@@ -315,6 +315,15 @@ def _product(M: Tensor, V: Tensor) -> Tensor:
     wide = V.movedim(-2, 0)  # [d, ..., r]
     flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
     return (M @ flat).reshape(M.shape[0], *wide.shape[1:]).movedim(0, -2)
+
+
+def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
+    """`M'V`, computed as `(V'M)'`: with few columns the BLAS is two to three times faster so."""
+    if M.ndim > 2 or V.ndim <= 2:
+        return (V.mT @ M).mT
+    wide = V.movedim(-2, 0)  # [n, ..., r]
+    flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
+    return (flat.mT @ M).mT.reshape(M.shape[1], *wide.shape[1:]).movedim(0, -2)
 
 
 class _Sum:
