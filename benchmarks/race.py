@@ -290,7 +290,7 @@ def _warm_up() -> None:
 
 def table(records: list[dict], head: str) -> str:
     lines = ["# The race", "", *__doc__.split("Settings of the peers", 1)[0].splitlines()[4:8], ""]
-    lines += ["Made by `python benchmarks/race.py`. " + head, ""]
+    lines += [f"Made by `python benchmarks/race.py --limit {records[0]['limit']:g}`. {head}", ""]
     lines += ["The ratio is the time to 1e-10 over that of `posquad recover`.", ""]
     lines += ["Settings of the peers" + __doc__.split("Settings of the peers", 1)[1].strip(), ""]
     for record in records:
