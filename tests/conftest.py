@@ -7,7 +7,7 @@ import torch
 hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("posquad")
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("conformance", "support")
+pytest.register_assert_rewrite("conformance", "lab_support", "support")
 
 
 @pytest.fixture

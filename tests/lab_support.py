@@ -21,7 +21,7 @@ TINY: dict[str, dict[str, Any]] = {
     "exp2": {"seeds": 2, "records": 8, "rk4_step": 0.05, "n": 200},
     "exp3": {"trials": 3, "budgets": (10, 20), "tabled_budget": 20},
     "exp4": {"map_steps": 20, "records": 10, "rk4_step": 0.1},
-    "exp5": {},
+    "exp5": {"tolerance": 1e-9},
     "exp6": {"samples": 3},
     "exp7": {"seeds": 2, "dials": (0.0, 1.0), "epsilons": (0.5,), "n": 1, "d": 2}
     | {"residual_tolerance": 1e-3},

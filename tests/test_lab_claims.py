@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -25,10 +26,17 @@ RULES = {
     "at-most": {"bound"},
     "at-least": {"bound"},
     "prediction": {"level"},
-    "range": set(),
     "rate": {"level", "trials"},
     "true": set(),
     "none": {"reason"},
+}
+OPTIONS = {"prediction": {"scale"}}
+OURS = {
+    "exp1.correction-exact",
+    "exp2.gauge",
+    "exp5.independent",
+    "exp7.commuting",
+    "exp7.leaves",
 }
 TABLES = {
     "tab:effective-curvature-rates",
@@ -56,6 +64,13 @@ def measuring(values) -> Measured:
     return result
 
 
+def of_trials(rate: float, trials: int) -> Measured:
+    """A rate `q` that was measured in so many trials."""
+    result = measuring(rate)
+    result.along("trial", np.arange(trials))
+    return result
+
+
 def verdict(claim: Claim, values) -> Verdict:
     return judge(claim, measuring(values)).verdict
 
@@ -64,7 +79,7 @@ def verdict(claim: Claim, values) -> Verdict:
 
 
 def test_there_are_enough_claims_and_their_ids_are_unique():
-    assert len(CLAIMS) >= 60
+    assert len(CLAIMS) == 134
     assert [name for name, count in Counter(c.id for c in CLAIMS).items() if count > 1] == []
 
 
@@ -74,6 +89,11 @@ def test_every_experiment_and_every_table_has_claims():
     assert {claim.kind for claim in CLAIMS} == KINDS
 
 
+def test_the_claims_of_our_own_are_marked():
+    assert {claim.id for claim in CLAIMS if claim.source == "posquad"} == OURS
+    assert {claim.source for claim in CLAIMS} == {"paper", "posquad"}
+
+
 @every_claim
 def test_a_claim_is_well_formed(claim):
     assert claim.id.startswith(f"{claim.experiment}.")
@@ -81,12 +101,18 @@ def test_a_claim_is_well_formed(claim):
     assert claim.label.split(":")[0] in {"subsec", "tab", "fig", "eq", "thm"}
     assert claim.statement.strip() == claim.statement != ""
     rule = claim.tolerance["rule"]
-    assert set(claim.tolerance) == {"rule"} | RULES[rule]
-    assert (claim.published is True) == (rule == "true")
-    if claim.published is not True:
+    assert set(claim.tolerance) - OPTIONS.get(rule, set()) == {"rule"} | RULES[rule]
+    assert claim.tolerance.get("scale", "log") == "log"
+    if claim.published is True:  # in words, so nothing that compares with a number
+        assert rule in {"true", "at-most", "at-least"}
+    else:
+        assert rule != "true"
         many = claim.published if isinstance(claim.published, list) else [claim.published]
-        assert all(isinstance(text, str) and Decimal(text).is_finite() for text in many)
-        assert rule == "printed" or not isinstance(claim.published, list)
+        assert all(isinstance(text, str) for text in many)
+        assert all(math.isfinite(float(Fraction(text))) for text in many)
+        assert rule in {"printed", "near"} or not isinstance(claim.published, list)
+        # Digits of the last place are known of a decimal only.
+        assert rule == "near" or all(Decimal(text).is_finite() for text in many)
     if rule in {"prediction", "rate"}:
         assert 0.9 <= claim.tolerance["level"] < 1
     if rule == "none":
@@ -98,7 +124,7 @@ def test_strict_kinds_have_strict_rules(claim):
     """What decides the exit status is compared with a number or a truth, not with a spread."""
     if claim.kind in {"identity", "deterministic"}:
         assert claim.tolerance["rule"] in {"printed", "near", "at-most", "at-least", "true"}
-    if claim.tolerance["rule"] in {"prediction", "range", "rate"}:
+    if claim.tolerance["rule"] in {"prediction", "rate"}:
         assert claim.kind == "statistical"
 
 
@@ -112,9 +138,10 @@ def test_what_a_claim_compares_is_what_its_experiment_measures(claim):
     assert np.asarray(values, dtype=float).size
     if claim.tolerance["rule"] in {"rate", "none"}:
         assert np.ndim(values) == 0
-    if claim.tolerance["rule"] == "printed":
-        expected = len(claim.published) if isinstance(claim.published, list) else 1
-        assert np.size(values) == expected
+    if isinstance(claim.published, list):
+        assert np.shape(values) == (len(claim.published),)
+    elif claim.tolerance["rule"] == "printed":
+        assert np.size(values) == 1
 
 
 def example(claim: Claim, *, right: bool) -> Measured:
@@ -133,14 +160,18 @@ def example(claim: Claim, *, right: bool) -> Measured:
     elif rule == "rate":
         rate = float(claim.published)
         values = [rate if right else 1.0 - round(rate)]  # the other end of [0, 1]
+        result.along("trial", np.arange(claim.tolerance["trials"]))
     else:
         # One unit of the last printed digit prints as another number.
-        units = [10.0 ** Decimal(text).as_tuple().exponent for text in many]
-        if rule == "near":
+        if rule != "near":
+            units = [10.0 ** Decimal(text).as_tuple().exponent for text in many]
+        else:
             units = [1.001 * claim.tolerance["absolute"]]
-        values = [float(t) + (0 if right else u) for t, u in zip(many, units, strict=True)]
-        if rule in {"prediction", "range"}:
-            values = values * 3
+        values = [float(Fraction(text)) for text in many]
+        if not right:
+            values[-1] += units[-1]  # one wrong number among several is enough
+        if rule == "prediction":
+            values = values * 8
     if rule in {"rate", "none"}:
         result.add(claim.measure, np.reshape(values, [1] * len(claim.where)), *claim.where)
         return result
@@ -162,6 +193,8 @@ def test_a_claim_can_hold_and_can_fail(claim):
 @every_claim
 def test_the_published_number_obeys_the_rule_of_its_own_claim(claim):
     rule = claim.tolerance["rule"]
+    if claim.published is True:
+        return
     if rule == "at-most":
         assert float(claim.published) <= claim.tolerance["bound"]
     if rule == "at-least":
@@ -178,10 +211,16 @@ def test_measurements_are_judged_in_words_and_valid_json(key):
         assert judged.why or judged.verdict is HOLDS
         assert judged.tolerance
         entry = json.loads(json.dumps(judged.as_dict(), allow_nan=False))
-        assert list(entry)[:9] == [
-            *("id", "experiment", "label", "statement", "kind"),
-            *("published", "measured", "tolerance", "verdict"),
+        assert list(entry) == [
+            *("id", "experiment", "label", "statement", "kind", "published", "printed"),
+            *("measured", "tolerance", "verdict", "why", "note", "source"),
         ]
+        assert entry["printed"] == claim.published
+        assert (entry["why"], entry["note"], entry["source"]) == (
+            judged.why,
+            claim.note,
+            claim.source,
+        )
         assert entry["verdict"] in {"holds", "differs", "not-comparable"}
 
 
@@ -223,39 +262,31 @@ def test_a_coordinate_that_was_not_run():
     result.add("base_stop", [29.72, 29.72], "epsilon")
     judged = judge(claim, result)
     assert judged.verdict is UNKNOWN
-    assert judged.why == "epsilon = 0.1 was not run"
+    assert judged.why == "not run, or not run once: epsilon = 0.1"
+    result.along("epsilon", [0.1, 0.1])  # which of the two?
+    assert judge(claim, result).verdict is UNKNOWN
+    result.along("epsilon", [0.1, 0.25])
+    assert judge(claim, result).verdict is HOLDS
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("rule", RULES)
-def test_nan_is_not_comparable_whatever_the_rule(rule):
-    claim = claim_of(
-        True if rule == "true" else "0.5",
-        **EVERYTHING | {"rule": rule},
-    )
-    for values in (np.nan, [0.5, np.nan, 0.5]):
-        if rule in {"rate", "none"} and np.ndim(values):
-            continue
-        judged = judge(claim, measuring(values))
-        assert judged.verdict is UNKNOWN
-        assert judged.measured is None
-        json.dumps(judged.as_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
-@pytest.mark.parametrize("rule", sorted(set(RULES) - {"true"}))
-def test_an_infinite_measurement_never_holds_and_can_be_written(rule, infinity):
+def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind, value):
     """A descent that diverges measures infinity; claims.json is JSON, which has none.
 
-    The one-sided rules may call the harmless side of their bound a success.
+    What must hold then differs; what is only expected is unknown. Both whatever the rule, and also
+    on the harmless side of a bound.
     """
-    claim = claim_of(
-        "0.5",
-        **EVERYTHING | {"rule": rule},
-    )
-    judged = judge(claim, measuring(infinity if rule in {"rate", "none"} else [0.5, infinity, 0.5]))
-    if (rule, infinity) not in {("at-most", -np.inf), ("at-least", np.inf), ("range", infinity)}:
-        assert judged.verdict is not HOLDS
-    json.dumps(judged.as_dict(), allow_nan=False)
+    claim = claim_of(True if rule == "true" else "0.5", kind, **EVERYTHING | {"rule": rule})
+    for values in (value, [0.5, value, 0.5]):
+        judged = judge(claim, measuring(values))
+        strict = kind in {"identity", "deterministic"}
+        assert judged.verdict is (DIFFERS if strict else UNKNOWN)
+        assert judged.measured is None
+        assert judged.why == "q is not finite"
+        assert failures([judged]) == ([judged] if strict else [])
+        json.dumps(judged.as_dict(), allow_nan=False)
 
 
 def test_none_shows_the_measurement_and_the_reason():
@@ -273,6 +304,8 @@ def test_none_shows_the_measurement_and_the_reason():
         ("0.35", 0.3549, HOLDS),
         ("0.35", 0.355, HOLDS),  # a tie may have been rounded either way
         ("0.35", 0.345, HOLDS),
+        ("0.35", 0.355000004, HOLDS),  # less than a millionth of half a unit above it
+        ("0.35", 0.35500001, DIFFERS),
         ("0.35", 0.35501, DIFFERS),
         ("0.35", 0.34499, DIFFERS),
         ("0.350", 0.3504, HOLDS),  # a printed zero is a digit
@@ -318,10 +351,37 @@ def test_printed_vectors(values, expected):
         assert judged.why == f"{len(values)} numbers measured, 3 published"
 
 
-def test_one_number_is_not_compared_with_the_first_of_several():
-    judged = judge(claim_of("0.30", rule="printed"), measuring([0.3, 0.7]))
-    assert judged.verdict is DIFFERS
-    assert judged.why == "2 numbers measured, 1 published"
+@pytest.mark.parametrize(
+    ("values", "worst", "expected", "why"),
+    [
+        ([0.3, 0.7], 0.7, DIFFERS, "off by 80 times what is allowed"),  # 0.4 / 0.005
+        ([0.7, 0.3], 0.7, DIFFERS, "off by 80 times what is allowed"),
+        ([0.3, 0.304, 0.299], 0.304, HOLDS, ""),
+    ],
+)
+def test_one_published_number_is_compared_with_all_that_were_measured(values, worst, expected, why):
+    judged = judge(claim_of("0.30", rule="printed"), measuring(values))
+    assert (judged.verdict, judged.measured, judged.why) == (expected, worst, why)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0, 1 / 3], HOLDS),
+        ([1.0, 1 / 3 + 0.9e-9], HOLDS),
+        ([1.0, 1 / 3 - 1.1e-9], DIFFERS),
+        ([1.0, 0.33333333], DIFFERS),
+        ([1.0 + 1.1e-9, 1 / 3], DIFFERS),
+        ([1.0], DIFFERS),
+    ],
+)
+def test_published_fractions(values, expected):
+    judged = judge(claim_of(["1", "1/3"], rule="near", absolute=1e-9), measuring(values))
+    assert (judged.verdict, judged.measured) == (expected, values)
+    entry = judged.as_dict()
+    assert (entry["published"], entry["printed"]) == ([1.0, 1 / 3], ["1", "1/3"])
+    if len(values) == 1:
+        assert judged.why == "1 numbers measured, 2 published"
 
 
 @pytest.mark.parametrize(
@@ -329,7 +389,10 @@ def test_one_number_is_not_compared_with_the_first_of_several():
     [
         (1.25, 1.25, HOLDS),
         (0.75, 0.75, HOLDS),
-        (1.2500001, 1.2500001, DIFFERS),
+        (1.2500002, 1.2500002, HOLDS),  # a millionth of what is allowed is a tie of rounding
+        (1.2500003, 1.2500003, DIFFERS),
+        (0.7499998, 0.7499998, HOLDS),
+        (0.7499997, 0.7499997, DIFFERS),
         ([1.0, 0.9, 1.2], 1.2, HOLDS),
         ([1.0, 0.5, 1.2], 0.5, DIFFERS),
     ],
@@ -366,29 +429,64 @@ def test_one_more_small_value_does_not_turn_a_failure_into_a_success():
     assert verdict(claim, [-1.0]) is verdict(claim, [-1.0, 0.0])
 
 
+# Thrice 1, 2, 3: mean 2, deviation sqrt(6/8) = 0.8660254, t_{0.975, 8} = 2.306004, so the 95%
+# prediction interval is 2 -+ 2.306004 * 0.8660254 * sqrt(10/9) = 2 -+ 2.105084.
+NINE = [1.0, 3.0, 2.0] * 3
+HALF = 2.105084
+
+
 @pytest.mark.parametrize(
-    ("published", "expected"),
+    ("published", "expected", "percentile"),
     [
-        # Sample 1, 2, 3: mean 2, deviation 1, t_{0.975, 2} = 4.302653, so the 95% prediction
-        # interval is 2 -+ 4.302653 sqrt(4/3) = 2 -+ 4.968276; a printed number reaches half a unit.
-        ("6.9", HOLDS),
-        ("7.0", HOLDS),
-        ("7.1", DIFFERS),
-        ("7.00", DIFFERS),
-        ("-2.9", HOLDS),
-        ("-3.0", HOLDS),
-        ("-3.1", DIFFERS),
-        ("-3.00", DIFFERS),
+        ("2.0", HOLDS, 50.0),  # three below, and half of the three that equal it
+        ("3", HOLDS, 83.33),
+        ("4.1", HOLDS, 100.0),
+        ("4.11", HOLDS, 100.0),  # a printed number reaches half a unit: down to 4.105
+        ("4.12", DIFFERS, 100.0),
+        ("4.2", DIFFERS, 100.0),
+        ("-0.1", HOLDS, 0.0),
+        ("-0.11", HOLDS, 0.0),
+        ("-0.12", DIFFERS, 0.0),
+        ("-0.2", DIFFERS, 0.0),
     ],
 )
-def test_prediction_interval(published, expected):
+def test_prediction_interval(published, expected, percentile):
     claim = claim_of(published, "statistical", rule="prediction", level=0.95)
-    judged = judge(claim, measuring([1.0, 3.0, 2.0]))
+    judged = judge(claim, measuring(NINE))
     assert judged.verdict is expected
-    assert judged.measured["interval"] == pytest.approx([2 - 4.968276, 2 + 4.968276], abs=1e-6)
+    assert judged.measured["interval"] == pytest.approx([2 - HALF, 2 + HALF], abs=1e-6)
     assert judged.measured["median"] == 2.0
-    assert judged.measured["samples"] == 3
-    assert judged.tolerance == "inside the 95% prediction interval from 3 seeds"
+    assert judged.measured["percentile"] == percentile
+    assert judged.measured["samples"] == 9
+    assert judged.tolerance == "inside the 95% prediction interval from 9 seeds"
+
+
+@pytest.mark.parametrize(
+    ("published", "logarithmic", "linear"),
+    [
+        # exp(2 -+ 2.105084) = 0.90025 and 60.648. In the numbers themselves the mean is 10.064, the
+        # deviation 7.786, so the interval is 10.064 -+ 18.926.
+        ("0.90", HOLDS, HOLDS),
+        ("0.89", DIFFERS, HOLDS),  # reaches 0.895
+        ("0.8", DIFFERS, HOLDS),
+        ("-8", DIFFERS, HOLDS),
+        ("28", HOLDS, HOLDS),
+        ("30", HOLDS, DIFFERS),
+        ("60.6", HOLDS, DIFFERS),
+        ("60.7", DIFFERS, DIFFERS),
+        ("61", HOLDS, DIFFERS),  # reaches 60.5
+        ("62", DIFFERS, DIFFERS),
+    ],
+)
+def test_prediction_interval_of_logarithms(published, logarithmic, linear):
+    rule = {"rule": "prediction", "level": 0.95}
+    sample = np.exp(NINE)
+    judged = judge(claim_of(published, "statistical", scale="log", **rule), measuring(sample))
+    assert judged.verdict is logarithmic
+    ends = [math.exp(2 - HALF), math.exp(2 + HALF)]
+    assert judged.measured["interval"] == pytest.approx(ends, rel=1e-6)
+    assert judged.measured["median"] == pytest.approx(math.exp(2), rel=1e-14)
+    assert verdict(claim_of(published, "statistical", **rule), sample) is linear
 
 
 def test_prediction_interval_against_scipy_and_its_promise():
@@ -408,51 +506,63 @@ def test_prediction_interval_against_scipy_and_its_promise():
     assert abs(hits / 4000 - 0.99) < 3.9 * math.sqrt(0.99 * 0.01 / 4000)
 
 
-def test_prediction_from_one_sample_says_so():
-    judged = judge(claim_of("1.0", rule="prediction", level=0.95), measuring([1.0]))
+@pytest.mark.parametrize("samples", [1, 2, 7, 8])
+def test_prediction_from_few_samples_says_so(samples):
+    claim = claim_of("1.0", "statistical", rule="prediction", level=0.95)
+    judged = judge(claim, measuring([1.0] * samples))
+    if samples == 8:
+        assert judged.verdict is HOLDS
+        return
     assert judged.verdict is UNKNOWN
-    assert judged.why == "one sample has no spread to compare with"
+    assert judged.measured is None
+    assert judged.why == f"{samples} samples say too little about a distribution"
+
+
+def fisher(hits: int, of: int, others: int, of_others: int) -> Fraction:
+    """The chance of a table no likelier than this one, its margins given: by counting."""
+    total = hits + others
+    ways = [
+        math.comb(of, k) * math.comb(of_others, total - k)
+        for k in range(max(0, total - of_others), min(of, total) + 1)
+    ]
+    this = math.comb(of, hits) * math.comb(of_others, others)
+    return Fraction(sum(w for w in ways if w <= this), math.comb(of + of_others, total))
 
 
 @pytest.mark.parametrize(
-    ("published", "expected", "percentile"),
-    [
-        ("1.0", HOLDS, 12.5),
-        ("4.0", HOLDS, 87.5),
-        ("2.5", HOLDS, 50.0),
-        ("3.0", HOLDS, 62.5),  # two below, and half of the one that equals it
-        ("4.1", DIFFERS, 100.0),
-        ("0.9", DIFFERS, 0.0),
-        ("4.0e0", HOLDS, 87.5),
-        ("4.04", DIFFERS, 100.0),  # half a unit is 0.005 here
-        ("4", HOLDS, 87.5),
-        ("5", DIFFERS, 100.0),
-    ],
+    ("published", "hits"), [("0", 0), ("0.125", 2), ("0.5", 8), ("0.9375", 15), ("1", 16)]
 )
-def test_range(published, expected, percentile):
-    claim = claim_of(published, "statistical", rule="range")
-    judged = judge(claim, measuring([4.0, 1.0, 3.0, 2.0]))
-    assert judged.verdict is expected
-    assert judged.measured["percentile"] == percentile
-    assert judged.measured["interval"] == [1.0, 4.0]
-    assert judged.measured["median"] == 2.5
-
-
-@pytest.mark.parametrize(
-    ("published", "successes"), [("0", 0), ("0.125", 2), ("0.5", 8), ("1", 16)]
-)
-def test_rate(published, successes):
+def test_rate(published, hits):
+    """Every count of ours in 40 trials against the published one in 16, on both sides of 1%."""
     claim = claim_of(published, "statistical", rule="rate", level=0.99, trials=16)
-    test = scipy.stats.binomtest(successes, 16)
-    ends = test.proportion_ci(confidence_level=0.99, method="wilson")
-    assert verdict(claim, ends.low) is HOLDS
-    assert verdict(claim, ends.high) is HOLDS
-    assert verdict(claim, successes / 16) is HOLDS
-    if successes > 0:
-        assert verdict(claim, ends.low - 1e-9) is DIFFERS
-    if successes < 16:
-        assert verdict(claim, ends.high + 1e-9) is DIFFERS
-    assert judge(claim, measuring(0.25)).measured == 0.25
+    found = []
+    for ours in range(41):
+        judged = judge(claim, of_trials(ours / 40, 40))
+        chance = fisher(hits, 16, ours, 40)
+        found.append(judged.verdict)
+        assert judged.verdict is (HOLDS if chance >= Fraction(1, 100) else DIFFERS), ours
+        assert judged.measured["p"] == pytest.approx(float(chance), abs=0.6e-4)
+        wilson = scipy.stats.binomtest(ours, 40).proportion_ci(0.95, method="wilson")
+        assert judged.measured["interval"] == pytest.approx([wilson.low, wilson.high], abs=1e-12)
+        assert (judged.measured["median"], judged.measured["samples"]) == (ours / 40, 40)
+        assert set(judged.measured) == {"median", "interval", "p", "samples"}
+        assert 0 <= judged.measured["interval"][0] < judged.measured["interval"][1] <= 1
+    assert set(found) == {HOLDS, DIFFERS}
+    assert found[round(float(published) * 40)] is HOLDS
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.91, HOLDS), (0.89, DIFFERS)])
+def test_rate_by_hand(level, expected):
+    """None of 3 and all of 3: two of the 20 ways to place three hits, p = 0.1."""
+    judged = judge(claim_of("0", rule="rate", level=level, trials=3), of_trials(1.0, 3))
+    assert (judged.verdict, judged.measured["p"]) == (expected, 0.1)
+
+
+def test_more_trials_tell_more():
+    """The published 2 of 16 and our 45%: 9 of 20 may have one rate, 450 of 1000 may not."""
+    claim = claim_of("0.125", "statistical", rule="rate", level=0.99, trials=16)
+    assert judge(claim, of_trials(0.45, 20)).verdict is HOLDS
+    assert judge(claim, of_trials(0.45, 1000)).verdict is DIFFERS
 
 
 @pytest.mark.parametrize(

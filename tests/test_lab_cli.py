@@ -24,10 +24,14 @@ from posquad.lab import figures, progress
 from posquad.lab.claims import claims
 from posquad.lab.cli import main
 from posquad.lab.experiment import Panel
+from posquad.lab.records import record_key
 from posquad.lab.registry import EXPERIMENTS
 from posquad.lab.reproduce import plan
 
-FIELDS = ("id", "experiment", "label", "statement", "kind", "published", "measured", "tolerance")
+FIELDS = (
+    *("id", "experiment", "label", "statement", "kind", "published", "printed", "measured"),
+    *("tolerance", "verdict", "why", "note", "source"),
+)
 
 
 @pytest.fixture
@@ -88,9 +92,10 @@ def test_claims_json_is_as_the_design_says(calls, out):
     expected = [claim for claim in claims() if claim.experiment in ("exp5", "exp6")]
     assert len(entries) == len(expected)
     for entry, claim in zip(entries, expected, strict=True):
-        assert set(entry) >= {*FIELDS, "verdict"}
-        for name in ("id", "experiment", "label", "statement", "kind"):
+        assert set(entry) == set(FIELDS)
+        for name in ("id", "experiment", "label", "statement", "kind", "note", "source"):
             assert entry[name] == getattr(claim, name)
+        assert entry["printed"] == claim.published
         assert entry["kind"] in {"identity", "deterministic", "statistical", "qualitative"}
         assert entry["verdict"] in {"holds", "differs", "not-comparable"}
         assert isinstance(entry["tolerance"], str)
@@ -122,7 +127,7 @@ def test_a_qualitative_claim_that_differs_is_named_and_exits_with_0(calls, monke
     result = reproduce(out)
     assert result.exit_code == 0
     (affected,) = [claim for claim in claims() if claim.measure == "stop_changes"]
-    assert f"differs: {affected.id}: published true, measured false" in result.stdout
+    assert f"differs: {affected.id}: published in words, measured false" in result.stdout
 
 
 def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls, monkeypatch, out):
@@ -134,7 +139,7 @@ def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls,
     assert result.exit_code == 0
     words = {entry["id"]: entry for entry in strict_json(out / "claims.json")}
     assert words["exp5.stop-base"]["verdict"] == "not-comparable"
-    assert words["exp5.stop-base"]["why"] == "epsilon = 0.1 was not run"
+    assert words["exp5.stop-base"]["why"] == "not run, or not run once: epsilon = 0.1"
     assert words["exp5.stop-base"]["measured"] is None
 
 
@@ -155,22 +160,24 @@ def test_the_second_run_reuses_records_and_fresh_does_not(calls, out):
 
 
 def test_seed_and_set_change_the_key_and_are_recorded(calls, out):
-    def keys():
-        words = [json.loads((out / "records" / f"{k}.json").read_text()) for k in ("exp5", "exp6")]
-        return [w["key"] for w in words], [w["parameters"] for w in words]
+    def added(*options):
+        """Experiment and parameters of the records that this run adds, by their key."""
+        before = set((out / "records").glob("*.json"))
+        reproduce(out, *options)
+        paths = sorted(set((out / "records").glob("*.json")) - before)
+        words = [json.loads(path.read_text()) for path in paths]
+        assert [path.stem for path in paths] == [f"{w['experiment']}-{w['key']}" for w in words]
+        return [(w["experiment"], w["parameters"]) for w in words]
 
-    reproduce(out)
-    first, _ = keys()
-    reproduce(out, "--seed", 5)
-    second, parameters = keys()
-    assert [p["seed"] for p in parameters] == [5, 5]
-    assert not set(first) & set(second)
-    reproduce(out, "--seed", 5, "--set", "exp5.epsilons=0.5,0.1", "--set", "exp5.y = 1, 1, 1")
-    third, parameters = keys()
-    assert parameters[0]["epsilons"] == [0.5, 0.1]
-    assert parameters[0]["y"] == [1.0, 1.0, 1.0]
-    assert third[0] != second[0]
-    assert third[1] == second[1]
+    assert [experiment for experiment, _ in added()] == ["exp5", "exp6"]
+    second = added("--seed", 5)
+    assert [(e, p["seed"]) for e, p in second] == [("exp5", 5), ("exp6", 5)]
+    ((experiment, parameters),) = added(
+        "--seed", 5, "--set", "exp5.epsilons=0.5,0.1", "--set", "exp5.y = 1, 1, 1"
+    )
+    assert experiment == "exp5"
+    assert parameters["epsilons"] == [0.5, 0.1]
+    assert parameters["y"] == [1.0, 1.0, 1.0]
     assert [key for key, _ in calls] == ["exp5", "exp6", "exp5", "exp6", "exp5"]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "exp5.epsilons=0.5,0.1" in page
@@ -193,8 +200,8 @@ def test_ctrl_c_exits_with_130_keeps_what_is_finished_and_goes_on(calls, monkeyp
     assert result.exit_code == 130
     assert "Interrupted" in result.stdout
     assert "Traceback" not in result.output
-    assert (out / "records" / "exp5.json").exists()
-    assert not (out / "records" / "exp6.json").exists()
+    assert list((out / "records").glob("exp5-*.json"))
+    assert not list((out / "records").glob("exp6-*"))
     assert "This run was not finished" in (out / "report.html").read_text(encoding="utf-8")
     assert {entry["experiment"] for entry in strict_json(out / "claims.json")} == {"exp5"}
     monkeypatch.setitem(EXPERIMENTS, "exp6", stand_in("exp6", calls))
@@ -222,7 +229,7 @@ def test_ctrl_c_while_figures_are_drawn_exits_with_130_too(calls, monkeypatch, o
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, panels=(panel,)))
     monkeypatch.setattr(figures, "save_figures", interrupted)
     result = reproduce(out)
-    assert (out / "records" / "exp6.json").exists()
+    assert list((out / "records").glob("exp6-*.json"))
     assert result.exit_code == 130
 
 
@@ -240,7 +247,7 @@ def test_ctrl_c_while_figures_are_drawn_exits_with_130_too(calls, monkeypatch, o
         (["--only", "5", "--set", "exp2.n=3"], ["exp5", "parameters of exp2"]),
         (["--only", "6", "--set", "exp6.samples=many"], ["exp6.samples", "400", "many"]),
         (["--only", "6", "--set", "exp6.samples=1.5"], ["exp6.samples", "400", "1.5"]),
-        (["--only", "6", "--set", "exp6.samples=0"], ["exp6.samples", "an integer >= 1"]),
+        (["--only", "6", "--set", "exp6.samples=0"], ["exp6.samples", "integers >= 1"]),
         (["--only", "5", "--set", "exp5.y=1,x"], ["exp5.y", "1.2,1.0,1.1", "1,x"]),
         (["--only", "5", "--set", "exp5.y=1,NaN,1"], ["exp5.y", "1,NaN,1"]),
         (["--only", "5", "--set", "exp5.tolerance=1" + "0" * 400], ["exp5.tolerance"]),
@@ -277,14 +284,14 @@ def test_an_output_that_cannot_be_written_is_found_before_anything_runs(calls, t
     assert contents(tmp_path) == {blocked.name: b"mine"}
 
 
-@pytest.mark.parametrize("name", ["exp6.json", "npz"])
+@pytest.mark.parametrize("name", ["json", "npz"])
 def test_a_damaged_record_is_reported_and_nothing_is_changed(calls, out, name):
     reproduce(out)
-    path = next((out / "records").glob("exp6-*.npz" if name == "npz" else name))
+    (path,) = (out / "records").glob(f"exp6-*.{name}")
     path.write_bytes(path.read_bytes()[:-50])
     before = contents(out)
     result = reproduce(out, "--set", "exp5.seed=4")
-    assert_refused(result, "exp6.json", "nothing was changed", "--fresh")
+    assert_refused(result, f"{path.stem}.json", "nothing was changed", "--fresh")
     assert len(calls) == 2
     assert contents(out) == before
     assert reproduce(out, "--fresh").exit_code == 0
@@ -302,7 +309,9 @@ def test_an_experiment_that_raises_exits_with_2_and_keeps_the_finished(
     monkeypatch.setitem(EXPERIMENTS, "exp6", stand_in("exp6", calls, problem=problem))
     result = reproduce(out)
     assert_refused(result, "exp6", type(problem).__name__, str(problem.args[0]))
-    assert (out / "records" / "exp5.json").exists()
+    assert list((out / "records").glob("exp5-*.json"))
+    assert "This run was not finished" in (out / "report.html").read_text(encoding="utf-8")
+    assert {entry["experiment"] for entry in strict_json(out / "claims.json")} == {"exp5"}
     monkeypatch.setitem(EXPERIMENTS, "exp6", stand_in("exp6", calls))
     assert reproduce(out).exit_code == 0
     assert [key for key, _ in calls] == ["exp5", "exp6", "exp6"]
@@ -364,7 +373,8 @@ def test_claims_of_a_folder_without_a_run(out):
     assert not out.exists()
 
 
-ENTRY = dict.fromkeys(FIELDS, "x") | {"measured": 1.0, "published": 1.0, "verdict": "holds"}
+ENTRY = dict.fromkeys(FIELDS, "x") | {"measured": 1.0, "published": 1.0, "printed": "1.0"}
+ENTRY |= {"source": "paper", "verdict": "holds"}
 
 
 @pytest.mark.parametrize(
@@ -382,7 +392,9 @@ ENTRY = dict.fromkeys(FIELDS, "x") | {"measured": 1.0, "published": 1.0, "verdic
         json.dumps([ENTRY | {"verdict": None}]),
         json.dumps([ENTRY | {"measured": {"median": 1.0}}]),
         json.dumps([ENTRY | {"measured": {"median": 1.0, "interval": [1.0]}}]),
-        json.dumps([ENTRY | {"published": {}}]),
+        json.dumps([ENTRY | {"printed": {}}]),
+        json.dumps([{name: value for name, value in ENTRY.items() if name != "printed"}]),
+        json.dumps([{name: value for name, value in ENTRY.items() if name != "source"}]),
         json.dumps([ENTRY | {"id": 5}]),
         "\x00",
     ],
@@ -403,12 +415,21 @@ def test_claims_of_a_file_that_is_not_text(out):
 def test_words_in_claims_are_shown_and_not_obeyed(out):
     """Square brackets are markup to rich; in a claim they are text."""
     out.mkdir()
-    hostile = ENTRY | {"id": "[red]a[/blue]", "published": "[bold]1", "measured": "[/]2"}
+    hostile = ENTRY | {"id": "[red]a[/blue]", "printed": "[bold]1", "measured": "[/]2"}
     (out / "claims.json").write_text(json.dumps([hostile]))
     result = posquad_command("claims", "--out", out)
     assert result.exit_code == 0, result.exception
     for word in ("[red]a[/blue]", "[bold]1", "[/]2"):
         assert word in result.stdout
+
+
+def test_claims_shows_the_papers_digits_and_none_for_checks_of_our_own(out):
+    out.mkdir()
+    rows = {"a": {"printed": "4.960e-16"}, "b": {"printed": True}, "c": {"source": "posquad"}}
+    entries = [ENTRY | {"id": name} | changes for name, changes in rows.items()]
+    (out / "claims.json").write_text(json.dumps(entries))
+    lines = posquad_command("claims", "--out", out).stdout.splitlines()[1:4]
+    assert [line.split()[2:-2] for line in lines] == [["4.960e-16"], ["in", "words"], ["—"]]
 
 
 # posquad info, help, list.
@@ -524,16 +545,19 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
 
 def test_the_real_thing(tmp_path):
     """`python -m posquad`, a real experiment with its figures, from another folder."""
-    result = python("-m", "posquad", "reproduce", "--only", "5", cwd=tmp_path)
+    cheaper = ("--set", "exp5.tolerance=1e-9")
+    result = python("-m", "posquad", "reproduce", "--only", "5", *cheaper, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     out = tmp_path / "reproduction"
     panels = [panel.key for panel in EXPERIMENTS["exp5"].panels]
     drawn = {f"figures/{key}.{form}" for key in panels for form in ("svg", "pdf", "png")}
     names = set(contents(out))
-    assert drawn <= names
-    assert {"report.html", "claims.json", "records/exp5.json"} <= names
-    assert len(names) == len(drawn) + 4
+    key = record_key(
+        EXPERIMENTS["exp5"], plan(["exp5"], changes={"exp5": {"tolerance": "1e-9"}})["exp5"]
+    )
+    kept = {f"records/exp5-{key}.{form}" for form in ("json", "npz")}
+    assert names == drawn | kept | {"report.html", "claims.json"}
     assert (out / "report.html").stat().st_size < 3_000_000
     assert "posquad reproduce --only 5" in (out / "report.html").read_text(encoding="utf-8")
     entries = strict_json(out / "claims.json")

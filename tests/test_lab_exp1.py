@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from posquad import gradient_descent
+from posquad.errors import DomainError
 from posquad.lab import exp1_invariance
 from posquad.lab.exp1_invariance import EXPERIMENT, Invariance, run
 from posquad.lab.problems import gaussian
@@ -133,6 +134,18 @@ def test_rotations_too_belong_to_their_seed(monkeypatch):
     for turned in first[1:, 0]:  # each is the first one, rotated, and no two are alike
         np.testing.assert_allclose(turned @ turned.T, first[0, 0] @ first[0, 0].T, atol=1e-14)
         assert np.linalg.norm(turned - first[0, 0]) > 1e-3
+
+
+@pytest.mark.parametrize(("step", "stable"), [(5e-2, True), (5.0, False)])
+def test_a_descent_that_diverges_is_refused_and_named(step, stable):
+    """Halfway to the limit of these problems, and far beyond it."""
+    q = Invariance(**{**vars(SMALL), "step": step})
+    if stable:
+        assert np.isfinite(run(q, lambda fraction: None)["loss"]).all()
+        return
+    with pytest.raises(DomainError, match=r"^exp1\.step: expected a stable step; got 5, with") as e:
+        run(q, lambda fraction: None)
+    assert e.value.argument == "exp1.step"
 
 
 def test_it_is_the_papers_experiment():

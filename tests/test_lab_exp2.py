@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
+from posquad.errors import DomainError
 from posquad.lab.exp2_curvature import EXPERIMENT, Curvature, run
 from posquad.lab.problems import planted
 
@@ -104,7 +105,7 @@ def test_rates_are_those_of_scipys_flow(measured, i, k):
     basis = horizontal_basis(U)
     slow = (basis @ np.linalg.eigh(basis.T @ hessian(X, U) @ basis)[1][:, 0]).reshape(U.shape)
     unit = 1 / (4 * SMALL.lambda_r[i])
-    times = np.linspace(SMALL.window[0] * unit, SMALL.window[1] * unit, SMALL.records + 1)
+    times = np.linspace(0, SMALL.window * unit, SMALL.records + 1)
     rates, curves = [], []
     for sign in (1, -1):
         flow = scipy.integrate.solve_ivp(
@@ -136,14 +137,41 @@ def test_summaries_follow_from_the_arrays(measured):
     assert measured["collapse"] == pytest.approx(gap.max(), rel=1e-9)
     # A perturbation of 1e-3 changes the curvature along the way by a few parts in a thousand.
     assert measured["deviation_max"].max() < 1e-2
-    assert 0 <= measured["misfit_max"] < 1e-5
+    for i, k in CASES:
+        t = measured["scaled_time"][i, k] / measured["effective"][i, k]
+        r = np.corrcoef(t, np.log(measured["scaled_error"][i, k]))[0, 1]
+        assert measured["r2"][i, k] == pytest.approx(r**2, abs=1e-12)
+    assert measured["r2_min"] == measured["r2"].min()
+    assert 1 - 1e-5 < measured["r2_min"] < 1
 
 
-def test_a_later_window_is_fitted_where_it_says():
-    q = Curvature(**{**vars(SMALL), "window": (1.0, 2.0), "lambda_r": (0.4,), "records": 10})
+def test_another_window_is_fitted_where_it_says():
+    """In units of 1 / (4 lambda_r), from the start."""
+    q = Curvature(**{**vars(SMALL), "window": 1.5, "lambda_r": (0.4,), "records": 10})
     measured = run(q, lambda fraction: None)
     t = measured["scaled_time"][0] / measured["effective"][0][:, None]
-    np.testing.assert_allclose(t, np.tile(np.linspace(1, 2, 11) / 1.6, (2, 1)), rtol=1e-12)
+    np.testing.assert_allclose(t, np.tile(np.linspace(0, 1.5, 11) / 1.6, (2, 1)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("lambda_r", "lambda_1", "fits"),
+    [
+        ((0.5, 1.0), 1.0, True),
+        ((0.5, 1.0001), 1.0, False),
+        ((0.5, 1.0001), 2.0, True),
+        ((0.5, 0.0), 1.0, False),
+        ((0.5, -0.1), 1.0, False),
+    ],
+)
+def test_lambda_r_is_the_smallest_eigenvalue_or_refused(lambda_r, lambda_1, fits):
+    changes = {"lambda_r": lambda_r, "lambda_1": lambda_1, "seeds": 1, "records": 3}
+    q = Curvature(**{**vars(SMALL), **changes})
+    if fits:
+        measured = run(q, lambda fraction: None)
+        assert measured["lambda_r"].tolist() == list(lambda_r)
+        return
+    with pytest.raises(DomainError, match=r"^exp2\.lambda_r: expected numbers in \(0, lambda_1"):
+        run(q, lambda fraction: None)
 
 
 def test_every_seed_is_its_own_whatever_their_number(measured):

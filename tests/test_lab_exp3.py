@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import scipy
 
+from posquad import gradient_descent
+from posquad.lab import exp3_initialization
 from posquad.lab.exp3_initialization import EXPERIMENT, Initialization, run
 from posquad.lab.problems import line_fit, planted, wilson
 
@@ -55,7 +57,7 @@ def largest_curvature(X, y, U):
 
 
 def steps_to_recover(X, y, U, target, most):
-    eta = 1 / largest_curvature(X, y, U)
+    eta = 1 / abs(largest_curvature(X, y, U))
     for step in range(most + 1):
         if np.linalg.norm(U @ U.T - target @ target.T) <= 1e-6:
             return step
@@ -103,7 +105,21 @@ def test_rates_count_trials(measured):
     assert measured["nearest"] == np.nanmin(measured["distance_over_radius"])
     assert measured["samples"].tolist() == [2 * P, 6 * P]
     assert measured["dimension"] == P
-    assert measured["largest_sample"] == 6 * P
+    assert measured["tabled_budget"] == 400
+
+
+def test_whether_the_moment_error_falls_is_said_of_several_ratios_only(measured):
+    errors = [
+        np.median([np.linalg.norm(moment(X, y) - U @ U.T) for X, U, y in problems])
+        for problems in ([problem(i, k) for k in range(SMALL.trials)] for i in range(2))
+    ]
+    assert measured["moment_error_falls"] == (errors[1] < errors[0])
+    alone = run(Initialization(**{**vars(SMALL), "ratios": (6,), "budgets": (5,)}), lambda f: None)
+    assert "moment_error_falls" not in alone.quantities
+    backwards = run(
+        Initialization(**{**vars(SMALL), "ratios": (6, 2), "budgets": (5,)}), lambda f: None
+    )
+    assert backwards["moment_error_falls"] == measured["moment_error_falls"]
 
 
 def test_N_star_by_hand():
@@ -127,11 +143,29 @@ def test_no_full_rank_start_is_no_recovery():
     assert np.isinf(measured["steps_to_recover"][0, ~full]).all()
 
 
-def test_a_start_where_the_loss_is_concave_is_only_a_trial_without_recovery():
-    """With seed 100 a start has a negative largest curvature, of which no step can be made."""
+def test_the_step_of_a_start_where_the_loss_is_concave(monkeypatch):
+    """With seed 100 a start has a negative largest curvature; the step is one over its size."""
+    steps = []
+
+    def spy(objective, start, *, step, **options):
+        steps.append(step.numpy())
+        return gradient_descent(objective, start, step=step, **options)
+
+    monkeypatch.setattr(exp3_initialization, "gradient_descent", spy)
     q = Initialization(d=2, r=1, ratios=(8,), trials=2, budgets=(5,), tabled_budget=5, seed=100)
     measured = run(q, lambda fraction: None)
     assert measured["full_rank"].tolist() == [1.0]
+    X, _, y = (v.numpy() for v in planted(100, "n/p = 8", 16, 2, [0.5], 2))
+    tops = []
+    for k in range(2):
+        values, vectors = np.linalg.eigh(moment(X[k], y[k]))
+        u = vectors[:, -1] * np.sqrt(values[-1])
+        inner, n = X[k] @ u, len(y[k])
+        J = 2 * X[k] * inner[:, None]
+        H = J.T @ J / n + 2 * (X[k].T * (inner**2 - y[k])) @ X[k] / n
+        tops.append(np.linalg.eigvalsh(H)[-1])
+    assert min(tops) < 0 < max(tops)
+    np.testing.assert_allclose(steps[0], 1 / np.abs(tops), rtol=1e-10)
 
 
 def test_every_trial_is_its_own_whatever_their_number(measured):

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import scipy
 
+from posquad import gradient_descent
+from posquad.errors import DomainError
+from posquad.lab import exp4_conditioning
 from posquad.lab.exp4_conditioning import EXPERIMENT, Conditioning, run
 from posquad.lab.problems import gaussian
 
@@ -120,11 +123,30 @@ def plain_outcome(kappa, start, step):
     return CONVERGED if shrunk <= 1e-6 else CONTRACTS if shrunk < 1 else OSCILLATES
 
 
+def map_start(kappa):
+    direction = gaussian(SMALL.seed, f"direction {kappa:g}", 8, 2).numpy()
+    return target(kappa) + 0.02 * kappa**-0.5 * direction / np.linalg.norm(direction)
+
+
+def test_every_kappa_has_its_own_start_whatever_the_others(monkeypatch):
+    starts = []
+
+    def spy(objective, start, **options):
+        starts.append(start.numpy())
+        return gradient_descent(objective, start, **options)
+
+    monkeypatch.setattr(exp4_conditioning, "gradient_descent", spy)
+    for kappa in ((1.0, 2.0, 8.0), (8.0, 2.0)):
+        starts.clear()
+        run(Conditioning(**{**vars(SMALL), "kappa": kappa, "map_steps": 2}), lambda f: None)
+        (found,) = starts
+        for start, value in zip(found, kappa, strict=True):
+            np.testing.assert_allclose(start, map_start(value), rtol=1e-14)
+
+
 @pytest.mark.parametrize("k", range(4))
 def test_outcomes_are_those_of_a_plain_descent(measured, k):
-    direction = gaussian(SMALL.seed, "direction", 4, 8, 2).numpy()[k]
-    direction = direction / np.linalg.norm(direction)
-    start = target(KAPPA[k]) + 0.02 * KAPPA[k] ** -0.5 * direction
+    start = map_start(KAPPA[k])
     for j, multiplier in enumerate(SMALL.multipliers):
         step = multiplier * measured["oracle_step"][k]
         assert measured["step"][j, k] == pytest.approx(step, rel=1e-13)
@@ -135,10 +157,46 @@ def test_the_map_tells_the_papers_story(measured):
     """Far above the oracle step is stable; far enough is not; kappa = 8 diverges at 10000."""
     assert measured.at("diverged", {"kappa": 8, "multiplier": 10_000})
     assert (measured["outcome"][:3] <= CONTRACTS).all()
+    np.testing.assert_array_equal(measured["contracts"], measured["outcome"] <= CONTRACTS)
+    np.testing.assert_array_equal(measured["unstable"], measured["outcome"] >= OSCILLATES)
+    np.testing.assert_array_equal(measured["diverged"], measured["outcome"] == DIVERGED)
+    assert measured.at("contracts", {"multiplier": 1}).all()
+    assert measured.at("contracts", {"multiplier": 100}).all()
+    assert measured.at("unstable", {"multiplier": 10_000}).all()
     limits = measured["stability_limit"]
     for j, multiplier in enumerate(SMALL.multipliers):
         for k in range(4):
             assert (measured["outcome"][j, k] <= CONTRACTS) == (multiplier < limits[k])
+
+
+def test_multipliers_in_any_order_give_one_map():
+    changes = {"kappa": (8.0,), "map_steps": 50}
+    one, other = (
+        run(Conditioning(**{**vars(SMALL), **changes, "multipliers": given}), lambda f: None)
+        for given in ((10_000.0, 1.0, 100.0), (1.0, 100.0, 10_000.0))
+    )
+    assert one["multiplier"].tolist() == [1, 100, 10_000]
+    for name in ("step", "outcome"):
+        np.testing.assert_array_equal(one[name], other[name])
+    assert one["outcome"][:, 0].tolist() == [CONTRACTS, CONTRACTS, DIVERGED]
+
+
+@pytest.mark.parametrize(
+    ("r", "kappa", "fits"),
+    [
+        (2, (1.0, 2.0), True),
+        (2, (2.0, 0.999), False),  # lambda_r would be the largest eigenvalue
+        (1, (1.0,), True),
+        (1, (1.0, 2.0), False),  # one eigenvalue has no condition but 1
+    ],
+)
+def test_condition_numbers_that_there_are_or_a_refusal(r, kappa, fits):
+    q = Conditioning(**{**vars(SMALL), "r": r, "kappa": kappa, "map_steps": 2, "records": 5})
+    if fits:
+        assert run(q, lambda fraction: None)["lambda_r"].tolist() == [1 / k for k in kappa]
+        return
+    with pytest.raises(DomainError, match=r"^exp4\.kappa: expected condition numbers >= 1"):
+        run(q, lambda fraction: None)
 
 
 def test_same_parameters_same_arrays():

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 import scipy
 
-from posquad.lab import exp5_bregman
 from posquad.lab.exp5_bregman import EXPERIMENT, Selection, run
 
-Q = Selection()
+Q = Selection(epsilons=(0.5, 0.05))  # the largest and the smallest of the paper; it takes long
 BASE, Y, D = np.array(Q.B), np.array(Q.y), np.array(Q.multiplicities)
 C = np.array(Q.combinations)
 SYSTEMS = {"base": (BASE, Y), "augmented": (np.vstack([BASE, C @ BASE]), np.append(Y, C @ Y))}
-CASES = [(name, k) for name in SYSTEMS for k in range(4)]
+CASES = [(name, k) for name in SYSTEMS for k in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +46,13 @@ def flows():
 @pytest.mark.parametrize(("name", "k"), CASES)
 def test_flow_limits_are_scipys(measured, flows, name, k):
     limit = np.exp(flows[name, k].y[:-1, -1])
+    gap = np.linalg.norm(limit - measured["projection"][k])
+    # Both end where the relative residual is 1e-10, so the distance is that of this very time, not
+    # zero; steps of 1e-11, relative in q, and a stopping time between records leave a few per cent.
+    assert measured[f"{name}_to_projection"][k] == pytest.approx(gap, rel=0.05)
+    assert 1e-10 < gap < 1e-9
     last = measured[f"{name}_path"][-1, k]
-    # Both stop at a relative residual of 1e-10, and integrate to 1e-9 a step, relative in q.
-    np.testing.assert_allclose(last, limit, atol=2e-8)
-    gap = np.linalg.norm(last - measured["projection"][k])
-    assert measured[f"{name}_to_projection"][k] == pytest.approx(gap, rel=1e-9)
-    assert gap < 1e-8
+    np.testing.assert_allclose(last, limit, atol=1e-9)  # the integrator may end a step later
 
 
 @pytest.mark.parametrize(("name", "k"), CASES)
@@ -77,7 +75,7 @@ def test_paths_are_scipys(measured, flows, name, k):
     )
 
 
-@pytest.mark.parametrize("k", range(4))
+@pytest.mark.parametrize("k", range(2))
 def test_projections_satisfy_their_optimality_conditions(measured, k):
     """Feasible, positive, and `d log(q / q0)` in the range of B': by least squares."""
     q = measured["projection"][k]
@@ -107,12 +105,15 @@ def test_the_lyapunov_identity(measured, flows, name, k):
 
 
 def test_redundant_rows_change_the_way_not_the_end(measured, flows):
-    for k in range(4):
+    for k in range(2):
         ends = [np.exp(flows[name, k].y[:-1, -1]) for name in SYSTEMS]
         assert np.linalg.norm(ends[0] - ends[1]) < 1e-8
     assert measured["flows_apart"].max() < 1e-8
     assert (measured["paths_apart"] > 1e-3).all()
+    assert measured["paths_differ"]
     assert measured["same_feasible_set"]
+    both = np.vstack([np.column_stack(system) for system in SYSTEMS.values()])
+    assert np.linalg.matrix_rank(both) == np.linalg.matrix_rank(BASE) == 3  # one solution set
     ratio = measured["augmented_stop"] / measured["base_stop"]
     np.testing.assert_allclose(measured["slower_when_augmented"], ratio, rtol=1e-13)
 
@@ -122,24 +123,37 @@ def test_the_system_is_printed(measured):
     assert "(1, 1, 2, 1, 3, 2)" in measured.remarks[0]
 
 
-def test_nothing_is_random(measured):
-    again = run(Selection(seed=5), lambda fraction: None)
-    for name in measured.quantities:
-        np.testing.assert_array_equal(again[name], measured[name])
+@pytest.mark.parametrize(("rows", "differ"), [(((2.0, 0.0, 0.0),), True), ((), False)])
+def test_paths_that_coincide_are_not_called_different(rows, differ):
+    """Without redundant rows there is one flow, which is no two paths."""
+    combinations = rows or ((0.0, 0.0, 0.0),)  # a row of zeros changes the speed, not the path
+    q = Selection(epsilons=(0.5,), tolerance=1e-9, combinations=combinations)
+    measured = run(q, lambda fraction: None)
+    assert measured["paths_differ"] == differ
+    assert measured["same_feasible_set"]
+
+
+def test_nothing_is_random():
+    one, other = (
+        run(Selection(seed=seed, epsilons=(0.5,), tolerance=1e-9), lambda fraction: None)
+        for seed in (0, 5)
+    )
+    for name in one.quantities:
+        np.testing.assert_array_equal(other[name], one[name])
 
 
 def test_it_is_the_papers_experiment():
     q = EXPERIMENT.parameters()
     assert q.epsilons == (0.5, 0.25, 0.1, 0.05)
-    assert q.example == 0.1
+    assert q.tolerance == 1e-11
 
 
-def test_a_flow_that_does_not_get_there_is_not_a_crash(monkeypatch):
-    """A flow that ends early, as with `tolerance=1e-13`, has no stopping time: it is unknown."""
-    monkeypatch.setattr(
-        exp5_bregman, "mirror_flow", functools.partial(exp5_bregman.mirror_flow, max_steps=5)
-    )
-    measured = run(Q, lambda fraction: None)
+def test_a_flow_that_does_not_get_there_is_not_a_crash():
+    """A flow that ends early has neither a stopping time nor a limit: they are unknown."""
+    measured = run(Selection(max_steps=5), lambda fraction: None)
     for name in SYSTEMS:
         assert (measured[f"{name}_residual"][-1] > Q.residual_tolerance).all()
         assert np.isnan(measured[f"{name}_stop"]).all()
+        assert np.isnan(measured[f"{name}_to_projection"]).all()
+    assert np.isnan(measured["flows_apart"]).all()
+    assert np.isfinite(measured["projection"]).all()

@@ -161,10 +161,46 @@ def test_sampled_interpolants(sampled):
         assert np.linalg.norm(A[0] @ Q - Q @ A[0]) > 1e-6  # not block diagonal
     assert len({round(np.trace(Q), 9) for _, Q in samples}) == SAMPLES
     assert measured["sampled_margin"] == pytest.approx(measured["sampled_trace"].min() - 1.3)
-    assert np.trace(optimum) == pytest.approx(1.3, abs=1e-6)  # the solver's tolerance
+    assert measured["sampled_valid"]
+    assert np.trace(optimum) == pytest.approx(1.3, abs=1e-12)  # of the polytope, not of a solver
     slack = np.linalg.eigvalsh(np.eye(7) - A.sum(0))[0]  # the certificate, with dual (1, 1)
     assert slack > -1e-14
     assert measured["dual_matrix_slack"] == pytest.approx(slack, abs=1e-12)
+
+
+def test_the_weighted_trace_is_affine_in_the_last_coordinate(measured):
+    """`1 + c + 2 q_4` with c = 0.3, at points found by bisection and at the measured ones."""
+    for epsilon in (0.7, 0.05):
+        q = projection(epsilon)
+        assert D @ q == pytest.approx(1.3 + 2 * q[3], abs=1e-13)
+    by_hand = abs(measured["selected"] @ D - 1.3 - 2 * measured["selected"][:, 3]).max()
+    assert by_hand < 1e-13
+    assert measured["trace_formula_gap"] < 1e-13
+    np.testing.assert_allclose(measured["columns"], B / D, rtol=1e-15)
+
+
+def test_the_spread_of_the_samples_is_the_one_that_was_asked_for():
+    """Without a spread all are the projection of (1, 1, 1, 1); with more they range farther."""
+    spreads = (0.0, 0.1, 2.0)
+    traces = [
+        run(MinimumTraceBias(samples=8, sample_spread=s, **FEW), lambda f: None)["sampled_trace"]
+        for s in spreads
+    ]
+    np.testing.assert_allclose(traces[0], D @ projection(1.0), rtol=1e-10)
+    assert 0 < np.ptp(traces[1]) < np.ptp(traces[2]) / 2
+
+
+def test_samples_that_are_no_interpolants_are_found(monkeypatch):
+    """A matrix that is moved by 1e-9 measures other responses: the check must see it."""
+    original = exp6_minimum_trace.check_trace_bound
+
+    def moved(A, y, Q, dual):
+        return original(A, y, np.asarray(Q) + 1e-9 * np.eye(7), dual)
+
+    monkeypatch.setattr(exp6_minimum_trace, "check_trace_bound", moved)
+    measured = run(MinimumTraceBias(samples=3, **FEW), lambda fraction: None)
+    assert not measured["sampled_valid"]
+    assert measured["sampled_residual_max"] > 1e-10
 
 
 def test_every_sample_is_its_own_whatever_their_number(measured):
@@ -187,5 +223,6 @@ def test_without_a_semidefinite_solver(measured, monkeypatch):
     assert "semidefinite_value" not in without.quantities
     assert any("not solved" in r and "clarabel" in r for r in without.remarks)
     np.testing.assert_array_equal(without["trace_gap"], measured["trace_gap"])
+    assert without["dual_matrix_slack"] == measured["dual_matrix_slack"]  # needs no solver
     for panel in EXPERIMENT.panels:
         assert "nan" not in panel.describe(without)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy
 import torch
 
+from posquad.lab.dial import dial_experiment
 from posquad.lab.exp7_dial import EXPERIMENT, Dial, run
 from posquad.lab.figures import picture
 from posquad.selection import dialed_family
@@ -123,6 +125,38 @@ def test_every_seed_is_its_own_whatever_their_number(measured):
     np.testing.assert_allclose(more["commutators"][0, :2], measured["commutators"][1], rtol=1e-12)
 
 
+CHEAP = {"dials": (1.0,), "epsilons": (0.5,), "n": 2, "d": 2, "t_final": 1e-3}
+
+
+def test_other_seeds_share_no_problem():
+    """Seed 1 of two problems each: the third and the fourth."""
+    two, four = (
+        run(Dial(seed=seed, seeds=seeds, **CHEAP), lambda fraction: None)
+        for seed, seeds in ((1, 2), (0, 4))
+    )
+    np.testing.assert_allclose(two["commutators"], four["commutators"][:, 2:], rtol=1e-13)
+    np.testing.assert_allclose(two["to_von_neumann"], four["to_von_neumann"][..., 2:], rtol=1e-10)
+    assert (two["commutators"] != four["commutators"][:, :2]).all()
+
+
+def test_a_flow_that_ends_too_early_is_said_to(measured):
+    early = run(Dial(seeds=2, **CHEAP), lambda fraction: None)
+    assert not early["converged"].any()
+    assert "2 of 2 flows did not reach their residual tolerance" in early.remarks[0]
+    assert measured["converged"].all()
+
+
+def test_an_interval_needs_two_values_that_are_known():
+    """Of 1e-2 and 1e-4: mean -3, deviation sqrt(2), t_{0.975, 1} = 12.706205."""
+    result = dial_experiment((1.0,), (0.5,), seeds=2, n=2, d=2, t_final=1e-3)
+    nan = np.nan
+    values = np.array([[1e-2, 1e-4, nan], [1e-2, nan, nan], [nan, nan, nan]])
+    mean, low, high = result.interval(values)
+    assert (mean[0], low[0], high[0]) == pytest.approx((-3, -15.706205, 9.706205), abs=1e-6)
+    for end in (mean, low, high):
+        assert np.isnan(end[1:]).all()
+
+
 def test_without_a_semidefinite_solver_it_runs_and_says_so(measured, without):
     assert "no semidefinite solver is installed" in without.remarks[0]
     np.testing.assert_array_equal(without["to_von_neumann"], measured["to_von_neumann"])
@@ -135,7 +169,9 @@ def test_without_a_semidefinite_solver_no_distance_is_made_up(without):
     assert known is None or np.isnan(known.values).all()
     for row in EXPERIMENT.tables[0].rows(without):
         assert not any(character.isdigit() for character in row[-1])
-    assert not any(c.isdigit() for c in EXPERIMENT.panels[1].describe(without).split("epsilon")[0])
+    (panel,) = [p for p in EXPERIMENT.panels if "minimum" in p.title.lower() + p.caption.lower()]
+    words = re.sub(r"(dial|epsilon =) [\d.]+\d|dial \d", "", panel.describe(without))
+    assert not any(character.isdigit() for character in words), words
 
 
 def test_without_a_semidefinite_solver_it_draws(without):

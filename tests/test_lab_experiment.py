@@ -167,12 +167,13 @@ def test_what_the_error_suggests_is_accepted(name, like):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "least"), [("n", "0", 1), ("n", "-3", 1), ("seed", "-1", 0)]
+    ("name", "text", "least"),
+    [("n", "0", 1), ("n", "-3", 1), ("seed", "-1", 0), ("counts", "3,0,5", 1), ("counts", "-1", 1)],
 )
 def test_sizes_are_positive_and_seeds_are_not_negative(name, text, least):
     with pytest.raises(DomainError) as caught:
         override(Sample(), {name: text}, where="exp9.")
-    assert str(caught.value) == f"exp9.{name}: expected an integer >= {least}; got {text}"
+    assert str(caught.value) == f"exp9.{name}: expected integers >= {least}; got {text}"
 
 
 def test_an_unknown_parameter_is_answered_with_the_known_ones():
@@ -183,7 +184,7 @@ def test_an_unknown_parameter_is_answered_with_the_known_ones():
     )
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(), min_size=1))
+@given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(1), min_size=1))
 def test_what_was_written_is_what_is_read(number, numbers):
     """Bit for bit: the report's command line must give the same run again."""
     texts = {"scale": repr(number), "counts": ",".join(map(str, numbers))}

@@ -13,12 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
+import torch
 
 from lab_support import contents, measured, small_record
 from posquad.errors import PosquadError
 from posquad.lab import records
 from posquad.lab.records import RecordError, load, record_key, save, system_information, write_file
 from posquad.lab.registry import EXPERIMENTS
+
+KEY = small_record().key
 
 
 @pytest.fixture
@@ -28,9 +32,12 @@ def folder(tmp_path) -> Path:
     return tmp_path / "records"
 
 
+def word_file(folder: Path) -> Path:
+    return folder / f"exp5-{KEY}.json"
+
+
 def array_file(folder: Path) -> Path:
-    (path,) = folder.glob("exp5-*.npz")
-    return path
+    return folder / f"exp5-{KEY}.npz"
 
 
 def assert_same(found, expected):
@@ -50,20 +57,20 @@ def assert_same(found, expected):
 
 
 def test_round_trip_bit_for_bit(folder):
-    assert_same(load(folder, "exp5"), small_record())
+    assert_same(load(folder, "exp5", KEY), small_record())
 
 
 def test_a_real_measurement_survives(tmp_path):
     """A record of an experiment as it is run, not only one made up for the test."""
     record = dataclasses.replace(small_record(experiment="exp6"), measured=measured("exp6"))
     save(tmp_path, record)
-    assert_same(load(tmp_path, "exp6"), record)
+    assert_same(load(tmp_path, "exp6", record.key), record)
 
 
 def test_what_the_files_are(folder):
-    assert sorted(contents(folder)) == [f"exp5-{small_record().key}.npz", "exp5.json"]
-    words = json.loads((folder / "exp5.json").read_text(encoding="utf-8"))
-    assert words["key"] == small_record().key
+    assert sorted(contents(folder)) == [f"exp5-{KEY}.json", f"exp5-{KEY}.npz"]
+    words = json.loads(word_file(folder).read_text(encoding="utf-8"))
+    assert words["key"] == KEY
     assert words["parameters"]["seed"] == 0
     assert words["system"] == {"torch": "2.13.0", "devices": []}
     data = array_file(folder).read_bytes()
@@ -77,15 +84,11 @@ def test_what_the_files_are(folder):
         )
 
 
-def test_no_record_is_none(tmp_path):
-    assert load(tmp_path, "exp5") is None
-    assert load(tmp_path / "nowhere", "exp5") is None
-
-
-def test_another_format_is_not_reused(folder):
-    words = json.loads((folder / "exp5.json").read_text(encoding="utf-8"))
-    (folder / "exp5.json").write_text(json.dumps(words | {"format": 0}))
-    assert load(folder, "exp5") is None
+def test_no_record_is_none(tmp_path, folder):
+    assert load(tmp_path, "exp5", KEY) is None
+    assert load(tmp_path / "nowhere", "exp5", KEY) is None
+    assert load(folder, "exp5", small_record(1).key) is None
+    assert load(folder, "exp6", KEY) is None
 
 
 def truncate(path: Path) -> None:
@@ -101,15 +104,21 @@ def flip(path: Path) -> None:
 def with_arrays(folder: Path, data: bytes) -> None:
     """Replace the arrays and make the digest fit, as somebody who means harm would."""
     array_file(folder).write_bytes(data)
-    words = json.loads((folder / "exp5.json").read_text(encoding="utf-8"))
+    words = json.loads(word_file(folder).read_text(encoding="utf-8"))
     words["arrays"]["sha256"] = hashlib.sha256(data).hexdigest()
-    (folder / "exp5.json").write_text(json.dumps(words))
+    word_file(folder).write_text(json.dumps(words))
 
 
 def without(folder: Path, name: str) -> None:
-    words = json.loads((folder / "exp5.json").read_text(encoding="utf-8"))
+    words = json.loads(word_file(folder).read_text(encoding="utf-8"))
     del words[name]
-    (folder / "exp5.json").write_text(json.dumps(words))
+    word_file(folder).write_text(json.dumps(words))
+
+
+def saying(folder: Path, **changes: object) -> None:
+    words = json.loads(word_file(folder).read_text(encoding="utf-8"))
+    assert set(changes) < set(words)
+    word_file(folder).write_text(json.dumps(words | changes))
 
 
 class Trap:
@@ -130,14 +139,18 @@ def pickled_arrays() -> bytes:
 
 
 DAMAGE = {
-    "json truncated": lambda folder: truncate(folder / "exp5.json"),
-    "json empty": lambda folder: (folder / "exp5.json").write_bytes(b""),
-    "json is a list": lambda folder: (folder / "exp5.json").write_text("[1]"),
-    "json is a number": lambda folder: (folder / "exp5.json").write_text("3"),
-    "json is not text": lambda folder: (folder / "exp5.json").write_bytes(b"\xff\xfe\x00"),
+    "json truncated": lambda folder: truncate(word_file(folder)),
+    "json empty": lambda folder: word_file(folder).write_bytes(b""),
+    "json is a list": lambda folder: word_file(folder).write_text("[1]"),
+    "json is a number": lambda folder: word_file(folder).write_text("3"),
+    "json is not text": lambda folder: word_file(folder).write_bytes(b"\xff\xfe\x00"),
     "json without key": lambda folder: without(folder, "key"),
     "json without format": lambda folder: without(folder, "format"),
     "json without dimensions": lambda folder: without(folder, "dimensions"),
+    "json without arrays": lambda folder: without(folder, "arrays"),
+    "json of another format": lambda folder: saying(folder, format=records.FORMAT + 1),
+    "json of another experiment": lambda folder: saying(folder, experiment="exp6"),
+    "json of another key": lambda folder: saying(folder, key=small_record(1).key),
     "npz truncated": lambda folder: truncate(array_file(folder)),
     "npz changed": lambda folder: flip(array_file(folder)),
     "npz empty": lambda folder: array_file(folder).write_bytes(b""),
@@ -158,20 +171,27 @@ def test_a_damaged_record_is_one_clear_error_and_stays_as_it_is(folder, damage):
     before = contents(folder)
     Trap.sprung.clear()
     with pytest.raises(RecordError) as caught:
-        load(folder, "exp5")
+        load(folder, "exp5", KEY)
     assert Trap.sprung == []
     assert isinstance(caught.value, PosquadError)
-    assert caught.value.argument == str(folder / "exp5.json")
+    assert caught.value.argument == str(word_file(folder))
+    assert "expected a whole record; nothing was changed" in str(caught.value)
     assert "--fresh" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(folder) == before
 
 
 def test_a_damaged_record_can_be_replaced(folder):
-    truncate(folder / "exp5.json")
+    truncate(word_file(folder))
+    save(folder, small_record(value=2.0))
+    assert_same(load(folder, "exp5", KEY), small_record(value=2.0))
+    assert len(contents(folder)) == 2
+
+
+def test_a_damaged_record_does_not_affect_the_others(folder):
     save(folder, small_record(1, value=2.0))
-    assert_same(load(folder, "exp5"), small_record(1, value=2.0))
-    assert len(list(folder.glob("*.npz"))) == 1
+    truncate(word_file(folder))
+    assert_same(load(folder, "exp5", small_record(1).key), small_record(1, value=2.0))
 
 
 def test_an_object_array_is_refused_before_anything_is_written(folder):
@@ -183,48 +203,61 @@ def test_an_object_array_is_refused_before_anything_is_written(folder):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("stopped_at", ["exp5.json", ".npz"])
-def test_a_kill_between_the_writes_leaves_the_old_record(folder, monkeypatch, stopped_at):
+def stop_at(monkeypatch, ending: str) -> None:
     def killed(path, data):
-        if path.name.endswith(stopped_at):
+        if path.name.endswith(ending):
             raise KeyboardInterrupt
         write_file(path, data)
 
     monkeypatch.setattr(records, "write_file", killed)
+
+
+@pytest.mark.parametrize("ending", [".json", ".npz"])
+def test_a_kill_between_the_writes_leaves_no_record_and_the_others_as_they_are(
+    folder, monkeypatch, ending
+):
+    before, other = contents(folder), small_record(1, value=2.0)
+    stop_at(monkeypatch, ending)
     with pytest.raises(KeyboardInterrupt):
-        save(folder, small_record(1, value=2.0))
-    assert_same(load(folder, "exp5"), small_record())
+        save(folder, other)
+    assert before.items() <= contents(folder).items()
+    assert load(folder, "exp5", other.key) is None
     monkeypatch.undo()
-    save(folder, small_record(1, value=2.0))  # and nothing is in the way of the next run
-    assert_same(load(folder, "exp5"), small_record(1, value=2.0))
+    save(folder, other)  # and nothing is in the way of the next run
+    assert_same(load(folder, "exp5", other.key), other)
+    assert_same(load(folder, "exp5", KEY), small_record())
 
 
-def test_a_kill_between_the_writes_of_the_first_record_leaves_none(tmp_path, monkeypatch):
-    def killed(path, data):
-        if path.suffix == ".json":
-            raise KeyboardInterrupt
-        write_file(path, data)
-
-    monkeypatch.setattr(records, "write_file", killed)
+@pytest.mark.parametrize("ending", [".json", ".npz"])
+def test_a_kill_while_a_record_is_computed_again_never_mixes_the_two(folder, monkeypatch, ending):
+    """The old one, or an error that says so; never words of one with numbers of the other."""
+    stop_at(monkeypatch, ending)
     with pytest.raises(KeyboardInterrupt):
-        save(tmp_path, small_record())
-    assert load(tmp_path, "exp5") is None
+        save(folder, small_record(value=2.0))
+    if ending == ".npz":
+        assert_same(load(folder, "exp5", KEY), small_record())
+    else:
+        with pytest.raises(RecordError, match="is not the file that was written"):
+            load(folder, "exp5", KEY)
+    monkeypatch.undo()
+    save(folder, small_record(value=2.0))
+    assert_same(load(folder, "exp5", KEY), small_record(value=2.0))
 
 
-def test_the_old_arrays_go_only_when_the_new_record_stands(folder, monkeypatch):
-    """At the moment of every removal the JSON file must name arrays that are there."""
-    old, seen = array_file(folder).name, []
-    unlink = Path.unlink
+def test_nothing_is_deleted_or_overwritten_by_another_key(folder, monkeypatch):
+    def refused(path, missing_ok=False):
+        pytest.fail(f"{path} is deleted")
 
-    def watched(path, missing_ok=False):
-        if path.suffix == ".npz":
-            seen.append((path.name, load(folder, "exp5").measured["error"][0, 0]))
-        unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", watched)
-    save(folder, small_record(1, value=2.0))
-    assert seen == [(old, 2.0)]
-    assert array_file(folder).name == f"exp5-{small_record(1).key}.npz"
+    monkeypatch.setattr(Path, "unlink", refused)
+    before = contents(folder)
+    for seed in (1, 2):
+        save(folder, small_record(seed, value=float(seed)))
+    assert before.items() <= contents(folder).items()
+    assert len(contents(folder)) == 6
+    assert_same(load(folder, "exp5", KEY), small_record())
+    for seed in (1, 2):
+        record = small_record(seed, value=float(seed))
+        assert_same(load(folder, "exp5", record.key), record)
 
 
 def test_other_experiments_are_left_alone(folder):
@@ -265,6 +298,9 @@ def test_an_interrupt_while_writing_keeps_the_old_file_and_leaves_no_litter(tmp_
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_file(path, b"new")
+    assert contents(tmp_path) == {"claims.json": b"old"}
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "report.html", b"first")
     assert contents(tmp_path) == {"claims.json": b"old"}
 
 
@@ -344,6 +380,7 @@ def test_experiments_with_equal_parameters_have_different_keys():
         ("geometry.py", True),
         ("selection/flow.py", True),
         ("lab/problems.py", True),
+        ("lab/dial.py", True),
         ("lab/exp5_bregman.py", True),
         ("lab/exp1_invariance.py", False),
         ("lab/report.py", False),
@@ -364,17 +401,15 @@ def test_the_key_follows_the_source_that_computes_the_result(monkeypatch, touche
     assert (record_key(experiment, experiment.parameters()) != before) == matters
 
 
-def test_the_key_follows_the_version(monkeypatch):
+@pytest.mark.parametrize("package", [records, torch, np, scipy], ids=lambda p: p.__name__)
+def test_the_key_follows_the_versions(monkeypatch, package):
     experiment = EXPERIMENTS["exp5"]
     before = record_key(experiment, experiment.parameters())
-    monkeypatch.setattr(records, "__version__", "999")
+    monkeypatch.setattr(package, "__version__", "999")
     assert record_key(experiment, experiment.parameters()) != before
 
 
 def test_system_information_names_what_a_result_may_depend_on():
-    import scipy
-    import torch
-
     found = system_information()
     assert found["torch"] == torch.__version__
     assert found["numpy"] == np.__version__

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from lab_support import REAL, contents, falsified, measured, stand_in
+from posquad._extras import optional
 from posquad.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
 from posquad.lab import figures, report, reproduce
 from posquad.lab.claims import Verdict, claims, judge
@@ -34,6 +35,12 @@ def calls(monkeypatch) -> list:
     for key in ("exp5", "exp6"):
         monkeypatch.setitem(EXPERIMENTS, key, stand_in(key, noted))
     return noted
+
+
+def recorded(folder, key, **options):
+    """The record that a run of this plan left, or None."""
+    values = plan([key], **options)[key]
+    return load(folder / "records", key, record_key(EXPERIMENTS[key], values))
 
 
 def ran(calls: list) -> list[str]:
@@ -100,11 +107,13 @@ def test_a_run_leaves_records_claims_and_report(calls, tmp_path):
 def test_the_record_says_what_was_asked_and_where_it_was_computed(calls, tmp_path):
     parameters = plan(["exp5"], seed=11, changes={"exp5": {"y": "1,1,1"}})
     run(tmp_path, parameters)
-    words = json.loads((tmp_path / "records" / "exp5.json").read_text(encoding="utf-8"))
+    key = record_key(EXPERIMENTS["exp5"], parameters["exp5"])
+    path = tmp_path / "records" / f"exp5-{key}.json"
+    words = json.loads(path.read_text(encoding="utf-8"))
     assert words["parameters"]["seed"] == 11
     assert words["parameters"]["y"] == [1.0, 1.0, 1.0]
     assert words["parameters"] == json.loads(json.dumps(dataclasses.asdict(parameters["exp5"])))
-    assert words["key"] == record_key(EXPERIMENTS["exp5"], parameters["exp5"])
+    assert words["key"] == key
     assert {"posquad", "python", "torch", "numpy", "scipy"} <= set(words["system"])
     assert words["system"]["threads"] == 1
     assert words["seconds"] >= 0
@@ -190,15 +199,16 @@ def test_fresh_computes_again(calls, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"changes": {"exp5": {"epsilons": "0.5,0.25"}}}], ids=["seed", "set"]
 )
-def test_another_question_is_computed_and_takes_the_place_of_the_first(calls, tmp_path, change):
+def test_another_question_is_computed_and_the_first_answer_kept(calls, tmp_path, change):
     run(tmp_path, plan(["exp5"]))
-    first = load(tmp_path / "records", "exp5").key
+    before = contents(tmp_path / "records")
     run(tmp_path, plan(["exp5"], **change))
-    second = load(tmp_path / "records", "exp5").key
     assert ran(calls) == ["exp5", "exp5"]
-    assert first != second
-    assert len(list((tmp_path / "records").glob("*.npz"))) == 1
+    assert recorded(tmp_path, "exp5").key != recorded(tmp_path, "exp5", **change).key
+    assert before.items() <= contents(tmp_path / "records").items()
+    assert len(contents(tmp_path / "records")) == 4
     run(tmp_path, plan(["exp5"], **change))
+    run(tmp_path, plan(["exp5"]))  # and back again
     assert len(calls) == 2
 
 
@@ -218,8 +228,8 @@ def test_ctrl_c_keeps_what_is_finished_and_the_next_run_goes_on(calls, monkeypat
     assert outcome.interrupted
     assert outcome.missing == ("exp6", "exp7")
     assert {j.claim.experiment for j in outcome.judged} == {"exp5"}
-    assert load(tmp_path / "records", "exp5") is not None
-    assert load(tmp_path / "records", "exp6") is None
+    assert recorded(tmp_path, "exp5") is not None
+    assert recorded(tmp_path, "exp6") is None
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "This run was not finished" in page
     assert EXPERIMENTS["exp7"].title in page
@@ -265,10 +275,29 @@ def test_an_experiment_that_raises_is_named_and_the_finished_ones_are_kept(
     assert caught.value.argument == "exp6"
     assert type(problem).__name__ in str(caught.value)
     assert caught.value.__cause__ is problem  # for --traceback
-    assert load(tmp_path / "records", "exp5") is not None
+    assert recorded(tmp_path, "exp5") is not None
+    assert recorded(tmp_path, "exp6") is None
+    entries = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
+    assert {entry["experiment"] for entry in entries} == {"exp5"}
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'id="exp5"' in page
+    assert 'id="exp6"' not in page
+    assert "This run was not finished" in page
     monkeypatch.setitem(EXPERIMENTS, "exp6", stand_in("exp6", calls))
     run(tmp_path, plan(["exp5", "exp6"]))
     assert ran(calls) == ["exp5", "exp6", "exp6"]
+
+
+def test_an_experiment_that_raises_first_leaves_an_earlier_report_alone(
+    calls, monkeypatch, tmp_path
+):
+    run(tmp_path, plan(["exp5"]))
+    before = contents(tmp_path)
+    monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, problem=ValueError("no")))
+    with pytest.raises(ExperimentError):
+        run(tmp_path, plan(["exp5", "exp6"], seed=3))
+    assert ran(calls) == ["exp5", "exp5"]  # what comes after it is not run
+    assert contents(tmp_path) == before
 
 
 def test_a_measurement_that_is_infinite_does_not_lose_the_run(calls, monkeypatch, tmp_path):
@@ -277,47 +306,50 @@ def test_a_measurement_that_is_infinite_does_not_lose_the_run(calls, monkeypatch
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     outcome = run(tmp_path, plan(["exp5"]))
     (affected,) = [j for j in outcome.judged if j.claim.measure == "lyapunov_max"]
-    assert affected.verdict is not Verdict.HOLDS
+    assert affected.verdict is Verdict.DIFFERS  # an identity, so it must be finite
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
     assert (tmp_path / "report.html").exists()
 
 
 def test_a_damaged_record_stops_the_run_before_it_starts_and_nothing_is_changed(calls, tmp_path):
     run(tmp_path, plan(["exp5", "exp6"]))
-    path = tmp_path / "records" / "exp6.json"
+    (path,) = (tmp_path / "records").glob("exp6-*.json")
     path.write_bytes(path.read_bytes()[:100])
     before = contents(tmp_path)
     calls.clear()
-    with pytest.raises(RecordError, match=r"exp6\.json: expected a whole record; nothing was"):
+    message = r"exp6-[0-9a-f]{16}\.json: expected a whole record; nothing was changed"
+    with pytest.raises(RecordError, match=message):
         run(tmp_path, plan(["exp5", "exp6"], changes={"exp5": {"seed": "2"}}))
     assert calls == []
     assert contents(tmp_path) == before
     run(tmp_path, plan(["exp5"]))  # its neighbour is not affected
     run(tmp_path, plan(["exp6"]), fresh=True)
     assert ran(calls) == ["exp6"]
-    assert load(tmp_path / "records", "exp6") is not None
+    assert recorded(tmp_path, "exp6") is not None
 
 
-@pytest.mark.parametrize("where", ["out", "out/deeper", "records"])
+@pytest.mark.parametrize("where", ["out", "out/deeper", "records", "figures"])
 def test_a_file_in_the_way_is_found_before_any_experiment_starts(calls, tmp_path, where):
-    blocked = tmp_path / "out" / "records" if where == "records" else tmp_path / "out"
+    inside = where in ("records", "figures")
+    blocked = tmp_path / "out" / where if inside else tmp_path / "out"
     blocked.parent.mkdir(parents=True, exist_ok=True)
     blocked.write_bytes(b"mine")
     with pytest.raises(RecordError) as caught:
-        run(tmp_path / ("out" if where == "records" else where), plan(["exp5"]))
-    assert str(tmp_path) in str(caught.value)
+        run(tmp_path / ("out" if inside else where), plan(["exp5"]))
+    assert str(blocked) in str(caught.value)
     assert calls == []
-    assert blocked.read_bytes() == b"mine"
+    assert contents(tmp_path) == {blocked.relative_to(tmp_path).as_posix(): b"mine"}
 
 
 @pytest.mark.parametrize("name", ["claims.json", "report.html"])
-def test_a_folder_in_the_way_of_a_result_is_one_clear_error_and_records_are_kept(
+def test_a_folder_in_the_way_of_a_result_is_found_before_any_experiment_starts(
     calls, tmp_path, name
 ):
     (tmp_path / name / "inside").mkdir(parents=True)
-    with pytest.raises(RecordError, match=name):
+    with pytest.raises(RecordError, match=rf"{name}: expected a file; got a folder"):
         run(tmp_path, plan(["exp5"]))
-    assert load(tmp_path / "records", "exp5") is not None
+    assert calls == []
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
@@ -329,6 +361,26 @@ def test_a_missing_extra_is_found_before_any_experiment_starts(
         run(tmp_path / "out", plan(["exp5"]))
     assert calls == []
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import a_package_that_is_nowhere", ModuleNotFoundError),
+        ("from math import no_such_name", ImportError),
+    ],
+    ids=["needs-another", "broken"],
+)
+def test_a_package_that_is_there_and_broken_is_not_called_missing(
+    monkeypatch, tmp_path, source, error
+):
+    (tmp_path / "posquad_test_broken.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(error) as caught:
+        optional("posquad_test_broken", "lab")
+    assert not isinstance(caught.value, MissingExtraError)
+    with pytest.raises(MissingExtraError, match=r"^posquad_test_absent: .*posquad\[lab\]"):
+        optional("posquad_test_absent.part", "lab")
 
 
 # The report.
@@ -408,11 +460,55 @@ def test_hostile_words_are_shown_and_never_obeyed(hostile):
 def test_the_drawing_is_text_safe_too(hostile):
     svg = (hostile / "figures" / "exp5-dots.svg").read_text(encoding="utf-8")
     assert "<script" not in svg.lower()
-    assert svg.startswith("<svg")
+    assert "<svg" in svg
+    assert "prefers-color-scheme" not in svg  # the file is for papers, the report has the theme
     assert (hostile / "figures" / "exp5-dots.pdf").read_bytes().startswith(b"%PDF")
     assert (hostile / "figures" / "exp5-dots.png").read_bytes().startswith(b"\x89PNG")
     source = (hostile / "report.html").read_text(encoding="utf-8")
-    assert base64.b64encode(svg.encode()).decode() in source
+    themed = figures.themed_svg(svg)
+    assert themed.startswith("<svg")
+    assert base64.b64encode(themed.encode()).decode() in source
+
+
+def broken(*_):
+    raise ZeroDivisionError("no such number")
+
+
+@pytest.mark.parametrize("part", ["draw", "describe"])
+def test_a_panel_that_cannot_be_drawn_becomes_words_and_costs_no_other(
+    calls, monkeypatch, tmp_path, part
+):
+    good = Panel("exp5-good", "good", "caption", dots, lambda result: "seen well")
+    bad = dataclasses.replace(good, key="exp5-bad", title="bad", **{part: broken})
+    table = Table("t", "title", ("one",), broken)
+    monkeypatch.setitem(
+        EXPERIMENTS, "exp5", stand_in("exp5", calls, panels=(bad, good), tables=(table,))
+    )
+    run(tmp_path, plan(["exp5"]))
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    (image,) = [a for tag, a in page.tags if tag == "img"]
+    assert image["alt"] == "good. seen well"
+    reason = "with these parameters (ZeroDivisionError: no such number)"
+    assert f"This panel cannot be drawn {reason}." in page.text
+    assert f"cannot be made {reason}" in page.text
+    assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
+        *("exp5-good.pdf", "exp5-good.png", "exp5-good.svg")
+    ]
+    assert not [a for _, a in page.tags if "exp5-bad" in a.get("href", "")]
+
+
+def test_what_is_not_the_panels_fault_is_not_turned_into_words(monkeypatch, tmp_path):
+    """A disk that is full, and Ctrl-C."""
+    panel = Panel("p", "title", "caption", dots, lambda result: "words")
+    (tmp_path / "p.svg").mkdir()
+    with pytest.raises(RecordError, match=r"p\.svg"):
+        figures.draw(panel, measured("exp5"), tmp_path)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        figures.draw(dataclasses.replace(panel, draw=interrupted), measured("exp5"), tmp_path)
 
 
 def test_the_page_needs_nothing_from_outside_and_forbids_it(calls, tmp_path):
@@ -438,8 +534,11 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     outcome = run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
-    counts = {word: sum(j.verdict is word for j in outcome.judged) for word in Verdict}
+    paper = [j for j in outcome.judged if j.claim.source == "paper"]
+    counts = {word: sum(j.verdict is word for j in paper) for word in Verdict}
     assert counts[Verdict.DIFFERS] == 1
+    assert len(outcome.judged) == len(paper) + 1
+    assert "Besides, 1 of 1 checks of our own hold." in text
     total = sum(counts.values())
     assert f"{counts[Verdict.HOLDS]} of {total} published claims hold; 1 differs;" in text
     assert f"{counts[Verdict.NOT_COMPARABLE]} cannot be compared" in text
@@ -456,9 +555,10 @@ def test_the_command_in_the_report_gives_the_same_parameters(key, quick):
     changes = {"exp5": {"B": "[[1, 0.1], [1e-5, 2]]", "epsilons": "0.5"}}.get(key, {})
     values = plan([key], quick=quick, seed=3, changes={key: changes})[key]
     words = shlex.split(report._alone(values, key))
-    assert words[:4] == ["posquad", "reproduce", "--only", key.removeprefix("exp")]
+    number = key.removeprefix("exp")
+    assert words[:6] == ["posquad", "reproduce", "--only", number, "--out", key]
     again: dict[str, str] = {}
-    for option, text in zip(words[4::2], words[5::2], strict=True):
+    for option, text in zip(words[6::2], words[7::2], strict=True):
         assert option == "--set"
         name, _, value = text.partition("=")
         again[name.removeprefix(f"{key}.")] = value
@@ -489,6 +589,20 @@ def test_values_in_few_characters(value, text):
     assert report.shown(value) == text
 
 
+@pytest.mark.parametrize(
+    ("source", "published", "text"),
+    [
+        ("paper", "4.96e-16", "4.96e-16"),
+        ("paper", ["1", "1/3"], "(1, 1/3)"),
+        ("paper", True, "in words"),
+        ("posquad", True, "\N{EM DASH}"),
+        ("posquad", "1", "\N{EM DASH}"),
+    ],
+)
+def test_what_is_published(source, published, text):
+    assert report.published_cell({"source": source, "published": published}) == text
+
+
 def test_render_of_an_unfinished_run_with_nothing_judged(calls, tmp_path):
     outcome = Outcome(records=(), judged=(), missing=("exp5",), interrupted=True, seconds=0.0)
     page = report.render(outcome, plan(["exp5"]), {}, quick=False, command="posquad reproduce")
@@ -496,13 +610,18 @@ def test_render_of_an_unfinished_run_with_nothing_judged(calls, tmp_path):
     assert "0 of 0" in " ".join(Page(page).text.split())
 
 
-def test_pictures_do_not_depend_on_the_day(calls):
-    """The same measurement gives the same file, so a changed figure is a changed result."""
+def test_pictures_do_not_depend_on_the_day(calls, tmp_path):
+    """The same measurement gives the same files, so a changed figure is a changed result."""
     panel = Panel("p", "title", "caption", dots, lambda result: "words")
-    texts = {figures.svg_text(figures.picture(panel, measured("exp5"))) for _ in range(2)}
-    assert len(texts) == 1
-    (text,) = texts
-    assert "prefers-color-scheme:dark" in text.replace(" ", "")
+    drawings, files = [], []
+    for name in ("one", "other"):
+        drawings.append(figures.draw(panel, measured("exp5"), tmp_path / name))
+        files.append(contents(tmp_path / name))
+    assert drawings[0] == drawings[1]
+    assert files[0] == files[1]
+    assert set(files[0]) == {"p.svg", "p.pdf", "p.png"}
+    assert drawings[0].words == "words"
+    assert "prefers-color-scheme:dark" in drawings[0].svg.replace(" ", "")
 
 
 def test_judging_does_not_change_the_measurement(calls):

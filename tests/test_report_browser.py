@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from posquad.lab import registry, report, reproduce
 from posquad.lab.claims import Verdict
+from posquad.lab.figures import Drawing
 
 FLAGS = [
     "--headless",
@@ -33,7 +35,11 @@ FLAGS = [
 ]
 PLACES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"
-CHANGES = {"exp1": {"seeds": "2", "steps": "10"}, "exp6": {"samples": "5"}}
+CHANGES = {
+    "exp1": {"seeds": "2", "steps": "10"},
+    "exp5": {"tolerance": "1e-9"},
+    "exp6": {"samples": "5"},
+}
 SCHEMES = ["light", "dark"]
 
 
@@ -46,10 +52,6 @@ def unavailable(reason):
 
 @pytest.fixture(scope="module")
 def browser():
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable("the package playwright is not installed")
     found = os.environ.get("POSQUAD_BROWSER") or next(filter(None, map(shutil.which, PLACES)), None)
     if found is None:
         unavailable("no Chromium was found on the path")
@@ -367,7 +369,8 @@ def test_hostile_words_are_shown_as_text(opened, made, monkeypatch, tmp_path):
         for v in Verdict
     )  # fmt: skip
     changed = dataclasses.replace(outcome, records=(record,), judged=lines)
-    images = {panel.key: "<svg xmlns='http://www.w3.org/2000/svg' width='4' height='3'/>"}
+    svg = "<svg xmlns='http://www.w3.org/2000/svg' width='4' height='3'/>"
+    images = {panel.key: Drawing(svg, panel.describe(measured))}
     page = report.render(
         changed, {"exp5": parameters["exp5"]}, images, quick=False, command=f"command {HOSTILE}"
     )

@@ -193,6 +193,8 @@ def _prediction(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     if sample.size < _FEWEST:
         return _unknown(claim, f"{sample.size} samples say too little about a distribution")
     log = claim.tolerance.get("scale") == "log"
+    if log and not (sample > 0).all():
+        return _unknown(claim, "a logarithm of zero has no distribution")
     scaled = np.log(sample) if log else sample
     reach = float(scipy.stats.t.ppf(0.5 + level / 2, sample.size - 1))
     half = reach * float(scaled.std(ddof=1)) * (1 + 1 / sample.size) ** 0.5
