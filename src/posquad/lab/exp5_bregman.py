@@ -21,7 +21,7 @@ from posquad.lab.experiment import (
     chosen,
     stated,
 )
-from posquad.lab.palette import INK, mark_values, series
+from posquad.lab.palette import INK, legend_below, mark_values, series
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]
@@ -225,9 +225,9 @@ def _draw_agreement(axes, measured: Measured) -> None:
     for k, (name, words) in enumerate(names):
         axes.plot(measured["epsilon"], np.maximum(measured[name], 1e-17), **series(k), label=words)
     axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$", ylabel="Euclidean distance")
-    axes.set_ylim(1e-17, 1e-6)
+    axes.set_ylim(1e-17, 1e-8)
     mark_values(axes.xaxis, measured["epsilon"])
-    axes.legend()
+    legend_below(axes, 2)
 
 
 def _draw_paths(axes, measured: Measured) -> None:
