@@ -29,7 +29,7 @@ from posquad.recovery import spectral_initializer
 from posquad.sharper import effective_radius, effective_step
 from posquad.theory import N_star, Signal, alpha_star, oracle_step, rho_n
 
-__all__ = ["GrowthFit", "Kind", "Sharpness", "compare_starts", "fit_growth", "sharpness"]
+__all__ = ["GrowthFit", "Sharpness", "compare_starts", "fit_growth", "sharpness"]
 
 Kind = Literal["moment", "bounded"]
 
@@ -72,6 +72,23 @@ class Sharpness(Result):
         lasting = np.flip(np.logical_and.accumulate(np.flip(enough, 0), 0), 0)
         first = lasting.argmax(0)
         return np.where(lasting.any(0), self.n[first], np.nan)
+
+    def crossing(self, share: float = 0.95) -> np.ndarray:
+        """The n at which this share would lie just inside, `[iterations]`; NaN if none does.
+
+        Between the last n of too small a share and the least one of `sample_size`: the quantile of
+        distance over radius is taken to be a power of n there.
+        """
+        scaled = np.sort(np.nan_to_num(self.distance / self.radius[..., None], nan=np.inf), axis=1)
+        needed = math.ceil(share * scaled.shape[1] - 1e-9)
+        found = self.sample_size(share)
+        for k in np.flatnonzero(np.isfinite(found)):
+            i = int(np.flatnonzero(self.n == found[k])[0])
+            before, after = (scaled[max(j, 0), needed - 1, k] for j in (i - 1, i))
+            if i and np.isfinite(before) and after > 0:
+                part = np.log(before) / np.log(before / after)
+                found[k] = self.n[i - 1] * (self.n[i] / self.n[i - 1]) ** part
+        return found
 
 
 def sharpness(
