@@ -68,7 +68,7 @@ def _draw_ratios(axes, measured: Measured) -> None:
         axes.plot(measured["ratio"], values, **series(k), label=words)
     axes.axhline(1.0, color=INK, lw=1, ls=":")
     axes.set(xscale="log", yscale="log", xlabel="$n/p$",
-             ylabel=f"what is seen over what is promised ({_name(measured, 0)})")  # fmt: skip
+             ylabel=f"seen / promised ({_name(measured, 0)})")  # fmt: skip
     mark_values(axes.xaxis, measured["ratio"])
     legend_below(axes, 2)
 
