@@ -187,7 +187,8 @@ def _remark(measured: Measured, p: np.ndarray) -> None:
         )
         return
     centred = np.log(p) - np.log(p).mean()
-    slack = float(np.abs(centred / np.square(centred).sum()).sum() / 2 * math.log(2))
+    # The slope is linear in log n, which is known up to an interval of length log 2 at each size.
+    width = float(np.abs(centred).sum() / np.square(centred).sum() * math.log(2))
     shown = [
         f"{measured['growth_exponent'][k, 0]:.2f} [{measured['growth_low'][k, 0]:.2f}, "
         f"{measured['growth_high'][k, 0]:.2f}] for the {kind} initializer"
@@ -197,8 +198,8 @@ def _remark(measured: Measured, p: np.ndarray) -> None:
     measured.remarks.append(
         f"Exponents of p in the certified sample size, with 95% intervals: {' and '.join(shown)}. "
         f"They rest on {len(p)} sizes, few trials at the larger ones, and on a grid of n/p by "
-        "factors of 2 that is interpolated; if nothing were known within a factor of 2, an "
-        f"exponent could be off by {slack:.2f} either way."
+        "factors of 2 that is interpolated; what is known without interpolating leaves room for "
+        f"exponents {width:.2f} apart."
     )
 
 
