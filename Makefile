@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test lint unit bench clean help
+.PHONY: reproduce test lint unit bench adversarial clean help
 
 help:
 	@echo "make reproduce  run the paper's experiments and write reproduction/report.html"
 	@echo "make test	install into .venv, then lint, types and tests"
 	@echo "make lint	ruff and pyright only"
 	@echo "make bench	the benchmarks that the README quotes"
+	@echo "make adversarial  10,000 and more attempts to obtain a false certificate"
 	@echo "make clean	remove .venv and everything built"
 
 $(READY): pyproject.toml constraints.txt
@@ -36,7 +37,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/extreme_curvature.py
 	$(BIN)/python benchmarks/bregman.py
 	$(BIN)/python benchmarks/recovery_table.py
+	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
+
+adversarial: $(READY)
+	$(BIN)/python benchmarks/adversarial_certificates.py
 
 clean:
 	rm -rf .venv reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage

@@ -25,6 +25,8 @@ TINY: dict[str, dict[str, Any]] = {
     "exp6": {"samples": 3},
     "exp7": {"seeds": 2, "dials": (0.0, 1.0), "epsilons": (0.5,), "n": 1, "d": 2}
     | {"residual_tolerance": 1e-3},
+    "exp8": {"d": (3, 4), "r": (1, 1), "ratios": (8, 128), "tops": (128, 128), "trials": (3, 2)}
+    | {"steps": (40,)},
 }
 """Seconds instead of minutes; what claims ask for (lambda_r, kappa, epsilon, ...) is still run."""
 

@@ -52,7 +52,7 @@ def ran(calls: list) -> list[str]:
 
 def test_plan_is_every_experiment_with_the_papers_parameters():
     parameters = plan()
-    assert list(parameters) == [f"exp{k}" for k in range(1, 8)]
+    assert list(parameters) == [f"exp{k}" for k in range(1, 9)]
     assert all(values == EXPERIMENTS[key].parameters() for key, values in parameters.items())
     assert (parameters["exp2"].d, parameters["exp2"].r, parameters["exp2"].n) == (8, 2, 800)
 
@@ -73,7 +73,7 @@ def test_plan_quick_seed_and_changes_in_that_order():
 @pytest.mark.parametrize(
     ("only", "changes", "message"),
     [
-        (["exp9"], {}, r"^experiment: expected one of exp1, .*exp7; got exp9$"),
+        (["exp9"], {}, r"^experiment: expected one of exp1, .*exp8; got exp9$"),
         ([], {"exp8": {"n": "1"}}, r"^experiment: expected one of .*; got exp8$"),
         (["exp5"], {"exp2": {"n": "1"}}, r"^set: expected parameters of exp5.*parameters of exp2$"),
         (["exp5"], {"exp5": {"m": "1"}}, r"^exp5\.m: expected one of seed, .*no such parameter$"),

@@ -50,6 +50,11 @@ class Status(Enum):
         "unknowns, and no direction is left free: for inputs in general position it is the only "
         "predictor of this rank that does"
     )
+    CERTIFIED = (
+        "recovered and certified: the answer reproduces every response to rounding, and it is "
+        "proved, with every rounding error bounded, that no other positive semidefinite matrix of "
+        "any rank has its responses; the proof is attached as the certificate"
+    )
     NOT_IDENTIFIED = (
         "the answer reproduces every response, but others of this rank do too: there are not more "
         "independent samples than the p unknowns of the rank, or they leave a direction free; "

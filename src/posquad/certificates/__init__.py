@@ -16,9 +16,5 @@ from posquad.certificates.exact import check_exact_minimum_trace as check_exact_
 from posquad.certificates.exact import exact_minimum_trace as exact_minimum_trace
 from posquad.certificates.files import load as load
 from posquad.certificates.files import save as save
-from posquad.certificates.guarantees import GrowthFit as GrowthFit
-from posquad.certificates.guarantees import Sharpness as Sharpness
-from posquad.certificates.guarantees import fit_growth as fit_growth
-from posquad.certificates.guarantees import sharpness as sharpness
 from posquad.certificates.verifier import Verification as Verification
 from posquad.certificates.verifier import verify as verify

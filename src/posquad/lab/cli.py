@@ -1,4 +1,4 @@
-"""The command line: `posquad reproduce`, `posquad claims`, `posquad info`."""
+"""The command line: `posquad reproduce`, `claims`, `info`; `certify` is in `cli_certify`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from rich.text import Text
 from posquad import __version__
 from posquad.errors import DomainError, PosquadError
 from posquad.lab.claims import Verdict, failures
+from posquad.lab.cli_certify import certify_command
+from posquad.lab.cli_failure import Failure
 from posquad.lab.progress import watcher_for
 from posquad.lab.records import system_information
 from posquad.lab.registry import EXPERIMENTS
@@ -34,12 +36,6 @@ _OUT = click.option(
 )
 
 
-class _Failure(click.ClickException):
-    """Bad input or a folder that cannot be used: one sentence, exit status 2."""
-
-    exit_code = 2
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
 @click.version_option(__version__, prog_name="posquad")
 def main() -> None:
@@ -47,6 +43,9 @@ def main() -> None:
 
     Start with `posquad reproduce --quick`; every command has examples under --help.
     """
+
+
+main.add_command(certify_command)
 
 
 @main.command("reproduce", short_help="Run the paper's experiments, judge its claims.")
@@ -106,7 +105,7 @@ def reproduce_command(
     except PosquadError as problem:
         if traceback:
             raise
-        raise _Failure(str(problem)) from None
+        raise Failure(str(problem)) from None
     except KeyboardInterrupt:  # while results were being written
         _stop_interrupted()
     _summarize(outcome, out)
@@ -138,9 +137,9 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
         rows = [_claim_row(entry) for entry in entries if verdict in (None, entry["verdict"])]
     except FileNotFoundError:
         message = f"{path}: no finished run there; `posquad reproduce --out {out}` makes one"
-        raise _Failure(message) from None
+        raise Failure(message) from None
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise _Failure(f"{path}: cannot be read ({problem})") from None
+        raise Failure(f"{path}: cannot be read ({problem})") from None
     if as_json:
         click.echo(text)
         return

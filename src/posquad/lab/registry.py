@@ -10,6 +10,7 @@ from posquad.lab import (
     exp5_bregman,
     exp6_minimum_trace,
     exp7_dial,
+    exp8_sharpness,
 )
 from posquad.lab.experiment import Experiment
 
@@ -25,5 +26,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         exp5_bregman,
         exp6_minimum_trace,
         exp7_dial,
+        exp8_sharpness,
     )
 }

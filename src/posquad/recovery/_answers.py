@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posquad._arrays import Array, like
 from posquad._results import Result
+from posquad.certificates import Certificate
 from posquad.recovery._fit import Watch
 from posquad.recovery.predictor import Predictor
 from posquad.status import Status, from_codes
@@ -21,8 +22,8 @@ class Recovery(Result):
 
     U: Any  # [..., d, k]  orthogonal columns, descending; k the largest rank found
     Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
-    status: Status | list  # RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, UNDETERMINED, ...
-    certificate: Any  # None; `posquad.certify` fills it
+    status: Status | list  # CERTIFIED, RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, ...
+    certificate: Certificate | None  # of U[:, :rank], for `recover(..., certify=True)`
     history: Any  # [T]  best relative residual of each step of the search, over all problems
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -18,8 +18,11 @@ from posquad._arrays import (
     require_shape,
     unified,
 )
-from posquad.errors import DomainError, ShapeError
+from posquad.certificates import certifier
+from posquad.errors import DomainError, PosquadError, ShapeError
 from posquad.geometry import dimension
+from posquad.measurements import RankOne
+from posquad.objectives import LeastSquares
 from posquad.recovery import _ranks
 from posquad.recovery._answers import Answers, Recovery, blank
 from posquad.recovery._diagnosis import diagnose_any, needed_samples, verdict
@@ -45,6 +48,7 @@ def recover(
     time_limit: float | None = None,
     precision: Literal["float64", "input"] = "float64",
     progress: Callable[[Progress], None] | None = None,
+    certify: bool = False,
 ) -> Recovery:
     """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
 
@@ -67,10 +71,14 @@ def recover(
             Ctrl-C, the best so far comes back.
         precision: "float64" computes and answers in float64 whatever comes; "input" keeps float32.
         progress: called with a `Progress` at every step.
+        certify: also say what can be proved of the answer to one problem, as `certificate`: that of
+            `posquad.certify` at `U[:, :rank]` for the samples of positive weight. It is None where
+            there is no factor to certify (Q = 0), and where the budget was spent before.
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
-        `needed` independent samples and the effective spectrum has no kernel.
+        `needed` independent samples and the effective spectrum has no kernel; CERTIFIED only if
+        `certificate.proved`: then nothing else, of any rank, reproduces the responses.
 
     >>> rng = np.random.default_rng(0)
     >>> U = rng.standard_normal((10, 2))
@@ -80,6 +88,9 @@ def recover(
     ('RECOVERED', True)
     """
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
+    if certify and responses.ndim > 1:
+        expected = "False for a batch: a certificate is about one problem"
+        raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
     n, d = inputs.shape[-2:]
     if rank is not None and positive_integer("rank", rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
@@ -102,7 +113,22 @@ def recover(
             size = max(1, _chunk_entries(inputs) // (n * d * (rank or 1)))
             parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
             answers = Answers.stacked([policy.batch(a, b, c, rank, uniform) for a, b, c in parts])
-    return answers.recovery(batch, X, watch)
+    found = answers.recovery(batch, X, watch)
+    return _certified(found, inputs, responses, w) if certify and not watch.spent else found
+
+
+def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor) -> Recovery:
+    """The answer with its certificate, where its factor can have one."""
+    if int(found.rank) == 0:
+        return found
+    kept = w > 0
+    U = torch.as_tensor(found.U[:, : int(found.rank)]).to(X)
+    try:
+        certificate = certifier.certify(LeastSquares(RankOne(X[kept]), y[kept]), U)
+    except (PosquadError, KeyboardInterrupt):  # no usable factor, or no patience: the answer stands
+        return found
+    status = Status.CERTIFIED if certificate.proved else found.status
+    return replace(found, certificate=certificate, status=status)
 
 
 def _chunk_entries(X: Tensor) -> int:

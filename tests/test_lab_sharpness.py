@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from posquad import LeastSquares, RankOne, effective_spectrum
-from posquad.certificates import fit_growth, proved_constants, sharpness
+from posquad import LeastSquares, RankOne, effective_spectrum, spectral_initializer
+from posquad.certificates import proved_constants
 from posquad.errors import DomainError
+from posquad.geometry import procrustes_distance
+from posquad.lab.sharpness import compare_starts, fit_growth, sharpness
 from posquad.theory import N_star, Signal, rho_n
 
 
@@ -82,3 +84,46 @@ def test_bad_requests():
             sharpness(3, 1, [4.0], iterations=marks)
     with pytest.raises(DomainError):
         sharpness(3, 1, [4.0], trials=0)
+    with pytest.raises(DomainError, match="kind"):
+        sharpness(3, 1, [40.0], trials=1, kind="spectral")
+
+
+def drawn(d, r, n, trial):
+    """The problem of a trial, written down again."""
+    rng = np.random.default_rng([0, d, r, n, trial])
+    X = rng.standard_normal((n, d))
+    U = np.linalg.qr(rng.standard_normal((d, r)))[0] * np.sqrt(np.linspace(1.0, 0.5, r))
+    return X, U, np.square(X @ U).sum(1)
+
+
+@pytest.mark.parametrize("kind", ["moment", "bounded"])
+def test_distances_are_those_of_plain_descent(kind):
+    """One problem at a time, the gradient (2/n) X' diag(r) X U written out."""
+    d, r, n = 4, 2, 56
+    got = sharpness(d, r, [8.0], trials=3, iterations=(0, 1, 7), kind=kind)
+    for trial in range(3):
+        X, U_star, y = drawn(d, r, n, trial)
+        _, Lam, _ = proved_constants(LeastSquares(RankOne(X), y), U_star)
+        U = spectral_initializer(X, y, r, kind=kind)
+        expected = []
+        for k in range(8):
+            if k in (0, 1, 7):
+                expected.append(procrustes_distance(U, U_star))
+            residual = np.square(X @ U).sum(1) - y
+            U = U - (2 / n) * X.T @ (residual[:, None] * (X @ U)) / (2 * Lam)
+        np.testing.assert_allclose(got.distance[0, trial], expected, rtol=1e-9)
+
+
+def test_kinds_share_problems_and_a_start_without_rank_is_not_inside():
+    """With so few samples the moment matrix of some trials has one positive eigenvalue only."""
+    told = []
+    moment, bounded = compare_starts(
+        3, 3, [1.5], ("moment", "bounded"), trials=40, iterations=(0, 5), progress=told.append
+    )
+    np.testing.assert_array_equal(moment.radius, bounded.radius)
+    lost = np.isnan(moment.distance[0, :, 0]) & np.isfinite(moment.radius[0])
+    assert lost.any()
+    assert np.isnan(moment.distance[0, lost]).all()
+    assert moment.inside.max() < 1
+    assert told == sorted(told)
+    assert told[-1] == pytest.approx(1)
