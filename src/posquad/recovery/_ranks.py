@@ -33,9 +33,10 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
     d = search.problem.d
     rounding = 100 * torch.finfo(search.U.dtype).eps
     if reproduced and 0 < k < search.rank:
-        candidate = truncated(search, k)
-        if float(candidate.residual) <= max(10 * float(search.residual), rounding):
-            return candidate
+        for lower in range(k, search.rank):  # what looks negligible may still be needed
+            candidate = truncated(search, lower)
+            if float(candidate.residual) <= max(10 * float(search.residual), rounding):
+                return candidate
     if distinct >= needed_samples(d, search.rank):
         return search
     for rank in range(1, search.rank):
@@ -76,8 +77,8 @@ def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tupl
         search = solve(rank, min(_FEW, max_starts))
         searches.append(search)
         if float(search.residual) <= search.tolerance:
-            sure = 1.0 if distinct >= needed_samples(d, rank) else 0.0
-            return search, sure
+            enough = distinct >= needed_samples(d, rank) and n > dimension(d, rank)
+            return search, float(enough)
         scores.append(2 * n * math.log(float(search.residual)) + dimension(d, rank) * math.log(n))
         best = min(range(len(scores)), key=scores.__getitem__)
         if len(scores) - 1 - best >= _RISES or search.watch.spent:
