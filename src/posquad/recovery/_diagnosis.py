@@ -92,7 +92,8 @@ def verdict(
     most = min(max(_SURE, 10 * tolerance), _LOOSE)
     known = ~diagnosis.free & diagnosis.isolated & (diagnosis.error <= most)  # NaN is not known
     p = dimension(prepared.problem.d, rank)
-    enough = (prepared.distinct >= diagnosis.needed) & (prepared.count > p)
+    # Samples too alike to differ by more than the residual allows check nothing.
+    enough = (prepared.checks(residual / most) >= diagnosis.needed) & (prepared.count > p)
     sure = reproduced & known & enough & (diagnosis.exact <= tolerance)
 
     def choose(condition: Tensor, status: Status, otherwise: Tensor) -> Tensor:

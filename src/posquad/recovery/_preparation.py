@@ -37,6 +37,7 @@ class Prepared:
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
     distinct: Tensor  # [...]  independent samples
+    strengths: Tensor | None  # [..., m]  squared singular values of the sample matrices, over n
     count: Tensor  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 of samples given one length
 
@@ -45,6 +46,13 @@ class Prepared:
         """Samples that determine every symmetric matrix, `[...]`."""
         D = self.problem.d * (self.problem.d + 1) // 2
         return (self.distinct == D) & (D <= _RANK_MOST)  # beyond, they are only counted
+
+    def checks(self, level: Tensor) -> Tensor:
+        """Independent samples `[...]` that still differ when all is uncertain by a share `level`."""
+        if self.strengths is None:
+            return self.distinct
+        firm = self.strengths > level.square()[..., None] * self.strengths[..., -1:]
+        return torch.minimum(firm.sum(-1), self.distinct)
 
     def one(self) -> Prepared:
         """One problem as a batch of one."""
@@ -102,12 +110,14 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         if X.ndim == 2:
             transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
         working = X @ transform
+    distinct, strengths = _independent(working)
     return Prepared(
         problem=Quadratic(working, y / scale[..., None]),
         transform=transform / unit,
         scale=scale,
         span=span,
-        distinct=_independent(working),
+        distinct=distinct,
+        strengths=strengths,
         count=(working != 0).any(-1).sum(-1),
     )
 
@@ -166,15 +176,15 @@ def _divided(X: Tensor, unit: Tensor) -> Tensor:
     return X if bool((unit == 1).all()) else X / unit
 
 
-def _independent(X: Tensor) -> Tensor:
-    """Dimension of the span of the matrices `x_i x_i'`.
+def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Dimension of the span of the matrices `x_i x_i'`, and their squared singular values.
 
     Beyond what a dense rank can be computed for, the rows that are not multiples of others.
     """
     n, d = X.shape[-2:]
     D = d * (d + 1) // 2
     if min(n, D) > _RANK_MOST:
-        return _distinct(X).clamp_max(D)
+        return _distinct(X).clamp_max(D), None
     lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     unit = X / torch.where(lengths > 0, lengths, 1.0)
     if n <= D:
@@ -184,7 +194,7 @@ def _independent(X: Tensor) -> Tensor:
         systems = (symmetric_system(part) for part in unit.split(rows, dim=-2))
         gram = sum((s.mT @ s for s in systems), start=X.new_zeros(D, D))
     values = torch.linalg.eigvalsh(gram)
-    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1)
+    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1), values
 
 
 def _distinct(X: Tensor) -> Tensor:

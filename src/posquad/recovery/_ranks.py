@@ -14,6 +14,8 @@ from posquad.recovery._search import Search
 NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
 _FEW = 24  # starts spent on a rank that may be wrong
 _MOST = 12  # ranks tried when none is given
+_NEARLY = 1e-3  # share of the tolerance from which responses are reproduced, but not exactly
+_GAIN = 1e-2  # what noise does not gain from a higher rank
 _RISES = 4  # ranks in a row without gain that end the trial
 
 Solve = Callable[[int, int], Search]
@@ -41,10 +43,30 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
         return search
     for rank in range(1, search.rank):
         if distinct < needed_samples(d, rank) or search.watch.spent:
-            break
+            break  # nothing more would be decided, or nothing more is allowed
         candidate = solve(rank, _FEW)
         if float(candidate.residual) <= search.tolerance:
             return candidate
+    return search
+
+
+def raised(search: Search, solve: Solve, distinct: int, n: int, most: int) -> Search:
+    """The search at a higher rank, if it reproduces exactly what the given one only nearly does.
+
+    A small eigenvalue that few samples see may hide below the tolerance.
+    """
+    d = search.problem.d
+    while (
+        _NEARLY * search.tolerance < float(search.residual) <= search.tolerance
+        and search.rank < most
+        and distinct >= needed_samples(d, search.rank + 1)
+        and n > dimension(d, search.rank + 1)
+        and not search.watch.spent
+    ):
+        higher = solve(search.rank + 1, _FEW)
+        if float(higher.residual) > _GAIN * float(search.residual):
+            break
+        search = higher
     return search
 
 

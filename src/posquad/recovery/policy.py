@@ -83,7 +83,8 @@ def recover(
     n, d = inputs.shape[-2:]
     if rank is not None and positive_integer("rank", rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
-    seed = positive_integer("seed", seed, zero=True)
+    if positive_integer("seed", seed, zero=True) >= 2**63:
+        raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
     default = 1e-5 if narrow else 1e-10
     level = default if tolerance is None else positive_number("tolerance", tolerance)
     if max_starts is None:
@@ -192,7 +193,8 @@ class _Policy:
             k = min(rank, d)
             few = distinct < needed_samples(d, k)  # any interpolant will do: it is not unique
             search, sure = solve(k, min(self.max_starts, 200) if few else self.max_starts), 1.0
-        return _ranks.lowered(search, solve, distinct), sure
+        search = _ranks.lowered(search, solve, distinct)
+        return _ranks.raised(search, solve, distinct, n, min(rank or d, d)), sure
 
     def _search(self, prepared: Prepared, rank: int, starts: int) -> Search:
         generator = torch.Generator().manual_seed(self.seed)
