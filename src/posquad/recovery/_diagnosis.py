@@ -93,7 +93,7 @@ def verdict(
     known = ~diagnosis.free & diagnosis.isolated & (diagnosis.error <= most)  # NaN is not known
     p = dimension(prepared.problem.d, rank)
     # Samples too alike to differ by more than the residual allows check nothing.
-    enough = (prepared.checks(residual / most) >= diagnosis.needed) & (prepared.count > p)
+    enough = (prepared.checks(10 * residual / most) >= diagnosis.needed) & (prepared.count > p)
     sure = reproduced & known & enough & (diagnosis.exact <= tolerance)
 
     def choose(condition: Tensor, status: Status, otherwise: Tensor) -> Tensor:

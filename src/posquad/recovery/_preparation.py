@@ -48,7 +48,7 @@ class Prepared:
         return (self.distinct == D) & (D <= _RANK_MOST)  # beyond, they are only counted
 
     def checks(self, level: Tensor) -> Tensor:
-        """Independent samples `[...]` that still differ when all is uncertain by a share `level`."""
+        """Independent samples `[...]` that still differ when all is uncertain by `level`."""
         if self.strengths is None:
             return self.distinct
         firm = self.strengths > level.square()[..., None] * self.strengths[..., -1:]
