@@ -387,6 +387,14 @@ class TestNothingWrongIsCalledRecovered:
         U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-6], dtype=X.dtype)
         self.check(X, U, 2)
 
+    def test_the_first_order_must_outweigh_the_second(self, rng):
+        X = normal(rng, 40, 6)
+        U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-3], dtype=X.dtype)
+        problem = prepare(X, (X @ U).square().sum(-1), None).one()
+        V = torch.linalg.pinv(problem.transform) @ U / problem.scale.sqrt()[:, None, None]
+        at = [_diagnosis.diagnose(problem, V, V.new_full((1,), e)) for e in (1e-12, 1e-4)]
+        assert [bool(found.isolated) for found in at] == [True, False]
+
     def test_the_kernel_alone_refuses(self, rng):
         """Ample samples of two blocks leave the rotation of one against the other."""
         X = torch.zeros(80, 6, dtype=torch.float64)

@@ -126,15 +126,16 @@ class _Policy:
         answers = blank(X, rank or 1)
         if rank is not None and n >= needed_samples(d, rank) and count:
             weights = None if uniform else w
-            even, given = evened(X, y, weights), prepare(X, y, weights)
-            first = given if even is None else even
+            even = evened(X, y, weights)
+            first = prepare(X, y, weights) if even is None else even
             ordinary = (first.linear | ~structured(X)) & (first.distinct >= needed_samples(d, rank))
             special = ~((first.span == d) & (y != 0).any(-1) & ordinary)
             answers, lower = self._together(first, rank)
             special |= lower
             again = (~special & (answers.residual > self.tolerance)).nonzero()[:, 0]
             if even is not None and len(again) and not self.watch.spent:
-                second, lower = self._together(given.select(again), rank)
+                given = prepare(X, y, weights).select(again)
+                second, lower = self._together(given, rank)
                 special[again] |= lower
                 answers.put(again, second)
         for index in special.nonzero()[:, 0].tolist():
