@@ -13,7 +13,8 @@ import posquad
 from posquad import Status, recover
 from posquad.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
-from posquad.recovery import _diagnosis, _search
+from posquad.recovery import _diagnosis, _search, logdet_irls
+from posquad.recovery._preparation import prepare
 from support import gaussian_problem, normal, rotation
 
 
@@ -60,7 +61,7 @@ def test_as_many_samples_as_unknowns_are_never_called_recovered():
 
 @pytest.mark.parametrize(
     ("n", "d", "r"),
-    [(1, 1, 1), (3, 2, 2), (6, 3, 3), (12, 3, 1), (40, 6, 6), (146, 40, 3), (300, 30, 4)],
+    [(2, 1, 1), (4, 2, 2), (7, 3, 3), (12, 3, 1), (40, 6, 6), (146, 40, 3), (300, 30, 4)],
 )
 def test_sizes(rng, n, d, r):
     X, U, y = gaussian_problem(rng, n, d, r, smallest=0.5)
@@ -151,15 +152,21 @@ class TestStatuses:
         P = basis @ basis.mT
         torch.testing.assert_close(found.Q.dense(), P @ U @ U.mT @ P, rtol=1e-9, atol=1e-11)
 
-    def test_a_free_direction(self, rng):
+    @pytest.mark.parametrize("rank", [2, 4])
+    def test_a_free_direction(self, rng, rank):
         """Signs as inputs do not see differences of diagonal entries: 7 of 10 dimensions."""
         X = normal(rng, 40, 4).sign()
-        for rank in (1, 2, 4):
-            U = normal(rng, 4, rank)
-            found = recover(X, (X @ U).square().sum(-1), rank)
-            assert int(found.samples) == 7
-            expected = Status.RECOVERED if rank == 1 else Status.NOT_IDENTIFIED
-            assert found.status is expected
+        found = recover(X, (X @ normal(rng, 4, rank)).square().sum(-1), rank)
+        assert int(found.samples) == 7
+        assert found.status is Status.NOT_IDENTIFIED
+
+    def test_signs_that_determine_a_vector(self, rng):
+        """Products u_i u_j give u up to its sign, if three entries are not zero."""
+        X = normal(rng, 40, 4).sign()
+        U = normal(rng, 4, 1)
+        found = recover(X, (X @ U).square().sum(-1), 1)
+        assert found.status is Status.RECOVERED
+        assert error(found, U) < 1e-12
 
     def test_noise_is_a_best_fit(self, rng):
         X, U, y = gaussian_problem(rng, 76, 10, 2, smallest=0.5)
@@ -247,6 +254,162 @@ class TestStatuses:
         assert error(found, U) < 1e-6
 
 
+class TestNothingWrongIsCalledRecovered:
+    """Inputs on which answers far from the truth reproduce the responses, or nearly."""
+
+    def check(self, X, U, rank, **options):
+        found = recover(X, (X @ U).square().sum(-1), rank, **options)
+        assert found.status is not Status.RECOVERED or error(found, U) < 1e-6
+        return found
+
+    @pytest.mark.parametrize("seed", [2, 12, 15, 18])
+    def test_rows_of_different_length(self, seed):
+        g = np.random.default_rng(seed)
+        X = torch.from_numpy(g.standard_normal((9, 8)) * 10.0 ** g.uniform(-5, 0, (9, 1)))
+        self.check(X, torch.from_numpy(g.standard_normal((8, 1))), 1, max_starts=20)
+
+    def test_rows_of_different_length_are_recovered(self, rng):
+        X, U, _ = gaussian_problem(rng, 30, 8, 2, smallest=0.5)
+        X = X * torch.logspace(-6, 0, 30, dtype=X.dtype)[:, None]
+        y = (X @ U).square().sum(-1)
+        found = recover(X, y, 2)
+        assert found.status is Status.RECOVERED
+        assert error(found, U) < 1e-12
+        e = (X @ found.U).square().sum(-1) - y
+        assert float(found.residual) == pytest.approx(float(e.norm() / y.norm()), abs=1e-15)
+
+    def test_every_response_must_be_reproduced(self, rng):
+        """A response of 1e-12 of the others, wrong by half: the residual does not show it."""
+        X, U, _ = gaussian_problem(rng, 30, 5, 2, smallest=0.5)
+        X[0] *= 1e-6
+        y = (X @ U).square().sum(-1)
+        y[0] *= 1.5
+        assert recover(X, y, 2).status is not Status.RECOVERED
+
+    @pytest.mark.parametrize("span", [5, 12, 20])
+    def test_spread_weights(self, span):
+        for seed in range(8):
+            g = np.random.default_rng(seed)
+            X = torch.from_numpy(g.standard_normal((9, 8)))
+            U = torch.from_numpy(g.standard_normal((8, 1)))
+            w = torch.from_numpy(10.0 ** g.uniform(-span, 0, 9))
+            self.check(X, U, 1, weights=w, max_starts=20)
+
+    def test_heavy_tails(self):
+        good = 0
+        for seed in range(12):
+            g = np.random.default_rng(seed)
+            X = torch.from_numpy(g.standard_t(1, (22, 8)))
+            U = torch.from_numpy(g.standard_normal((8, 3)))
+            good += self.check(X, U, 3, max_starts=40).status is Status.RECOVERED
+        assert good >= 6
+
+    def test_blocks_that_no_sample_joins(self, rng):
+        for _ in range(5):
+            X = torch.zeros(40, 6, dtype=torch.float64)
+            X[:20, :3], X[20:, 3:] = normal(rng, 20, 3), normal(rng, 20, 3)
+            found = self.check(X, normal(rng, 6, 1), 1)
+            assert found.status is Status.NOT_IDENTIFIED
+            assert "another answer" in found.message
+
+    def test_many_blocks(self, rng):
+        """Random signs would not find one of 10 blocks of 3 coordinates."""
+        X = torch.zeros(10, 8, 30, dtype=torch.float64)
+        for k in range(10):
+            X[k, :, 3 * k : 3 * k + 3] = normal(rng, 8, 3)
+        found = self.check(X.flatten(0, 1), normal(rng, 30, 1), 1)
+        assert found.status is Status.NOT_IDENTIFIED
+
+    @pytest.mark.parametrize(("n", "d"), [(21, 6), (60, 8), (2000, 60)])
+    def test_signs(self, rng, n, d):
+        """All signs answer 1 to every axis."""
+        X = normal(rng, n, d).sign()
+        U = torch.eye(d, 1, dtype=X.dtype)
+        assert self.check(X, U, 1).status is Status.NOT_IDENTIFIED
+        assert recover(X[None], (X @ U).square().sum(-1)[None], 1).status == [Status.NOT_IDENTIFIED]
+
+    @pytest.mark.parametrize("d", [1, 2, 3, 5])
+    @pytest.mark.parametrize("chosen", [False, True])
+    def test_as_many_samples_as_unknowns_of_full_rank(self, rng, d, chosen):
+        D = d * (d + 1) // 2
+        X = normal(rng, D, d)
+        U = rotation(rng, d)
+        y = (X @ U).square().sum(-1) * (1 + 0.01 * normal(rng, D))
+        found = recover(X, y, None if chosen else d)
+        assert found.status is not Status.RECOVERED
+        if chosen and int(found.rank) == d:
+            assert float(found.rank_confidence) == 0
+
+    @pytest.mark.parametrize("scale", [1e-3, 1e-5, 1e-7])
+    def test_the_estimate_is_in_the_users_coordinates(self, rng, scale):
+        below = 0
+        for _ in range(10):
+            X = normal(rng, 60, 4)
+            X[:, 3] *= scale
+            U = normal(rng, 4, 2)
+            found = self.check(X, U, 2)
+            if found.status is not Status.UNDETERMINED:  # the fourth axis is below rounding
+                below += error(found, U) > 3 * float(found.error_estimate) + 1e-14
+        assert below == 0
+
+    def test_an_answer_that_may_be_wrong_is_not_recovered(self, rng):
+        """An axis of 1e-6: rounding of 1e-16 in the responses is 1e-4 of the entries there."""
+        X = normal(rng, 60, 4)
+        X[:, 3] *= 1e-6
+        U = normal(rng, 4, 2)
+        found = recover(X, (X @ U).square().sum(-1), 2)
+        assert float(found.residual) < 1e-15
+        assert 1e-6 < float(found.error_estimate) < 1e-2
+        assert found.status is Status.NOT_IDENTIFIED
+
+    def test_nearly_repeated_samples_check_nothing(self):
+        """Four directions, repeated to 1e-6: at a residual of 2e-11 rank 1 is not proved."""
+        rng = torch.Generator().manual_seed(0)
+        for _ in range(10):
+            X = normal(rng, 4, 4).repeat(2, 1) + 1e-6 * normal(rng, 8, 4)
+            U = normal(rng, 4, 2) * torch.tensor([1.0, 2e-3], dtype=X.dtype)
+            self.check(X, U, 3, max_starts=60)
+            self.check(X, U, None, max_starts=60)
+
+    def test_a_tolerance_is_not_a_proof(self, rng):
+        X, U, y = gaussian_problem(rng, 38, 10, 2, smallest=0.5)
+        y = y * (1 + 1e-5 * normal(rng, 38))
+        found = recover(X, y, 2, tolerance=1e-3)
+        assert found.status is Status.RECOVERED  # the user's word
+        assert error(found, U) < 3 * float(found.error_estimate) < 3e-3
+        found = recover(X, y * (1 + 0.01 * normal(rng, 38)), 2, tolerance=0.5)
+        assert found.status is Status.NOT_IDENTIFIED
+        assert "within the tolerance" in found.message
+
+    def test_nearly_flat(self, rng):
+        """A curvature of 1e-13 of the largest: the residual says nothing of the error."""
+        X = normal(rng, 40, 6)
+        U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-6], dtype=X.dtype)
+        self.check(X, U, 2)
+
+    def test_the_first_order_must_outweigh_the_second(self, rng):
+        X = normal(rng, 40, 6)
+        U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-3], dtype=X.dtype)
+        problem = prepare(X, (X @ U).square().sum(-1), None).one()
+        V = torch.linalg.pinv(problem.transform) @ U / problem.scale.sqrt()[:, None, None]
+        at = [_diagnosis.diagnose(problem, V, V.new_full((1,), e)) for e in (1e-12, 1e-4)]
+        assert [bool(found.isolated) for found in at] == [True, False]
+
+    def test_the_kernel_alone_refuses(self, rng):
+        """Ample samples of two blocks leave the rotation of one against the other."""
+        X = torch.zeros(80, 6, dtype=torch.float64)
+        X[:40, :3], X[40:, 3:] = normal(rng, 40, 3), normal(rng, 40, 3)
+        U = normal(rng, 6, 2)
+        problem = prepare(X, (X @ U).square().sum(-1), None).one()
+        V = torch.linalg.pinv(problem.transform) @ U / problem.scale.sqrt()[:, None, None]
+        found = _diagnosis.diagnose(problem, V, torch.zeros(1, dtype=X.dtype))
+        assert found.free.tolist() == [True]
+        whole = gaussian_problem(rng, 80, 6, 2)
+        problem = prepare(whole[0], whole[2], None).one()
+        V = torch.linalg.pinv(problem.transform) @ whole[1] / problem.scale.sqrt()[:, None, None]
+        assert _diagnosis.diagnose(problem, V, V.new_zeros(1)).free.tolist() == [False]
+
+
 class TestRank:
     @pytest.mark.parametrize(("n", "d", "r"), [(38, 10, 2), (76, 10, 2), (60, 6, 1), (200, 20, 3)])
     def test_rank_is_found_when_not_given(self, rng, n, d, r):
@@ -279,6 +442,23 @@ class TestRank:
         assert found.status is Status.RECOVERED
         assert int(found.rank) == 2
         assert found.U.shape == (10, 2)
+        assert error(found, U) < 1e-12
+
+    def test_small_eigenvalues_are_not_dropped_with_the_rank(self):
+        """Eigenvalues 1 and 1e-8, rank 3 given: the factor's third column only goes."""
+        for seed in range(4):
+            rng = torch.Generator().manual_seed(seed)
+            X = normal(rng, 40, 6)
+            U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-4], dtype=X.dtype)
+            found = recover(X, (X @ U).square().sum(-1), 3)
+            assert int(found.rank) == 2
+            assert error(found, U) < 1e-12
+
+    def test_an_eigenvalue_below_the_tolerance_is_found(self, rng):
+        X = normal(rng, 40, 6)
+        U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 5e-6], dtype=X.dtype)
+        found = recover(X, (X @ U).square().sum(-1))
+        assert int(found.rank) == 2
         assert error(found, U) < 1e-12
 
 
@@ -407,8 +587,93 @@ class TestBatches:
         found = recover(X, (X @ U).square().sum(-1), 3)
         assert found.status == [Status.NOT_IDENTIFIED] * 2
 
+    def test_repeated_samples_of_a_batch(self, rng):
+        X = normal(rng, 15, 10).repeat(3, 1)
+        U = normal(rng, 10, 1)
+        y = (X @ U).square().sum(-1)
+        alone, together = recover(X, y, 2), recover(X[None], y[None], 2)
+        assert [alone.status] == together.status == [Status.RECOVERED]
+        assert int(alone.rank) == int(together.rank[0]) == 1
+        assert error(alone, U) < 1e-12
+
+    def test_uneven_samples_of_a_batch(self, rng):
+        X, U = normal(rng, 4, 30, 5), normal(rng, 4, 5, 2)
+        X = X * torch.logspace(-6, 0, 30, dtype=X.dtype)[:, None]
+        y = (X @ U).square().sum(-1)
+        y[3] *= 1 + 0.05 * normal(rng, 30)
+        w = torch.rand(4, 30, generator=rng, dtype=X.dtype)
+        found = recover(X, y, 2, weights=w)
+        assert found.status[:3] == [Status.RECOVERED] * 3
+        torch.testing.assert_close(found.Q.dense()[:3], (U @ U.mT)[:3], rtol=1e-9, atol=1e-10)
+        for k in range(4):
+            alone = recover(X[k], y[k], 2, weights=w[k])
+            assert alone.status is found.status[k]
+            torch.testing.assert_close(found.residual[k], alone.residual, rtol=1e-6, atol=1e-13)
+
+
+class TestBudgets:
+    @pytest.mark.parametrize("most", [1, 2, 5, 13])
+    @pytest.mark.parametrize("batch", [False, True])
+    def test_starts_are_counted(self, rng, most, batch):
+        X, y = normal(rng, 20, 10), normal(rng, 20).square()
+        found = (
+            recover(X[None], y[None], 2, max_starts=most)
+            if batch
+            else recover(X, y, 2, max_starts=most)
+        )
+        assert int(found.starts) == most
+
+    def test_one_start_settles_nothing(self, rng):
+        X, y = normal(rng, 60, 5), normal(rng, 60).square()
+        assert recover(X, y, 2, max_starts=1).status is Status.STALLED
+        assert recover(X, y, 2).status is Status.BEST_FIT
+
+    def test_a_best_fit_near_the_limit(self):
+        found = recover(np.array([[2.0]]), np.array([-4.0]), 1)
+        assert found.status is Status.BEST_FIT
+        assert int(found.rank) == 0
+        assert np.isnan(found.error_estimate)
+
+    def test_starts_that_end_apart_do_not_agree(self, rng):
+        """Agreement is to 1e-3 of the residual: 24 samples of noise have many minima."""
+        X, y = normal(rng, 24, 10), normal(rng, 24).square()
+        found = recover(X, y, 2, max_starts=40)
+        assert found.status is Status.STALLED
+        assert float(found.residual) < float(recover(X, y, 2, max_starts=1).residual)
+
+    def test_time_limit_of_a_large_problem(self, rng):
+        X, _, y = gaussian_problem(rng, 4000, 150, 8, smallest=0.5)
+        y = y * (1 + 0.3 * normal(rng, 4000))
+        found = recover(X, y, 8, time_limit=0.05)
+        assert found.status is Status.INTERRUPTED
+
+
+def test_whitening_is_needed(rng):
+    """Working inputs are isotropic to what their number allows, whatever the design."""
+    X = normal(rng, 400, 10) @ (rotation(rng, 10) * torch.logspace(0, -4, 10, dtype=torch.float64))
+    working = prepare(X, normal(rng, 400).square(), None).problem.X
+    values = torch.linalg.eigvalsh(working.mT @ working / 400)
+    assert float(values[-1] / values[0]) < 4
+
+
+@pytest.mark.parametrize(("n", "d"), [(30, 8), (5000, 8), (3000, 60)])
+def test_independent_samples_are_counted_at_any_size(rng, n, d):
+    D = d * (d + 1) // 2
+    assert int(prepare(normal(rng, n, d), torch.ones(n).double(), None).distinct) == min(n, D)
+    if d == 8 and n > D:
+        signs = prepare(normal(rng, n, d).sign(), torch.ones(n).double(), None)
+        assert int(signs.distinct) == D - d + 1
+
 
 class TestKinds:
+    def test_single_precision_with_a_rank_too_high(self):
+        for seed in range(10):
+            g = np.random.default_rng(seed)
+            X = g.standard_normal((30, 4)).astype("f")
+            U = (g.standard_normal((4, 2)) * [1, 1e-3]).astype("f")
+            found = recover(X, ((X @ U) ** 2).sum(1), 4, precision="input", max_starts=10)
+            assert found.U.dtype == np.float32
+
     def test_numpy_in_numpy_out(self, rng):
         X, U, y = gaussian_problem(rng, 40, 5, 2, smallest=0.5)
         found = recover(X.numpy(), y.numpy(), 2)
@@ -458,6 +723,11 @@ class TestKinds:
         (lambda X, y: recover(X, y, 1, weights=-y), "weights", DomainError),
         (lambda X, y: recover(X, y, 1, weights=y[:-1]), "weights", ShapeError),
         (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
+        (lambda X, y: recover(X, y, 1, seed=2**64), "seed", DomainError),
+        (lambda X, y: recover(X, y, 1).Q @ torch.ones(4), "V", ShapeError),
+        (lambda X, y: recover(X, y, 1).Q @ torch.ones(4, 5), "V", ShapeError),
+        (lambda X, y: recover(X, y, 1).Q.apply(torch.ones(5)), "X", ShapeError),
+        (lambda X, y: logdet_irls(1e100 * X[:5], y[:5], 1), "X", DomainError),
         (lambda X, y: recover(X, y, 1, tolerance=0.0), "tolerance", DomainError),
         (lambda X, y: recover(X, y, 1, max_starts=0), "max_starts", DomainError),
         (lambda X, y: recover(X, y, 1, max_steps=0), "max_steps", DomainError),

@@ -46,9 +46,9 @@ class Status(Enum):
     )
 
     RECOVERED = (
-        "the answer reproduces every response to rounding, there are more independent samples than "
-        "unknowns, and no direction is left free: for inputs in general position it is the only "
-        "predictor of this rank that does"
+        "the answer reproduces every response within the tolerance, there are more independent "
+        "samples than unknowns, and no direction is left free: for inputs in general position it "
+        "is the only predictor of this rank that does"
     )
     CERTIFIED = (
         "recovered and certified: the answer reproduces every response to rounding, and it is "
@@ -56,9 +56,12 @@ class Status(Enum):
         "any rank has its responses; the proof is attached as the certificate"
     )
     NOT_IDENTIFIED = (
-        "the answer reproduces every response, but others of this rank do too: there are not more "
-        "independent samples than the p unknowns of the rank, or they leave a direction free; "
-        "collect at least p + 1 independent samples, or ask for a smaller rank"
+        "the answer reproduces the responses, but others of this rank do too, or may within the "
+        "tolerance: there are not more independent samples than the p unknowns of the rank, or "
+        "they leave a direction free or nearly free, or another answer was found, or there are "
+        "exactly as many samples as unknowns, so that nothing checks the answer; collect at least "
+        "p + 1 independent samples (inputs without structure, of like size), or ask for a smaller "
+        "rank"
     )
     UNDETERMINED = (
         "the inputs do not span the space, so nothing is known of the predictor outside their "

@@ -69,12 +69,12 @@ class Answers:
         }
         return Answers(U=torch.cat(padded), **rest)
 
-    def put(self, index: int, other: Answers) -> None:
-        """Replace one answer (of at most as many columns)."""
+    def put(self, index: int | Tensor, other: Answers) -> None:
+        """Replace one answer, or those at several indices (of at most as many columns)."""
         for name, value in vars(other).items():
             if name == "U":
                 value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
-            getattr(self, name)[index] = value[0]
+            getattr(self, name)[index] = value[0] if isinstance(index, int) else value
 
     def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
         left, s, _ = torch.linalg.svd(self.U, full_matrices=False)

@@ -196,9 +196,13 @@ class Watch:
     def spent(self) -> bool:
         return self._ended(self.steps)
 
+    @property
+    def late(self) -> bool:
+        """Past the time limit."""
+        return self.deadline is not None and time.perf_counter() > self.deadline
+
     def _ended(self, steps: int) -> bool:
-        late = self.deadline is not None and time.perf_counter() > self.deadline
-        return late or self.interrupted or steps >= self.max_steps
+        return self.late or self.interrupted or steps >= self.max_steps
 
     def rule(self) -> Rule[Any]:
         """Ends a run with the budget; a step is judged before it is recorded."""

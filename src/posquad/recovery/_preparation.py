@@ -4,12 +4,15 @@ Weights enter as `w^(1/4) x` and `w^(1/2) y`: weighted least squares is least sq
 samples. Responses are divided by their size. Inputs that are far from isotropic, beyond what the
 sample covariance of isotropic ones would show, are whitened; inputs in a subspace are written in a
 basis of it.
+
+A matrix that reproduces the responses does so whatever the length and weight of the samples, but
+rounding does not: the short ones need hardly be reproduced. `evened` gives them all one length.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +24,8 @@ _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samp
 _RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
 _RANK_MOST = 1500  # size of the systems whose rank is computed
 _SAME = 1e-14  # directions closer than this are one sample
+_UNEVEN = 30.0  # ratio of lengths from which samples are given one length
+_LOOKED = 20_000  # entries looked at for repetition
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,42 @@ class Prepared:
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
     distinct: Tensor  # [...]  independent samples
+    strengths: Tensor | None  # [..., m]  squared singular values of the sample matrices, over n
+    count: Tensor  # [...]  samples that are not zero
+    rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 of samples given one length
+
+    @property
+    def linear(self) -> Tensor:
+        """Samples that determine every symmetric matrix, `[...]`."""
+        D = self.problem.d * (self.problem.d + 1) // 2
+        return (self.distinct == D) & (D <= _RANK_MOST)  # beyond, they are only counted
+
+    def checks(self, level: Tensor) -> Tensor:
+        """Independent samples `[...]` that still differ when all is uncertain by `level`."""
+        if self.strengths is None:
+            return self.distinct
+        firm = self.strengths > level.square()[..., None] * self.strengths[..., -1:]
+        return torch.minimum(firm.sum(-1), self.distinct)
+
+    def one(self) -> Prepared:
+        """One problem as a batch of one."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        batched = {k: v[None] for k, v in values.items() if isinstance(v, Tensor)}
+        return Prepared(**{**values, **batched, "problem": self.problem.single()})
+
+    def select(self, chosen: Tensor) -> Prepared:
+        """The problems of a batch at these indices."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken = {k: v[chosen] for k, v in values.items() if isinstance(v, Tensor)}
+        return Prepared(**{**values, **taken, "problem": self.problem.select(chosen)})
+
+    def given_residual(self, U: Tensor, residual: Tensor) -> Tensor:
+        """The relative residual with the lengths and weights that the user gave."""
+        if self.rows is None:
+            return residual
+        e = self.problem.residual(self.problem.forward(U)) * self.rows
+        size = torch.linalg.vector_norm(self.problem.y * self.rows, dim=-1)
+        return torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0)
 
     def restore(self, U: Tensor) -> Tensor:
         """A factor in the user's coordinates."""
@@ -69,13 +110,56 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         if X.ndim == 2:
             transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
         working = X @ transform
+    distinct, strengths = _independent(working)
     return Prepared(
         problem=Quadratic(working, y / scale[..., None]),
         transform=transform / unit,
         scale=scale,
         span=span,
-        distinct=_independent(working),
+        distinct=distinct,
+        strengths=strengths,
+        count=(working != 0).any(-1).sum(-1),
     )
+
+
+def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
+    """The problems with rows of length one; None if they are alike already, or out of range."""
+    peak = X.abs().amax(-1)  # [..., n]
+    present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
+    peak = torch.where(present, peak, 1.0)
+    along = torch.where(present[..., None], X / peak[..., None], 0.0)
+    lengths = torch.where(present, torch.linalg.vector_norm(along, dim=-1), 1.0)
+    size = peak.log2() + lengths.log2()
+    factor = 2 * size if weights is None else 2 * size + torch.where(present, weights, 1).log2() / 2
+    spread = _range(factor, present)
+    if not bool((spread > 2 * math.log2(_UNEVEN)).any()):
+        return None
+    unit = along / lengths[..., None]
+    # A response to a zero input stays: it cannot be reproduced, and that must be seen.
+    kept = present if weights is None else present | (weights > 0)
+    responses = torch.where(kept, y / peak / peak / lengths.square(), 0.0)
+    if not bool(torch.isfinite(responses).all()):
+        return None
+    even = prepare(unit, responses, None)
+    top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
+    return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
+
+
+def _range(values: Tensor, present: Tensor) -> Tensor:
+    """Largest less smallest of those present; 0 if there are none."""
+    top = torch.where(present, values, -torch.inf).amax(-1)
+    low = torch.where(present, values, torch.inf).amin(-1)
+    return torch.where(present.any(-1), top - low, 0.0)
+
+
+def structured(X: Tensor) -> Tensor:
+    """Inputs not in general position to all appearance, `[...]`: zeros, or entries that repeat."""
+    flat = X.flatten(-2).abs()
+    zeros = (flat == 0).any(-1)
+    looked = flat[..., :: max(1, flat.shape[-1] // _LOOKED)]
+    values = looked.sort(-1).values
+    fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
+    return zeros | (2 * fresh <= values.shape[-1])
 
 
 def _second_moment(X: Tensor) -> Tensor:
@@ -92,24 +176,25 @@ def _divided(X: Tensor, unit: Tensor) -> Tensor:
     return X if bool((unit == 1).all()) else X / unit
 
 
-def _independent(X: Tensor) -> Tensor:
-    """Dimension of the span of the matrices `x_i x_i'`.
+def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Dimension of the span of the matrices `x_i x_i'`, and their squared singular values.
 
     Beyond what a dense rank can be computed for, the rows that are not multiples of others.
     """
     n, d = X.shape[-2:]
     D = d * (d + 1) // 2
-    if min(n, D) > _RANK_MOST or min(n, D) * n > _RANK_MOST**2:
-        return _distinct(X)
+    if min(n, D) > _RANK_MOST:
+        return _distinct(X).clamp_max(D), None
     lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     unit = X / torch.where(lengths > 0, lengths, 1.0)
     if n <= D:
         gram = (unit @ unit.mT).square()
     else:
-        system = symmetric_system(unit)
-        gram = system.mT @ system
+        rows = max(1, _RANK_MOST**2 // D)
+        systems = (symmetric_system(part) for part in unit.split(rows, dim=-2))
+        gram = sum((s.mT @ s for s in systems), start=X.new_zeros(D, D))
     values = torch.linalg.eigvalsh(gram)
-    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1)
+    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1), values
 
 
 def _distinct(X: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from posquad.recovery._search import Search
 NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
 _FEW = 24  # starts spent on a rank that may be wrong
 _MOST = 12  # ranks tried when none is given
+_NEARLY = 1e-3  # share of the tolerance from which responses are reproduced, but not exactly
+_GAIN = 1e-2  # what noise does not gain from a higher rank
 _RISES = 4  # ranks in a row without gain that end the trial
 
 Solve = Callable[[int, int], Search]
@@ -33,17 +35,38 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
     d = search.problem.d
     rounding = 100 * torch.finfo(search.U.dtype).eps
     if reproduced and 0 < k < search.rank:
-        candidate = truncated(search, k)
-        if float(candidate.residual) <= max(10 * float(search.residual), rounding):
-            return candidate
+        for lower in range(k, search.rank):  # what looks negligible may still be needed
+            candidate = truncated(search, lower)
+            if float(candidate.residual) <= max(10 * float(search.residual), rounding):
+                return candidate
     if distinct >= needed_samples(d, search.rank):
         return search
     for rank in range(1, search.rank):
         if distinct < needed_samples(d, rank) or search.watch.spent:
-            break
+            break  # nothing more would be decided, or nothing more is allowed
         candidate = solve(rank, _FEW)
         if float(candidate.residual) <= search.tolerance:
             return candidate
+    return search
+
+
+def raised(search: Search, solve: Solve, distinct: int, n: int, most: int) -> Search:
+    """The search at a higher rank, if it reproduces exactly what the given one only nearly does.
+
+    A small eigenvalue that few samples see may hide below the tolerance.
+    """
+    d = search.problem.d
+    while (
+        _NEARLY * search.tolerance < float(search.residual) <= search.tolerance
+        and search.rank < most
+        and distinct >= needed_samples(d, search.rank + 1)
+        and n > dimension(d, search.rank + 1)
+        and not search.watch.spent
+    ):
+        higher = solve(search.rank + 1, _FEW)
+        if float(higher.residual) > _GAIN * float(search.residual):
+            break
+        search = higher
     return search
 
 
@@ -76,8 +99,8 @@ def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tupl
         search = solve(rank, min(_FEW, max_starts))
         searches.append(search)
         if float(search.residual) <= search.tolerance:
-            sure = 1.0 if distinct >= needed_samples(d, rank) else 0.0
-            return search, sure
+            enough = distinct >= needed_samples(d, rank) and n > dimension(d, rank)
+            return search, float(enough)
         scores.append(2 * n * math.log(float(search.residual)) + dimension(d, rank) * math.log(n))
         best = min(range(len(scores)), key=scores.__getitem__)
         if len(scores) - 1 - best >= _RISES or search.watch.spent:

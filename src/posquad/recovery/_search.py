@@ -19,7 +19,16 @@ from posquad._kernel import iterate
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
 from posquad.recovery import irls
-from posquad.recovery._fit import FitState, Quadratic, Watch, at_rounding, fitted, stationary, take
+from posquad.recovery._fit import (
+    FitState,
+    Quadratic,
+    Watch,
+    at_rounding,
+    fitted,
+    stagnated,
+    stationary,
+    take,
+)
 from posquad.recovery._symmetric import symmetric_fit
 from posquad.recovery.gauss_newton import GaussNewton
 from posquad.recovery.initializers import lifted_start
@@ -35,6 +44,7 @@ _COMPANY = 8  # further starts beside the first, near the information limit
 _QUOTA = 600  # first-order steps before Gauss-Newton takes over
 _PATIENCE, _RATE = 10, 0.5  # of the screening of starts
 _SAME = 1e-3  # relative difference of residuals of starts that agree
+_OTHERS = 48  # starts of each kind that look for another solution
 _SPREAD = 1.0  # size of a perturbation, relative to the start
 
 
@@ -67,7 +77,8 @@ class Search:
         """Problems whose least residual several starts have reached, `[...]`."""
         # Near the information limit false minima are common, and are found again and again.
         excess = max(self.problem.n / self.p - 1, 0.05)
-        return self.agreeing >= max(2, math.ceil(12 / excess**2))
+        least = min(math.ceil(12 / excess**2), math.ceil(0.75 * self.max_starts))
+        return self.agreeing >= max(2, least)
 
     @property
     def open(self) -> Tensor:
@@ -120,7 +131,8 @@ class Search:
         self.first = U
         tries = U[None]
         if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
-            tries = torch.cat([tries, self._perturbed(None, _COMPANY)])  # they cost next to nothing
+            company = min(_COMPANY, self.max_starts - 1)  # they cost next to nothing
+            tries = torch.cat([tries, self._perturbed(None, company)])
         elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
             tries = self._reweighted(problem, 1, plain=True)
         self._keep(self._descend(problem, tries))
@@ -157,8 +169,13 @@ class Search:
             reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
         if problem.y.ndim > 1:
             count = max(2, min(count, 20_000 // problem.y.numel()))
-        if reweighted and self.kernel:
-            U = self._reweighted(problem, max(1, count // 2), plain=rounds == 1)
+        reweighted = reweighted and self.kernel
+        if reweighted:
+            count = max(1, count // 2)
+        used = self.starts if chosen is None else self.starts[chosen]
+        count = min(count, self.max_starts - int(used.max()))
+        if reweighted:
+            U = self._reweighted(problem, count, plain=rounds == 1)
         else:
             U = self._perturbed(chosen, count)
         self._keep(self._descend(problem, U), chosen)
@@ -231,6 +248,53 @@ class Search:
             record=self.watch,
         )
         self._keep(take(state, None), chosen, count=False)
+
+
+def another(search: Search, transform: Tensor, apart: float) -> bool:
+    """Whether other starts end at a different matrix that reproduces the responses as well.
+
+    For inputs with structure (zeros, signs, few values), whose symmetries leave separate solutions
+    that no curvature shows: `transform` leads back to the coordinates that have the structure. Not
+    finding any proves nothing.
+    """
+    problem, U = search.problem, search.U
+    d, r = problem.d, search.rank
+    many = _OTHERS if search.p <= _MODERATE else _OTHERS // 8
+    V = transform @ U
+    coins = search._normal(many, len(V), 1).sign()
+    orders = search._normal(many, len(V)).argsort(-1)
+    turned = [_blocks(problem.X @ torch.linalg.pinv(transform)) * V, coins * V, V[orders]]
+    size = torch.linalg.matrix_norm(U) / math.sqrt(d * r)
+    random = size * search._normal(many, d, r)
+    starts = torch.cat([torch.linalg.pinv(transform) @ torch.cat(turned), random])
+    dense = search.p <= _TINY or problem.n <= _DENSE_MOST
+    method = Levenberg(problem, r) if dense else PopulationLBFGS(problem)
+    Q = U @ U.mT
+    for part in starts.split(max(1, 2**23 // max(problem.n * d * r, min(problem.n, d * r) ** 2))):
+        if search.watch.spent:
+            return False
+        ends = [at_rounding(), stationary(), stagnated(20, 0.9), search.watch.rule()]
+        state: FitState = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(part),
+            [*ends, search.watch.quota(100 if dense else 300)],
+            record=search.watch,
+        )
+        fits = state.U[state.residual <= search.tolerance]
+        away = torch.linalg.matrix_norm(fits @ fits.mT - Q)
+        if bool((away > apart * torch.linalg.matrix_norm(Q)).any()):
+            return True
+    return False
+
+
+def _blocks(X: Tensor) -> Tensor:
+    """Signs `[B, d, 1]` that turn each block of coordinates which no row of X joins to others."""
+    near = X.abs()
+    joined = (near.mT @ near) > 1e-12 * near.amax() ** 2
+    for _ in range(max(1, math.ceil(math.log2(X.shape[-1] + 1)))):
+        joined = (joined.to(X) @ joined.to(X)) > 0
+    blocks = joined.unique(dim=0)
+    return 1 - 2 * blocks.to(X)[..., None]
 
 
 def _positive_part(Q: Tensor, rank: int) -> Tensor:

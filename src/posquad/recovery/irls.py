@@ -65,10 +65,20 @@ def logdet_irls(
     if weight is not None:
         _, D = tensors(X=X, weight=weight)
         require_symmetric("weight", D)
+    _require_range(problem)
     watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
     with torch.no_grad():
         state = run(problem, rank, D, tolerance, watch)
     return package(watch, state, X)
+
+
+def _require_range(problem: Quadratic) -> None:
+    """Refuse inputs whose fourth powers, summed and inverted, leave the dtype."""
+    least, most = (2.0**k for k in (-60, 60)) if problem.X.dtype == torch.float64 else (2e-4, 5e3)
+    size = float(problem.X.abs().amax()) if problem.X.numel() else 1.0
+    if not least <= size <= most:
+        expected = f"a largest entry from {least:.0e} to {most:.0e}: rescale the inputs"
+        raise DomainError("X", expected=expected, got=f"{size:.3e}")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from posquad.trajectory import Progress
 __all__ = ["levenberg_marquardt"]
 
 _FIRST = 1e-2  # first damping, relative to the mean curvature and the residual
+_CHUNK = 2**22  # entries of a part of the Jacobian
 _FLOOR = 1e-11  # least damping, relative to the mean curvature: the gauge stays regular
 
 
@@ -154,11 +155,20 @@ class Levenberg(Method[LevenbergState]):
             K = self.gram * (Z @ Z.mT)
             K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
             return -2 * self.problem.pull(_solve_positive(K, e), Z)
-        J = 2 * (self.problem.X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., n, dr]
-        K = J.mT @ J
+        K, right = self._normal_equations(Z, e)
         K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
-        right = (J.mT @ e[..., None])[..., 0]
         return -_solve_positive(K, right).unflatten(-1, (self.problem.d, Z.shape[-1]))
+
+    def _normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+        """`J'J` and `J'e`, over rows of J that fit in cache together."""
+        X = self.problem.X
+        entries = self.problem.d * Z.shape[-1] * max(1, e[..., 0].numel())
+        size = max(1, _CHUNK // entries)
+        K, right = X.new_zeros(()), X.new_zeros(())
+        for x, z, part in zip(X.split(size, -2), Z.split(size, -2), e.split(size, -1), strict=True):
+            J = 2 * (x[..., :, None] * z[..., None, :]).flatten(-2)  # [..., rows, dr]
+            K, right = K + J.mT @ J, right + (J.mT @ part[..., None])[..., 0]
+        return K, right
 
     def record_due(self, state: LevenbergState) -> bool:
         return True

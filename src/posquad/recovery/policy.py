@@ -27,8 +27,8 @@ from posquad.recovery import _ranks
 from posquad.recovery._answers import Answers, Recovery, blank
 from posquad.recovery._diagnosis import diagnose_any, needed_samples, verdict
 from posquad.recovery._fit import Quadratic, Watch
-from posquad.recovery._preparation import Prepared, prepare
-from posquad.recovery._search import Search
+from posquad.recovery._preparation import Prepared, evened, prepare, structured
+from posquad.recovery._search import Search, another
 from posquad.status import Status
 from posquad.trajectory import Progress
 
@@ -94,7 +94,8 @@ def recover(
     n, d = inputs.shape[-2:]
     if rank is not None and positive_integer("rank", rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
-    seed = positive_integer("seed", seed, zero=True)
+    if positive_integer("seed", seed, zero=True) >= 2**63:
+        raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
     default = 1e-5 if narrow else 1e-10
     level = default if tolerance is None else positive_number("tolerance", tolerance)
     if max_starts is None:
@@ -150,14 +151,19 @@ class _Policy:
         special = torch.ones(count, dtype=torch.bool, device=X.device)
         answers = blank(X, rank or 1)
         if rank is not None and n >= needed_samples(d, rank) and count:
-            prepared = prepare(X, y, None if uniform else w)
-            regular = (prepared.span == d) & (y != 0).any(-1)
-            search = self._search(prepared, rank, self.max_starts)
-            search.run()
-            squares = torch.linalg.svdvals(search.U).square()
-            full = squares[..., -1] > _ranks.NEGLIGIBLE * squares[..., 0]
-            special = ~regular | (search.residual <= self.tolerance) & ~full
-            answers = self._answers(prepared, search, 1.0)
+            weights = None if uniform else w
+            even = evened(X, y, weights)
+            first = prepare(X, y, weights) if even is None else even
+            ordinary = (first.linear | ~structured(X)) & (first.distinct >= needed_samples(d, rank))
+            special = ~((first.span == d) & (y != 0).any(-1) & ordinary)
+            answers, lower = self._together(first, rank)
+            special |= lower
+            again = (~special & (answers.residual > self.tolerance)).nonzero()[:, 0]
+            if even is not None and len(again) and not self.watch.spent:
+                given = prepare(X, y, weights).select(again)
+                second, lower = self._together(given, rank)
+                special[again] |= lower
+                answers.put(again, second)
         for index in special.nonzero()[:, 0].tolist():
             one = self.single(X[index], y[index], w[index], rank, uniform)
             short = one.U.shape[-1] - answers.U.shape[-1]
@@ -166,12 +172,41 @@ class _Policy:
             answers.put(index, one)
         return answers
 
+    def _together(self, prepared: Prepared, rank: int) -> tuple[Answers, Tensor]:
+        """Answers to a batch at one rank, and which of them reproduce at a lower one."""
+        search = self._search(prepared, rank, self.max_starts)
+        search.run()
+        squares = torch.linalg.svdvals(search.U).square()
+        full = squares[..., -1] > _ranks.NEGLIGIBLE * squares[..., 0]
+        answers = self._answers(prepared, search, 1.0, prepared.problem.d)
+        return answers, (search.residual <= self.tolerance) & ~full
+
     def single(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
         """One problem `X[n, d]`."""
-        prepared = prepare(X, y, None if uniform else w)
-        if not bool(y.any()) or int(prepared.span) == 0:
+        weights = None if uniform else w
+        even = evened(X, y, weights)
+        prepared = prepare(X, y, weights) if even is None else even
+        if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
             return self._zero(prepared, X)
-        n, d = prepared.problem.X.shape[-2:]
+        search, sure = self._solved(prepared, rank)
+        if even is not None and float(search.residual) > self.tolerance and not self.watch.spent:
+            # Nothing interpolates: then lengths and weights decide what the best fit is.
+            prepared = prepare(X, y, weights)
+            search, sure = self._solved(prepared, rank)
+        answers = self._answers(prepared.one(), search, sure, X.shape[-1])
+        special = bool(structured(X)) or int(prepared.distinct) < int(prepared.count)
+        recovered = int(answers.codes) == Status.RECOVERED.code
+        if recovered and special and not bool(prepared.linear):
+            apart = max(1e-5, 100 * float(answers.error))
+            if another(search, prepared.transform, apart):
+                answers.codes = torch.full_like(answers.codes, Status.NOT_IDENTIFIED.code)
+            elif self.watch.spent:
+                answers.codes = torch.full_like(answers.codes, Status.INTERRUPTED.code)
+        return answers
+
+    def _solved(self, prepared: Prepared, rank: int | None) -> tuple[Search, float]:
+        """The search at the rank given or chosen, lowered, and how sure the rank is."""
+        n, d = int(prepared.count), prepared.problem.d
         distinct = int(prepared.distinct)
 
         def solve(k: int, starts: int) -> Search:
@@ -186,31 +221,23 @@ class _Policy:
             few = distinct < needed_samples(d, k)  # any interpolant will do: it is not unique
             search, sure = solve(k, min(self.max_starts, 200) if few else self.max_starts), 1.0
         search = _ranks.lowered(search, solve, distinct)
-        one = Prepared(
-            prepared.problem.single(),
-            prepared.transform[None],
-            prepared.scale[None],
-            prepared.span[None],
-            prepared.distinct[None],
-        )
-        return self._answers(one, search, sure, ambient=X.shape[-1])
+        return _ranks.raised(search, solve, distinct, n, min(rank or d, d)), sure
 
     def _search(self, prepared: Prepared, rank: int, starts: int) -> Search:
         generator = torch.Generator().manual_seed(self.seed)
         return Search(prepared.problem, rank, self.tolerance, self.watch, generator, starts)
 
-    def _answers(
-        self, prepared: Prepared, search: Search, sure: float, ambient: int | None = None
-    ) -> Answers:
+    def _answers(self, prepared: Prepared, search: Search, sure: float, ambient: int) -> Answers:
         U = search.U.reshape(-1, *search.U.shape[-2:])
         residual = search.residual.reshape(-1)
-        found = diagnose_any(prepared.problem, U, residual)
+        found = diagnose_any(prepared, U, residual, self.watch)
         codes = verdict(
             found,
             residual,
+            rank=search.rank,
             tolerance=self.tolerance,
-            distinct=prepared.distinct,
-            deficient=prepared.span < (ambient or prepared.problem.d),
+            prepared=prepared,
+            ambient=ambient,
             settled=search.settled.reshape(-1),
             interrupted=self.watch.spent,
         )
@@ -222,7 +249,7 @@ class _Policy:
         return Answers(
             U=prepared.restore(U),
             codes=codes,
-            residual=residual,
+            residual=prepared.given_residual(U, residual),
             rank=torch.where(
                 residual <= self.tolerance, search.rank, _numerical_rank(prepared.problem, U)
             ),

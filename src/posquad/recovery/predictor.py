@@ -6,7 +6,8 @@ from typing import Any, Generic
 
 import torch
 
-from posquad._arrays import A, Array, like, tensors
+from posquad._arrays import A, Array, like, require_batch, tensors
+from posquad.errors import ShapeError
 
 __all__ = ["Predictor"]
 
@@ -33,6 +34,10 @@ class Predictor(Generic[A]):
     def apply(self, X: Array) -> A:
         """Predictions `x_i'Q x_i` for rows of `X[..., n, d]`: `[..., n]`."""
         u, x = tensors(U=self.U, X=X)
+        if x.ndim < 2 or x.shape[-1] != u.shape[-2]:
+            expected = f"shape (..., n, {u.shape[-2]})"
+            raise ShapeError("X", expected=expected, got=f"shape {tuple(x.shape)}")
+        require_batch(Q=u.shape[:-2], X=x.shape[:-2])
         return like(self.U, (x @ u).square().sum(-1))
 
     def dense(self) -> A:
@@ -48,6 +53,11 @@ class Predictor(Generic[A]):
     def __matmul__(self, V: Array) -> A:
         u, v = tensors(U=self.U, V=V)
         column = v.ndim == 1
+        d = u.shape[-2]
+        if v.ndim == 0 or v.shape[0 if column else -2] != d:
+            expected = f"shape ({d},) or (..., {d}, m)"
+            raise ShapeError("V", expected=expected, got=f"shape {tuple(v.shape)}")
+        require_batch(Q=u.shape[:-2], V=v.shape[:-2])
         product = u @ (u.mT @ (v[:, None] if column else v))
         return like(self.U, product[..., 0] if column else product)
 
