@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from posquad import Certificate, Dense, LeastSquares, RankOne, certify
-from posquad.certificates import Verdict, files, load, save, verify
-from posquad.errors import DomainError, RankDeficientError
+from posquad.certificates import FINDINGS, Verdict, _report, files, load, save, verify
+from posquad.errors import DomainError
 from posquad.geometry import dimension, horizontal_basis
 
 Rng = np.random.Generator
@@ -208,6 +208,19 @@ def dense(rng: Rng) -> Case:
     return replace(case, X=A, y=y, others=[case.U, *diagonal])
 
 
+def light_cone(rng: Rng) -> Case:
+    """`e3` and `[e1, e2]` measured alike up to `off`: rows near `x3^2 = x1^2 + x2^2`."""
+    ab = rng.integers(-40, 41, (300, 2)).astype(float)
+    X = np.hstack([ab, np.hypot(*ab.T)[:, None]]) + 10.0 ** rng.uniform(-12, -6) * (
+        rng.standard_normal((300, 3))
+    )
+    U, F = np.eye(3)[:, 2:], np.eye(3)[:, :2]
+    y = np.square(X @ U).sum(1)
+    if rng.random() < 0.5:
+        return Case(X, y, U, [U, F])
+    return Case(X, y, F, [U, F])
+
+
 def extreme_scale(rng: Rng) -> Case:
     case = planted(rng, *sizes(rng))
     a, b = 10.0 ** rng.uniform(-24, 24), 10.0 ** rng.uniform(-24, 24)
@@ -229,6 +242,7 @@ KINDS: dict[str, Callable[[Rng], Case]] = {
         nearly_singular,
         two_interpolants,
         dense,
+        light_cone,
         extreme_scale,
     )
 }
@@ -298,6 +312,23 @@ def lies(case: Case, certificate: Certificate) -> list[str]:
     return found
 
 
+def rival_lies(case: Case, certificate: Certificate) -> list[str]:
+    """Other factors certified on the same y: if two are the answer, they agree as stated."""
+    if not certificate.proved:
+        return []
+    found = []
+    Q = case.U.astype(LONG) @ case.U.astype(LONG).T
+    for F in case.others:
+        rival = certify(case.objective, F, compare=False)
+        if not rival.proved:
+            continue
+        distance = float(np.sqrt(np.square(F.astype(LONG) @ F.astype(LONG).T - Q).sum()))
+        stated = sum(c.global_uniqueness.details["within"] for c in (certificate, rival))
+        if distance > stated * (1 + 1e-9) + 1e-17 * float(np.abs(Q).max()):
+            found.append(f"two answers at distance {distance}, stated {stated}")
+    return found
+
+
 def tangent_gram(X: np.ndarray, U: np.ndarray) -> np.ndarray:
     basis = horizontal_basis(U)
     rows = X @ U if X.ndim == 3 else X[:, :, None] * (X @ U)[:, None, :]
@@ -319,12 +350,16 @@ def attempt(kind: str, seed: int) -> tuple[list[str], Certificate | None]:
     case = KINDS[kind](rng)
     try:
         certificate = certify(case.objective, case.U, compare=False)
-    except (RankDeficientError, DomainError):
+    except DomainError:
         return [], None  # refused before any work
     found = lies(case, certificate)
     outcome = verify(case.objective, certificate)
-    if not outcome.valid:
+    told = [name for name in FINDINGS if getattr(certificate, name).proved]
+    if list(outcome.confirmed) != told or outcome.valid != bool(told):
         found.append(f"the verifier does not agree: {outcome.problems}")
+    if outcome.proved != certificate.proved:
+        found.append("the verifier does not agree on the headline")
+    found += rival_lies(case, certificate)
     return [f"{kind} {seed}: {lie}" for lie in found], certificate
 
 
@@ -341,7 +376,9 @@ def tampered(rng: Rng, certificate: Certificate) -> Iterator[tuple[str, Certific
 
     yield "lam", replace(certificate, claims=replace(claims, lam=claims.lam * 1.01))
     yield "Lam", replace(certificate, claims=replace(claims, Lam=claims.Lam * 0.9))
-    yield "residual", replace(certificate, claims=replace(claims, residual=claims.residual * 0.3))
+    yield "residual", replace(certificate, claims=replace(claims, residual=claims.residual * 0.1))
+    yield "mu", replace(certificate, claims=replace(claims, mu=claims.mu * 0.9))
+    yield "largest", replace(certificate, claims=replace(claims, largest=claims.largest * 0.99))
     yield "lam told", stretched("identifiability", 1 + 1e-6)
     yield "radius told", stretched("local_uniqueness", 1.001)
     yield "constant told", stretched("global_uniqueness", 0.999)
@@ -358,11 +395,80 @@ def tampered(rng: Rng, certificate: Certificate) -> Iterator[tuple[str, Certific
             yield "dual", replace(certificate, witness=replace(certificate.witness, z=off))
         yield "no dual", replace(certificate, witness=replace(certificate.witness, z=None))
         yield "minus dual", replace(certificate, witness=replace(certificate.witness, z=-z))
-    for name in ("interpolation", "identifiability", "local_uniqueness", "global_uniqueness"):
+    for name in FINDINGS:
         finding = getattr(certificate, name)
-        if finding.verdict is not Verdict.PROVED:
-            raised = replace(finding, verdict=Verdict.PROVED, value=1.0)
-            yield f"{name} raised", replace(certificate, **{name: raised})
+        if not finding.proved:
+            continue
+        yield f"{name} text", with_finding(certificate, name, reason="true beyond doubt")
+        yield f"{name} value missing", with_finding(certificate, name, value=None)
+        more = {**finding.details, "error": 0.0}
+        yield f"{name} more details", with_finding(certificate, name, details=more)
+        if finding.margin is not None:
+            margin = finding.margin * (1 + 1e-9)
+            yield f"{name} margin", with_finding(certificate, name, margin=margin)
+        for key, side in _report.CHECKED[name].items():
+            number = finding.value if key == "value" else finding.details[key]
+            if number is None:
+                continue
+            # Past what is given away by stating it rounded outward, and no further.
+            changes = [number * (1 - side * 1e-11), None, 10**400, True, "0"]
+            changes += [0.0, -number] if side == _report.ABOVE else [math.inf]
+            for change in changes if side != _report.EQUAL else [number + 1, None]:
+                yield f"{name} {key} told {change!r:.20}", restated(certificate, name, key, change)
+
+
+def with_finding(certificate: Certificate, name: str, **changes) -> Certificate:
+    return replace(certificate, **{name: replace(getattr(certificate, name), **changes)})
+
+
+def restated(certificate: Certificate, name: str, key: str, number: object) -> Certificate:
+    """One number changed, and where that is possible margin and reason made to fit."""
+    finding = getattr(certificate, name)
+    value = number if key == "value" else finding.value
+    details = finding.details if key == "value" else {**finding.details, key: number}
+    try:
+        return replace(certificate, **{name: _report.proved(name, value, details)})
+    except (TypeError, ValueError, ArithmeticError):
+        return with_finding(certificate, name, value=value, details=details)
+
+
+def raised(certificate: Certificate, model: Certificate) -> Iterator[tuple[str, Certificate]]:
+    """What is REFUSED called PROVED: with its own numbers, and with those of a good certificate."""
+    for name in FINDINGS:
+        if getattr(certificate, name).proved:
+            continue
+        own = with_finding(certificate, name, verdict=Verdict.PROVED)
+        yield f"{name} raised", own
+        yield f"{name} raised to 1", with_finding(own, name, value=1.0, margin=1.0)
+        borrowed = replace(certificate, **{name: getattr(model, name)})
+        yield f"{name} borrowed", borrowed
+        yield f"{name} borrowed with claims", replace(borrowed, claims=model.claims)
+
+
+def attempt_raising(seed: int) -> tuple[list[str], int]:
+    """Certificates in which something is refused, forged to say that it is proved."""
+    rng = np.random.default_rng([seed, 978])
+    d, r = int(rng.integers(3, 6)), int(rng.integers(1, 3))
+    p = dimension(d, r)
+    good = planted(rng, 4 * p, d, r)
+    model = certify(good.objective, good.U, compare=False)
+    noise = 0.3 * rng.standard_normal(4 * p)
+    bad = [
+        planted(rng, max(1, p - 1), d, r),
+        replace(good, y=good.y + noise),
+        replace(good, U=good.U + 0.5 * rng.standard_normal(good.U.shape)),
+        replace(good, X=good.X * 1e25, y=good.y * 1e50),
+        replace(good, U=np.hstack([good.U, good.U[:, :1]])),
+    ]
+    found, count = [], 0
+    for k, case in enumerate(bad):
+        certificate = certify(case.objective, case.U, compare=False)
+        for name, forged in raised(certificate, model):
+            count += 1
+            outcome = verify(case.objective, forged)
+            if outcome.valid or name.split()[0] in outcome.confirmed:
+                found.append(f"raising {seed}: case {k}, {name} was accepted")
+    return found, count
 
 
 def slightly_off_dual(rng: Rng, case: Case, certificate: Certificate, size: float) -> list[str]:
@@ -412,15 +518,25 @@ def forged_file(rng: Rng, case: Case, certificate: Certificate, folder: Path) ->
     """A number of the file changed and the checksum made to fit: for `verify` to find."""
     path, _ = save(certificate, folder / "forged")
     body = json.loads(path.read_text())
-    choice = int(rng.integers(4))
+    choice = int(rng.integers(9))
     if choice == 0:
         body["claims"]["lam"] *= 1.02
     elif choice == 1:
         body["claims"]["Lam"] *= 0.5
     elif choice == 2:
         body["findings"]["global_uniqueness"]["value"] *= 0.5
-    else:
+    elif choice == 3:
         body["findings"]["local_uniqueness"]["details"]["lam"] *= 2
+    elif choice == 4:
+        body["findings"]["minimum_trace"]["details"]["gap"] = 0.0
+    elif choice == 5:
+        body["findings"]["minimum_trace"]["value"] *= 0.9
+    elif choice == 6:
+        body["claims"]["mu"] *= 0.5
+    elif choice == 7:
+        body["claims"]["largest"] *= 0.5
+    else:
+        body["findings"]["global_uniqueness"]["details"]["within"] = 0.0
     body["sha256"] = files._checksum(body)
     path.write_text(json.dumps(body))
     if verify(case.objective, load(path)).valid:
@@ -450,7 +566,7 @@ def attempt_forgery(seed: int) -> tuple[list[str], int]:
         for _ in range(6):
             count += 1
             found += flipped_bit(rng, case, certificate, Path(folder))
-        for _ in range(2):
+        for _ in range(4):
             count += 1
             found += forged_file(rng, case, certificate, Path(folder))
     moved = LeastSquares(RankOne(case.X), case.y * (1 + 1e-15 * rng.integers(3, 9, len(case.y))))

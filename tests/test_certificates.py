@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import scipy
@@ -11,12 +14,13 @@ import torch
 
 import posquad
 from posquad import Dense, LeastSquares, PopulationRisk, RankOne, certify, effective_spectrum
-from posquad.certificates import Certificate, Verdict, verify
+from posquad.certificates import Certificate, Verdict, _report, verify
+from posquad.certificates._claims import judge
 from posquad.certificates._curvature_search import quartic_below, quartic_guess
 from posquad.certificates._forms import DenseForms, RankOneForms
 from posquad.certificates._proofs import TangentGram, proves_dual, proves_quartic
 from posquad.certificates._trace_search import barrier_dual
-from posquad.errors import DomainError, DtypeError, RankDeficientError, ShapeError
+from posquad.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry import dimension, procrustes_distance
 from posquad.selection import minimum_trace_interpolant
 from posquad.theory import Signal, alpha_star, oracle_step, rho_star
@@ -93,7 +97,10 @@ def test_residual_bound_is_above_the_residual_and_close():
         y = y + 1e-5 * np.random.default_rng(seed).standard_normal(len(y))
         certificate = certify(LeastSquares(RankOne(X), y), U)
         true = np.linalg.norm(np.square(X @ U).sum(1) - y) / np.linalg.norm(y)
-        assert true <= certificate.interpolation.value <= 2.01 * true
+        assert true <= certificate.interpolation.value <= (1 + 1e-7) * true
+        details = certificate.interpolation.details
+        assert details["computed"] <= details["residual"]
+        assert details["residual"] <= (1 + 1e-11) * details["computed"] + 3 * details["rounding"]
         assert certificate.interpolation.verdict is Verdict.REFUSED
         assert ">" in certificate.interpolation.reason
         assert certify(LeastSquares(RankOne(X), y), U, tolerance=1e-3).interpolation.proved
@@ -352,6 +359,9 @@ def test_dual_proof_against_hand_made_wrong_vectors():
     assert not proves_dual(forms, U, z, beta * 1.01, lam, mu)
     assert not proves_dual(forms, U, -z, beta, lam, mu)
     assert not proves_dual(forms, U, np.ones(40) / math.sqrt(40), beta, lam, mu)  # A*(z)U != 0
+    # Its own matrix X'X is far above 1; the one of its projection, which counts, is not.
+    assert np.linalg.eigvalsh(X.T @ X)[0] > 10
+    assert not proves_dual(forms, U, np.ones(40), 1.0, lam, mu)
     assert not proves_dual(forms, U, 0 * z, beta, lam, mu)
     assert not proves_dual(forms, U, z, beta, 0.0, mu)
     assert not proves_dual(forms, U, z * 1e-300, beta, lam, mu)
@@ -443,7 +453,7 @@ def test_trace_gap_of_an_answer_that_is_not_the_least_one():
         (lambda o, U: ("objective", U), DtypeError),
         (lambda o, U: (o, np.stack([U, U])), DomainError),
         (lambda o, U: (o, U[:3]), ShapeError),
-        (lambda o, U: (o, np.hstack([U, U])), RankDeficientError),
+        (lambda o, U: (o, np.hstack([U, U, U])), ShapeError),
         (lambda o, U: (o, U * math.nan), ValueError),
         (lambda o, U: (LeastSquares(RankOne(o.measurements.X[None]), o.y[None]), U), DomainError),
         (lambda o, U: (LeastSquares(posquad.GaussianPopulation(5), np.ones(16)), U), DtypeError),
@@ -472,3 +482,132 @@ def test_zero_responses_and_extreme_scales_prove_nothing_false():
     huge = certify(LeastSquares(RankOne(X * 1e30), np.square(X * 1e30 @ U).sum(1)), U)
     assert not huge.proved
     assert isinstance(huge, Certificate)
+
+
+@pytest.mark.parametrize(
+    ("x", "u", "y"), [(1e-21, 1.0, 1.0), (1e80, 1.0, 1.0), (1e150, 1.0, 1.0), (1.0, 1e-30, 1.0),
+                      (1.0, 0.0, 1.0), (1.0, 1.0, 1e170), (1.0, 1.0, 1e300)]
+)  # fmt: skip
+def test_scales_without_rounding_bounds_are_named(x, u, y):
+    objective, U = planted(0, 30, 4, 1)
+    X, values = data(objective)
+    certificate = certify(LeastSquares(RankOne(X * x), values * y), U * u)
+    for name in posquad.certificates.FINDINGS:
+        finding = getattr(certificate, name)
+        assert finding.verdict is Verdict.REFUSED
+        assert finding.reason.startswith("outside the range in which rounding bounds are kept")
+    assert posquad.certificates.proved_constants(objective, U) is not None
+    if y == 1.0:
+        scaled = LeastSquares(RankOne(X * x), values)
+        assert posquad.certificates.proved_constants(scaled, U * u) is None
+
+
+def test_a_factor_without_full_rank_is_refused_in_words():
+    objective, U = planted(0, 30, 5, 2)
+    certificate = certify(objective, np.hstack([U, U[:, :1] - U[:, 1:]]))
+    assert "full column rank" in certificate.identifiability.reason
+    assert not any(
+        getattr(certificate, name).proved
+        for name in ("identifiability", "local_uniqueness", "global_uniqueness")
+    )
+    twice = certify(objective, np.hstack([U, U]) / math.sqrt(2))  # the answer itself, as a matrix
+    assert twice.interpolation.proved
+    assert not twice.proved
+
+
+def test_what_measures_something_else_is_not_read():
+    """A subclass may override what `certify` reads from the arrays."""
+
+    class Other(RankOne):
+        def apply(self, Q):
+            return 2 * super().apply(Q)
+
+    objective, U = planted(0, 30, 5, 2)
+    X, y = data(objective)
+    with pytest.raises(DtypeError):
+        certify(LeastSquares(Other(X), y), U)
+
+
+def light_cone(off):
+    """Integer points with `c^2 = a^2 + b^2`, moved by `off`: e3 and [e1, e2] measure alike."""
+    side = range(-40, 41)
+    points = [(a, b, math.isqrt(a * a + b * b)) for a in side for b in side if a or b]
+    X = np.array([(a, b, c) for a, b, c in points if c * c == a * a + b * b], float)
+    assert len(X) == 312
+    X = X + off * np.random.default_rng(0).standard_normal(X.shape)
+    U, F = np.eye(3)[:, 2:], np.eye(3)[:, :2]
+    return LeastSquares(RankOne(X), np.square(X @ U).sum(1)), U, F
+
+
+@pytest.mark.parametrize("off", [1e-10, 1e-9, 1e-8])
+def test_of_two_matrices_that_fit_to_the_tolerance_neither_is_called_the_answer(off):
+    objective, U, F = light_cone(off)
+    one, two = certify(objective, U, compare=False), certify(objective, F, compare=False)
+    assert one.interpolation.proved
+    assert not two.proved
+    distance = math.sqrt(3)
+    for certificate in (one, two):
+        if certificate.global_uniqueness.proved:
+            assert not verify(objective, certificate).proved
+            assert certificate.error_bound(certificate.global_uniqueness.details["residual"]) > 0
+    if one.proved and two.proved:
+        stated = [c.global_uniqueness.details["within"] for c in (one, two)]
+        assert distance <= sum(stated)
+    assert two.global_uniqueness.proved or off < 1e-9  # the example is one
+    if two.global_uniqueness.proved:
+        within = two.global_uniqueness.details["within"]
+        assert within >= distance
+        assert f"lies within {within:.1e} of it, more than" in str(two)
+
+
+def test_the_headline_states_its_bound():
+    objective, U = planted(0, 40, 5, 2)
+    certificate = certify(objective, U)
+    details = certificate.global_uniqueness.details
+    assert details["within"] == pytest.approx(2 * certificate.error_bound(0.0), rel=1e-9)
+    assert details["size"] <= np.linalg.norm(U @ U.T) <= math.sqrt(2) * details["size"]
+    head = str(certificate).splitlines()[0]
+    assert head.endswith(f"fits as well lies within {details['within']:.1e} of it")
+
+
+def test_local_numbers_are_rounded_outward():
+    objective, U = planted(0, 40, 5, 2)
+    certificate = certify(objective, U)
+    claims, details = certificate.claims, certificate.local_uniqueness.details
+    lam, Lam, mu = (Fraction(x) for x in (claims.lam, claims.Lam, claims.mu))
+    with mpmath.workdps(40):
+        root = mpmath.sqrt(mpmath.mpf(claims.lam) / claims.mu)
+        assert details["radius"] <= root / 2
+        exact = mpmath.sqrt(claims.Lam) + mpmath.sqrt(claims.lam) / 2
+        assert details["step"] <= 1 / exact**2 * 2 / 3
+        for part in (0.0, 1e-9, 0.3, 0.9, 1 - 1e-9):
+            distance = part * details["radius"]
+            for t in (0.0, 1e-3, 1.0, 50.0, 1e6):
+                delta = mpmath.mpf(distance) / root
+                g = delta * (1 - delta) / (1 - 2 * delta) ** 2
+                h = 4 * g * mpmath.exp(-mpmath.mpf(claims.lam) * t)
+                small = h / (2 * mpmath.sqrt(1 + h) * (1 + mpmath.sqrt(1 + h))) * root
+                above = float(certificate.flow_envelope(distance, t))
+                assert small <= above
+                assert above <= small * (1 + 1e-4) + 1e-280
+    assert Fraction(details["secant"]) <= lam * Fraction(3, 8)
+    assert Fraction(details["rate"]) <= lam
+    assert Fraction(details["step_limit"]) <= 1 / Lam
+    assert Fraction(details["mu"]) >= mu
+    assert details["theta"] == 0.25  # the sentence of a refusal has it worked in
+
+
+def test_a_residual_that_cannot_be_bounded_proves_nothing():
+    objective, U = planted(0, 40, 5, 2)
+    X, y = data(objective)
+    certificate = certify(objective, U)
+    claims = replace(certificate.claims, residual=math.inf)
+    found = judge(RankOneForms(X), y, certificate.witness, claims)
+    assert found.constant is not None
+    for finding in (
+        _report.interpolation(found, math.inf, {}),
+        _report.local_uniqueness(found, {}),
+        _report.global_uniqueness(found, claims.beta, None),
+    ):
+        assert finding.verdict is Verdict.REFUSED
+        assert finding.reason == "the residual could not be bounded"

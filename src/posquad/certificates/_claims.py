@@ -22,6 +22,7 @@ from posquad.certificates._proofs import (
     proves_quartic,
     residual_above,
     response_size_below,
+    size_below,
     trace_above,
     trace_below,
     trace_bound_below,
@@ -69,6 +70,8 @@ class Conclusions:
     radius: float | None  # Theorem A
     floor: float | None  # where critical points of the actual loss lie
     constant: float | None  # Theorem D
+    within: float | None  # Theorem D, of every PSD matrix that fits y as well as UU'
+    size: float  # ||UU'||_F, at least
     trace: float  # tr UU', at most
     trace_gap: float | None  # tr UU' over the least trace, less one, at most
 
@@ -103,6 +106,9 @@ def judge(
         if math.isfinite(residual):
             floor = up(residual_radius(residual, THETA, lam))
         constant = _stability(forms, witness, claims, lam, mu)
+    within = None
+    if constant is not None and math.isfinite(2 * constant * residual):
+        within = up(2 * constant * residual)
     trace = trace_above(U)
     return Conclusions(
         residual=residual,
@@ -113,6 +119,8 @@ def judge(
         radius=radius,
         floor=floor,
         constant=constant,
+        within=within,
+        size=size_below(U),
         trace=trace,
         trace_gap=trace_gap(forms, y, witness, claims, residual, constant),
     )

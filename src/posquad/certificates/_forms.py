@@ -219,15 +219,16 @@ class DenseForms(Forms):
 def forms_of(objective: Objective) -> tuple[Forms, np.ndarray]:
     """The measurements and responses of a least-squares objective, in double precision."""
     expected = "one LeastSquares objective over RankOne or Dense measurements"
-    if not isinstance(objective, LeastSquares):
+    # A subclass may measure something else than what is read below.
+    if type(objective) is not LeastSquares:
         raise DtypeError("objective", expected=expected, got=type(objective).__name__)
     if objective.batch_shape:
         got = f"a batch of shape {tuple(objective.batch_shape)}"
         raise DomainError("objective", expected=expected, got=got)
     operator, y = objective.measurements, objective.y.detach().double().cpu().numpy()
-    if isinstance(operator, RankOne):
+    if type(operator) is RankOne:
         return RankOneForms(operator.X.detach().double().cpu().numpy()), y
-    if isinstance(operator, Dense):
+    if type(operator) is Dense:
         return DenseForms(operator.A.detach().double().cpu().numpy()), y
     raise DtypeError("objective", expected=expected, got=repr(operator))
 

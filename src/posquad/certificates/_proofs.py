@@ -29,11 +29,22 @@ Route = Literal["gram", "monomials", "moment"]
 
 def residual_above(forms: Forms, y: np.ndarray, U: np.ndarray) -> float:
     """An upper bound on the root mean square of `A(UU') - y`."""
+    return residual_and_rounding(forms, y, U)[0]
+
+
+def residual_and_rounding(forms: Forms, y: np.ndarray, U: np.ndarray) -> tuple[float, float]:
+    """`residual_above`, and an upper bound on what rounding contributes to it.
+
+    Another machine, which rounds differently, arrives at no more than the first plus twice the
+    second, up to the rounding of scalars.
+    """
     if not in_range(*forms.arrays(), U):
-        return math.inf
+        return math.inf, math.inf
     values, error = forms.measure(U)
-    error = (np.abs(values - y) + error) * (1 + gamma(4)) + UNDERFLOW
-    return up(norm_above(error) / math.sqrt(forms.n))
+    above = (np.abs(values - y) + error) * (1 + gamma(4)) + UNDERFLOW
+    root = math.sqrt(forms.n)
+    rounding = up(norm_above(error * (1 + gamma(4)) + gamma(4) * np.abs(y)) / root)
+    return up(norm_above(above) / root), rounding
 
 
 def response_size_below(y: np.ndarray) -> float:
@@ -50,6 +61,11 @@ def trace_above(U: np.ndarray) -> float:
 def trace_below(U: np.ndarray) -> float:
     """A lower bound on `tr UU'`."""
     return max(0.0, down(float(np.square(U).sum()) * (1 - gamma(U.size + 4))) - U.size * UNDERFLOW)
+
+
+def size_below(U: np.ndarray) -> float:
+    """A lower bound on `||UU'||_F`: it is at least `tr UU' / sqrt(r)`."""
+    return down(trace_below(U) / math.sqrt(U.shape[1]))
 
 
 def proves_largest(U: np.ndarray, largest: float) -> bool:

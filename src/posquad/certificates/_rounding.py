@@ -16,6 +16,7 @@ import numpy as np
 
 UNIT = 2.0**-53
 UNDERFLOW = 1e-190
+LARGEST_RESPONSE = 1e100  # responses are compared and squared once, nothing more
 _LOW, _HIGH = 1e-20, 1e20
 _SCALAR = 1e-14  # covers some ninety roundings of positive scalars
 
@@ -108,15 +109,26 @@ def proves_above(G: np.ndarray, spread: np.ndarray, shift: float) -> bool:
             L = np.linalg.cholesky(M)
         except np.linalg.LinAlgError:
             return False
-        M -= L @ L.T
-        F = np.abs(M, out=M)
-        inverse = 1 / np.sqrt(weights)
-        F *= inverse[:, None]
-        F *= inverse[None, :]
-        rows = F.sum(1) * (1 + gamma(m + 20))
-        lengths = np.square(L).sum(1) / weights
-        # gamma(m) |L||L'| for the product LL'; the subtraction rounds once more.
-        product = gamma(2 * m + 20) * total(lengths)
-        rho_2 = up(float(rows.max()) + product + diagonal_rounding)
-        rho_2 += m * UNDERFLOW / float(weights.min())
+        rho_2 = witness_error(M, L, weights, diagonal_rounding)
     return bool(up(rho_1 + rho_2) <= rho)
+
+
+def witness_error(
+    M: np.ndarray, L: np.ndarray, weights: np.ndarray, diagonal_rounding: float
+) -> float:
+    """At least the largest row sum of `D^-1 |M - LL'| D^-1`, rounding included; overwrites M.
+
+    `diagonal_rounding` bounds how far the diagonal of M is off, relative to the weights.
+    """
+    m = len(M)
+    M -= L @ L.T
+    F = np.abs(M, out=M)
+    inverse = 1 / np.sqrt(weights)
+    F *= inverse[:, None]
+    F *= inverse[None, :]
+    rows = F.sum(1) * (1 + gamma(m + 20))
+    lengths = np.square(L).sum(1) / weights
+    # gamma(m) |L||L'| for the product LL'; the subtraction rounds once more.
+    product = gamma(2 * m + 20) * total(lengths)
+    rho_2 = up(float(rows.max()) + product + diagonal_rounding)
+    return rho_2 + m * UNDERFLOW / float(weights.min())

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from posquad._elementwise import nonnegative
 from posquad._results import Result
 from posquad.certificates._claims import Claims, Witness
 from posquad.certificates._forms import Forms
 from posquad.errors import DomainError
 from posquad.sharper import effective_flow_envelope
 
-__all__ = ["FINDINGS", "Certificate", "Finding", "Verdict"]
+__all__ = ["ACCURACY", "FINDINGS", "Certificate", "Finding", "Verdict"]
 
 FINDINGS = (
     "interpolation",
@@ -28,6 +29,12 @@ FINDINGS = (
     "minimum_trace",
 )
 """The findings of a certificate, in the order in which they build on each other."""
+
+ACCURACY = 1e-6
+"""`Certificate.proved` asks that all that fits as well lies within this share of `||UU'||_F`."""
+
+
+_GIVE = 1e-12  # above the rounding of an envelope
 
 
 class Verdict(Enum):
@@ -69,11 +76,18 @@ class Certificate(Result):
     claims: Claims
     witness: Witness
     fingerprint: str  # of the data and the factor, SHA-256
+    loaded: bool = False  # read from a file: what it says is told, until `verify` has proved it
 
     @property
     def proved(self) -> bool:
-        """Whether UU' is proved to be the answer: it fits, and nothing else of any rank does."""
-        return self.interpolation.proved and self.global_uniqueness.proved
+        """Whether UU' is proved to be the answer: it fits, and nothing else of any rank does.
+
+        That is: interpolation and global uniqueness are PROVED, and every positive semidefinite
+        matrix that fits y as well as UU' lies within ACCURACY of it, relative to `||UU'||_F`. Of
+        two such answers to the same y the one that fits worse covers the other, so that they agree
+        to its ACCURACY. Of a loaded certificate this is what it says; see `verify`.
+        """
+        return is_answer(self.interpolation, self.global_uniqueness)
 
     def error_bound(self, misfit: float = 0.0) -> float:
         """A bound on `||Q' - UU'||_F` for every PSD Q', of any rank, with rms misfit `<= misfit`.
@@ -101,15 +115,37 @@ class Certificate(Result):
                 got=self.local_uniqueness.reason,
             )
         details = self.local_uniqueness.details
-        return effective_flow_envelope(distance, t, details["lam"], details["mu"])
+        distance, t = nonnegative(distance=distance, t=t)
+        # Outward: a distance moved up covers the rounding of delta, the factor that of the rest
+        # (the exponential is off by at most some 800 units), the last term its underflow.
+        lam, mu = details["lam"], details["mu"]
+        envelope = effective_flow_envelope(distance * (1 + 1e-14), t, lam, mu)
+        return envelope * (1 + _GIVE) + 1e-290 * math.sqrt(lam / mu)
 
     def __str__(self) -> str:
         lines = [
             f"{name:>17}: {getattr(self, name).verdict.name:9} {getattr(self, name).reason}"
             for name in FINDINGS
         ]
+        told = ["read from a file and not verified here; it says:"] if self.loaded else []
+        return "\n".join([*told, self._headline(), *lines])
+
+    def _headline(self) -> str:
         head = "proved to be the only answer" if self.proved else "not proved to be the only answer"
-        return "\n".join([head, *lines])
+        within = self.global_uniqueness.details.get("within")
+        if not (self.interpolation.proved and self.global_uniqueness.proved) or within is None:
+            return head
+        far = f"every PSD matrix that fits as well lies within {within:.1e} of it"
+        limit = ACCURACY * self.global_uniqueness.details["size"]
+        return f"{head}: {far}" if self.proved else f"{head}: {far}, more than {limit:.1e}"
+
+
+def is_answer(interpolation: Finding, global_uniqueness: Finding) -> bool:
+    """Whether these two findings make UU' the answer; see `Certificate.proved`."""
+    if not (interpolation.proved and global_uniqueness.proved):
+        return False
+    details = global_uniqueness.details
+    return details["within"] <= ACCURACY * details["size"]
 
 
 def fingerprint_of(forms: Forms, y: np.ndarray, U: np.ndarray) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from posquad._arrays import Array, positive_integer, positive_number
-from posquad._frames import frame
 from posquad.certificates import _report
 from posquad.certificates._claims import Claims, Conclusions, Witness, judge, trace_gap
 from posquad.certificates._curvature_search import extreme_values, quartic_below, quartic_guess
@@ -20,10 +19,11 @@ from posquad.certificates._proofs import (
     proves_dual,
     proves_largest,
     proves_quartic,
-    residual_above,
+    residual_and_rounding,
 )
+from posquad.certificates._rounding import LARGEST_RESPONSE, in_range, up
 from posquad.certificates._trace_search import trace_dual
-from posquad.certificates.certificate import Certificate, fingerprint_of
+from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
 from posquad.errors import DomainError
 from posquad.fullspace import operator_bounds
 from posquad.geometry import dimension
@@ -50,6 +50,8 @@ def certify(
     Statements are about the exact matrix UU' whose factor has these floating-point entries, and
     every rounding error on the way is bounded; `docs/theory.md` has the proofs.
 
+    Numbers are stated rounded outward by 1e-12, so that another machine can prove them again.
+
     - `interpolation`: `||A(UU') - y|| / ||y|| <= value`, PROVED if that is within `tolerance`.
     - `identifiability`: `lambda_min^eff(UU') >= value > 0` (`eq:min-effective-eigenvalue`).
     - `local_uniqueness`: `value = sqrt(lam/mu)/2` (Theorem A): for the data `A(UU')` no other
@@ -59,13 +61,14 @@ def certify(
       `details["paper"]` the constants of `thm:local-secant-regularity` where they exist.
     - `global_uniqueness`: UU' is the only positive semidefinite matrix, of any rank, with
       measurements `A(UU')`, and each one that explains y to root mean square misfit eps lies within
-      `value * (eps + residual)` of it (Theorem D). This is a statement about noisy data too.
+      `value * (eps + residual)` of it (Theorem D). This is a statement about noisy data too;
+      `details["within"]` is the distance for those that fit as well as UU' does.
     - `minimum_trace`: no positive semidefinite matrix that fits y as well has a smaller trace, up
       to the relative `details["gap"]`, PROVED if that is within `trace_tolerance`.
 
     Args:
         objective: one `LeastSquares` over `RankOne` or `Dense` measurements.
-        U: a full-rank factor `[d, r]`.
+        U: a factor `[d, r]`; of one without full column rank little can be proved.
         tolerance, trace_tolerance: as above.
         compare: also compute the paper's constants m, M and what follows from them.
         seed: of the power iteration that bounds mu from below.
@@ -78,28 +81,64 @@ def certify(
     (True, True)
     """
     forms, y = forms_of(objective)
-    (u,) = objective.admit(U=U)
-    if u.ndim != 2:
-        raise DomainError("U", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
+    factor = _factor(objective, U)
     tolerance = positive_number("tolerance", tolerance)
     trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
     seed = positive_integer("seed", seed, zero=True)
-    singular = frame("U", u.detach().double()).s.cpu().numpy()
-    factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
+    fingerprint = fingerprint_of(forms, y, factor)
+    outside = _outside(forms, y, factor)
+    if outside is not None:
+        findings: dict[str, Any] = {name: _report.refused(outside) for name in FINDINGS}
+        nothing = Claims(residual=0.0, largest=0.0)
+        return Certificate(
+            **findings, claims=nothing, witness=Witness(factor), fingerprint=fingerprint
+        )
     with np.errstate(all="ignore"):  # what overflows is not proved
-        claims, witness, found, seen = _search(forms, y, factor, singular, trace_tolerance, seed)
+        claims, witness, found, seen = _search(forms, y, factor, trace_tolerance, seed)
         if compare and isinstance(objective, LeastSquares):
-            seen["local"]["paper"] = _paper(objective, forms, factor)
+            full = math.isfinite(seen["curvature"]["condition"])
+            seen["local"]["paper"] = _paper(objective, forms, factor) if full else None
+    give = _report.GIVE
     return Certificate(
-        interpolation=_report.interpolation(found, tolerance),
-        identifiability=_report.identifiability(found, seen["curvature"]),
-        local_uniqueness=_report.local_uniqueness(found, seen["local"]),
-        global_uniqueness=_report.global_uniqueness(found, claims.beta, seen["dual"]),
-        minimum_trace=_report.minimum_trace(found, trace_tolerance, seen["trace"]),
+        interpolation=_report.interpolation(found, tolerance, seen["residual"], give),
+        identifiability=_report.identifiability(found, seen["curvature"], give),
+        local_uniqueness=_report.local_uniqueness(found, seen["local"], give),
+        global_uniqueness=_report.global_uniqueness(found, claims.beta, seen["dual"], give),
+        minimum_trace=_report.minimum_trace(found, trace_tolerance, seen["trace"], give),
         claims=_only_proved(claims, found),
         witness=witness,
-        fingerprint=fingerprint_of(forms, y, factor),
+        fingerprint=fingerprint,
     )
+
+
+def _factor(objective: Objective, U: Array) -> np.ndarray:
+    (u,) = objective.admit(U=U)
+    if u.ndim != 2 or not 1 <= u.shape[1] <= u.shape[0]:
+        expected = "one factor (d, r), 1 <= r <= d"
+        raise DomainError("U", expected=expected, got=f"shape {tuple(u.shape)}")
+    return np.ascontiguousarray(u.detach().double().cpu().numpy())
+
+
+def _outside(forms: Forms, y: np.ndarray, U: np.ndarray) -> str | None:
+    """In words, which array leaves the range in which rounding bounds are kept; None if none does.
+
+    Of responses only a size at which squares overflow matters: a small y has a large relative
+    residual, which is the truth about it.
+    """
+    for name, arrays in (("measurements", forms.arrays()), ("factor U", (U,))):
+        if not in_range(*arrays):
+            size = max(float(np.abs(array).max(initial=0.0)) for array in arrays)
+            return (
+                f"outside the range in which rounding bounds are kept: the largest entry of the "
+                f"{name} is {size:.1e}, not within [1e-20, 1e20]; rescale the problem"
+            )
+    size = float(np.abs(y).max(initial=0.0))
+    if not size <= LARGEST_RESPONSE:
+        return (
+            f"outside the range in which rounding bounds are kept: the largest response is "
+            f"{size:.1e}, above {LARGEST_RESPONSE:.0e}; rescale the problem"
+        )
+    return None
 
 
 def proved_constants(objective: Objective, U: Array) -> tuple[float, float, float] | None:
@@ -114,10 +153,9 @@ def proved_constants(objective: Objective, U: Array) -> tuple[float, float, floa
     (4.0, 4.0, 1.0)
     """
     forms, _ = forms_of(objective)
-    (u,) = objective.admit(U=U)
-    if u.ndim != 2:
-        raise DomainError("U", expected="one factor (d, r)", got=f"shape {tuple(u.shape)}")
-    factor = np.ascontiguousarray(u.detach().double().cpu().numpy())
+    factor = _factor(objective, U)
+    if not in_range(*forms.arrays(), factor):
+        return None
     with np.errstate(all="ignore"):
         gram = TangentGram(forms, factor)
         claims = Claims(residual=0.0, largest=0.0)
@@ -136,17 +174,20 @@ def _search(
     forms: Forms,
     y: np.ndarray,
     U: np.ndarray,
-    singular: np.ndarray,
     trace_tolerance: float,
     seed: int,
 ) -> tuple[Claims, Witness, Conclusions, Seen]:
     """Claims that can be proved, and what is concluded from them; also what was seen on the way."""
     gram = TangentGram(forms, U)
-    # Twice the bound, so that another machine, which rounds differently, can prove it again.
-    residual = 2 * residual_above(forms, y, U)
+    singular = np.linalg.svd(U, compute_uv=False)
+    computed, rounding = residual_and_rounding(forms, y, U)
+    # So much that another machine, which rounds differently, can prove it again.
+    residual = up(computed * (1 + 1e-12) + 2 * rounding)
     claims = Claims(residual=residual, largest=_prove_largest(U, float(singular[0]) ** 2))
     lower, _ = quartic_below(forms, seed=seed)
     claims, curvature = _claim_curvature(claims, gram, lower, forms.n, dimension(*U.shape))
+    deficient = singular[-1] <= max(U.shape) * np.finfo(float).eps * singular[0]
+    curvature["condition"] = math.inf if deficient else float(singular[0] / singular[-1])
     claims = _claim_quartic(claims, forms)
     claims, witness, dual = _claim_dual(claims, forms, gram)
     found = judge(forms, y, witness, claims, gram)
@@ -160,7 +201,14 @@ def _search(
             gap = trace_gap(forms, y, witness, claims, found.residual, found.constant)
             found = replace(found, trace_gap=gap)
     local: dict[str, Any] = {"mu_lower": lower, "mu_route": claims.route}
-    seen = {"curvature": curvature, "local": local, "dual": dual, "trace": trace}
+    missed = {"computed": computed, "rounding": rounding}
+    seen = {
+        "residual": missed,
+        "curvature": curvature,
+        "local": local,
+        "dual": dual,
+        "trace": trace,
+    }
     return claims, witness, found, seen
 
 

@@ -9,6 +9,7 @@ import math
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from posquad._version import __version__
+from posquad.certificates import _report
 from posquad.certificates._claims import Claims, Witness
 from posquad.certificates.certificate import FINDINGS, Certificate, Finding, Verdict
 from posquad.errors import DomainError
@@ -25,6 +27,10 @@ __all__ = ["load", "save"]
 
 _FORMAT = "posquad certificate 1"
 _ARRAYS = ("U", "z", "dual")
+_UNREADABLE = (
+    *(ValueError, KeyError, TypeError, ArithmeticError, OSError, EOFError, MemoryError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error),  # NotImplementedError is a RuntimeError
+)
 _KEYS = {"format", "library", "fingerprint", "claims", "findings", "arrays_sha256", "sha256"}
 
 
@@ -68,7 +74,8 @@ def load(path: str | os.PathLike[str]) -> Certificate:
     """Read what `save` wrote; `path` with or without a suffix.
 
     Files that are damaged, incomplete or of another kind raise `DomainError`. A certificate that
-    was read is only as good as its `verify`; the statements are those of `docs/theory.md`.
+    was read is only as good as its `verify`, and says so when printed; the reasons of its PROVED
+    findings are written anew from their numbers. The statements are those of `docs/theory.md`.
 
     >>> load("no/such/file")
     Traceback (most recent call last):
@@ -79,8 +86,9 @@ def load(path: str | os.PathLike[str]) -> Certificate:
         if not needed.is_file():
             _refuse(f"no file {needed.as_posix()}")
     try:
-        body = json.loads(json_path.read_bytes().decode(), parse_constant=_refuse)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        text = json_path.read_bytes().decode()
+        body = json.loads(text, parse_constant=_refuse, parse_int=_integer)
+    except (ValueError, RecursionError) as error:  # of a DomainError too, which says why
         _refuse(f"{json_path.name} is not JSON ({error})")
     if not isinstance(body, dict) or set(body) != _KEYS or body["format"] != _FORMAT:
         _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
@@ -95,12 +103,13 @@ def load(path: str | os.PathLike[str]) -> Certificate:
         if not {"U"} <= set(held) <= set(_ARRAYS):
             raise ValueError(f"arrays {sorted(held)}")
         return Certificate(
-            **{name: _finding(body["findings"][name]) for name in FINDINGS},
+            **{name: _finding(name, body["findings"][name]) for name in FINDINGS},
             claims=_claims(body["claims"]),
             witness=Witness(**held),
             fingerprint=str(body["fingerprint"]),
+            loaded=True,
         )
-    except (ValueError, KeyError, TypeError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except _UNREADABLE as error:
         _refuse(f"a file that cannot be read: {error}")
 
 
@@ -114,6 +123,13 @@ def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
 
 def _refuse(got: str) -> NoReturn:
     raise DomainError("path", expected="a certificate", got=got) from None
+
+
+def _integer(digits: str) -> int:
+    """Integers here are counts; a longer one would not fit a float."""
+    if len(digits) > 15:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
 
 
 def _plain(finding: Finding) -> dict[str, Any]:
@@ -135,14 +151,17 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _finding(plain: Mapping[str, Any]) -> Finding:
-    value, margin = plain["value"], plain["margin"]
+def _finding(name: str, plain: Mapping[str, Any]) -> Finding:
+    value, margin, verdict = plain["value"], plain["margin"], Verdict[plain["verdict"]]
     for number in (value, margin):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
             raise ValueError(f"{number!r} where a number was expected")
     if not isinstance(plain["details"], dict):
         raise ValueError("details that are not a table")
-    return Finding(value, margin, Verdict[plain["verdict"]], str(plain["reason"]), plain["details"])
+    reason = str(plain["reason"])
+    if verdict is Verdict.PROVED:
+        reason = _report.sentence(name, value, plain["details"])
+    return Finding(value, margin, verdict, reason, plain["details"])
 
 
 def _claims(plain: Mapping[str, Any]) -> Claims:
@@ -157,7 +176,8 @@ def _claims(plain: Mapping[str, Any]) -> Claims:
             good = (value is None and optional) or type(value) in (int, float)
         if not good:
             raise ValueError(f"claim {name} = {value!r}")
-    return Claims(**plain)
+    numbers: dict[str, Any] = {k: float(v) if type(v) is int else v for k, v in plain.items()}
+    return Claims(**numbers)
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

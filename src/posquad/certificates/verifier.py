@@ -1,10 +1,15 @@
-"""Check a certificate again: proofs only, no search; imports nothing that produced it."""
+"""Check a certificate again: proofs only, no search.
+
+Of the code that produced it the verifier shares the proofs, the rounding bounds and the words
+(`_proofs`, `_rounding`, `_forms`, `_claims`, `_report`), and nothing of the search.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,9 +17,15 @@ import numpy as np
 from posquad._arrays import Array, positive_number
 from posquad._results import Result
 from posquad.certificates import _report
-from posquad.certificates._claims import judge
+from posquad.certificates._claims import Claims, judge
 from posquad.certificates._forms import Forms, forms_of
-from posquad.certificates.certificate import FINDINGS, Certificate, Finding, fingerprint_of
+from posquad.certificates.certificate import (
+    FINDINGS,
+    Certificate,
+    Finding,
+    fingerprint_of,
+    is_answer,
+)
 from posquad.errors import DtypeError
 from posquad.objectives import Objective
 
@@ -23,11 +34,20 @@ __all__ = ["Verification", "verify"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Result):
-    """The outcome of `verify`: whether everything the certificate says is proved again."""
+    """The outcome of `verify`: what of a certificate is proved again, and what is not."""
 
-    valid: bool
+    valid: bool  # something is called PROVED, and all that is, is proved again
     confirmed: tuple[str, ...]  # findings that are PROVED, here and there
     problems: tuple[str, ...]  # what is not as the certificate says
+    findings: Mapping[str, Finding] = field(default_factory=lambda: MappingProxyType({}))
+    """The findings as they were proved here, with nothing in them that was only told."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether UU' was proved here to be the answer, see `Certificate.proved`."""
+        if not {"interpolation", "global_uniqueness"} <= set(self.confirmed):
+            return False
+        return is_answer(self.findings["interpolation"], self.findings["global_uniqueness"])
 
 
 def verify(
@@ -42,10 +62,14 @@ def verify(
 
     The claims of the certificate are numbers and its witnesses arrays; each claim is proved anew
     (positive definiteness by a factorization whose residual is bounded) and the findings are drawn
-    from it anew. The certificate is valid if it belongs to these data, and every finding it calls
-    PROVED is PROVED here with the same numbers; if a factor U is given, it must be the one that was
-    certified, bit for bit. The tolerances are the verifier's own. The statements are Theorems A to
-    D of `docs/theory.md`.
+    from it anew. The certificate is valid if it belongs to these data, it calls a finding PROVED,
+    and every finding it calls PROVED is PROVED here, with no number of it stronger than what is
+    proved here and its margin and reason those of its numbers. If a factor U is given, it must be
+    the one that was certified, bit for bit. The tolerances are the verifier's own.
+
+    Notes of the search in the details (`method`, `paper`, `lam_estimate`, ...) and what the
+    certificate says of findings that are not PROVED are not checked; `Verification.findings` is
+    free of them. The statements are Theorems A to D of `docs/theory.md`.
 
     >>> from posquad import LeastSquares, RankOne, certify
     >>> X = np.random.default_rng(0).standard_normal((30, 4))
@@ -60,7 +84,7 @@ def verify(
     tolerance = positive_number("tolerance", tolerance)
     trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
     forms, y = forms_of(objective)
-    problems = _shape_problems(forms, certificate)
+    problems = (*_shape_problems(forms, certificate), *_number_problems(certificate.claims))
     if problems:
         return Verification(False, (), problems)
     certified = certificate.witness.U
@@ -72,11 +96,12 @@ def verify(
         return Verification(False, (), ("the certificate belongs to other data",))
     with np.errstate(all="ignore"):  # what overflows is not proved
         found = judge(forms, y, certificate.witness, certificate.claims)
+    beta = certificate.claims.beta if forms.d > certified.shape[1] else None
     fresh = {
-        "interpolation": _report.interpolation(found, tolerance),
-        "identifiability": _report.identifiability(found, _UNSEEN),
+        "interpolation": _report.interpolation(found, tolerance, {}),
+        "identifiability": _report.identifiability(found, None),
         "local_uniqueness": _report.local_uniqueness(found, {}),
-        "global_uniqueness": _report.global_uniqueness(found, certificate.claims.beta, {}),
+        "global_uniqueness": _report.global_uniqueness(found, beta, None),
         "minimum_trace": _report.minimum_trace(found, trace_tolerance, {}),
     }
     confirmed, wrong = [], []
@@ -84,15 +109,14 @@ def verify(
         told: Finding = getattr(certificate, name)
         if not told.proved:
             continue
-        differences = _differences(told, fresh[name])
+        differences = _differences(name, told, fresh[name])
         if differences:
             wrong.append(f"{name}: {differences}")
         else:
             confirmed.append(name)
-    return Verification(not wrong, tuple(confirmed), tuple(wrong))
-
-
-_UNSEEN: Mapping[str, Any] = {"lam_estimate": 0.0, "kernel_dimension": None, "n": 0, "p": 0}
+    if not confirmed and not wrong:
+        wrong.append("the certificate calls nothing PROVED: there is nothing to confirm")
+    return Verification(not wrong, tuple(confirmed), tuple(wrong), MappingProxyType(fresh))
 
 
 def _shape_problems(forms: Forms, certificate: Certificate) -> tuple[str, ...]:
@@ -112,22 +136,48 @@ def _shape_problems(forms: Forms, certificate: Certificate) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _differences(told: Finding, fresh: Finding) -> str:
-    """In words, where a finding that is called PROVED is not what was proved here."""
+def _number_problems(claims: Claims) -> tuple[str, ...]:
+    given = [(f.name, getattr(claims, f.name)) for f in fields(Claims) if f.name != "route"]
+    return tuple(
+        f"the claim {name} is not a finite number"
+        for name, value in given
+        if value is not None and not _is_number(value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """A float: integers may be too large to become one."""
+    return type(value) is float and math.isfinite(value)
+
+
+def _differences(name: str, told: Finding, fresh: Finding) -> str:
+    """In words, where a finding that is called PROVED says more than what was proved here."""
     if not fresh.proved:
         return f"not proved: {fresh.reason}"
-    pairs = [("value", told.value, fresh.value), ("margin", told.margin, fresh.margin)]
-    skipped = {"tolerance", "lam_estimate", "n", "p"}
-    pairs += [(k, told.details.get(k), v) for k, v in fresh.details.items() if k not in skipped]
-    wrong = [name for name, a, b in pairs if not _same(name, a, b)]
-    return f"{', '.join(wrong)} differ from what was proved" if wrong else ""
+    said = {**told.details, "value": told.value}
+    known = {**fresh.details, "value": fresh.value}
+    sides = _report.CHECKED[name]
+    wrong = [key for key, side in sides.items() if not _follows(said.get(key), known[key], side)]
+    wrong += sorted(str(key) for key in set(said) - set(sides) - _report.NOTES[name])
+    tolerance = told.details.get("tolerance")
+    if "tolerance" in fresh.details and not _is_number(tolerance):
+        wrong.append("tolerance")
+    if wrong:
+        return f"{', '.join(wrong)} not as proved"
+    if told.value is None:
+        return "value missing"
+    margin = _report.margin_of(name, told.value, told.details)
+    if told.margin != margin or (margin is not None and not margin >= 0):
+        return f"margin {told.margin} is not that of its numbers, {margin}"
+    if told.reason != _report.sentence(name, told.value, told.details):
+        return "the reason is not that of its numbers"
+    return ""
 
 
-def _same(name: str, told: Any, fresh: Any) -> bool:
-    if fresh is None or told is None:
-        return fresh is None and told is None
-    if not isinstance(told, int | float) or isinstance(told, bool):
-        return False
-    # Another machine rounds differently; gaps and margins are differences of rounded numbers.
-    loose = 1e-12 if name in ("gap", "margin") else 0.0
-    return math.isclose(told, fresh, rel_tol=1e-9, abs_tol=loose)
+def _follows(told: Any, fresh: Any, side: int) -> bool:
+    """Whether a told bound follows from a proved one: it is on the same side, or further out."""
+    if told is None or fresh is None:
+        return told is None and fresh is None
+    if side == _report.EQUAL:
+        return type(told) is type(fresh) and told == fresh
+    return _is_number(told) and (told >= fresh if side == _report.ABOVE else told <= fresh)
