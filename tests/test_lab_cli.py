@@ -243,7 +243,7 @@ def test_ctrl_c_while_figures_are_drawn_exits_with_130_too(calls, monkeypatch, o
         (["--only", "five"], ["expected one of exp1", "five"]),
         (["--only", "5;6"], ["expected one of exp1", "5;6"]),
         (["--only", "5", "--set", "exp5.m=3"], ["exp5.m", "epsilons", "no such parameter"]),
-        (["--only", "5", "--set", "exp8.n=3"], ["expected one of exp1", "exp8"]),
+        (["--only", "5", "--set", "exp9.n=3"], ["expected one of exp1", "exp9"]),
         (["--only", "5", "--set", "exp2.n=3"], ["exp5", "parameters of exp2"]),
         (["--only", "6", "--set", "exp6.samples=many"], ["exp6.samples", "400", "many"]),
         (["--only", "6", "--set", "exp6.samples=1.5"], ["exp6.samples", "400", "1.5"]),

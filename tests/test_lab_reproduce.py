@@ -74,7 +74,7 @@ def test_plan_quick_seed_and_changes_in_that_order():
     ("only", "changes", "message"),
     [
         (["exp9"], {}, r"^experiment: expected one of exp1, .*exp8; got exp9$"),
-        ([], {"exp8": {"n": "1"}}, r"^experiment: expected one of .*; got exp8$"),
+        ([], {"exp9": {"n": "1"}}, r"^experiment: expected one of .*; got exp9$"),
         (["exp5"], {"exp2": {"n": "1"}}, r"^set: expected parameters of exp5.*parameters of exp2$"),
         (["exp5"], {"exp5": {"m": "1"}}, r"^exp5\.m: expected one of seed, .*no such parameter$"),
         (["exp5"], {"exp5": {"seed": "x"}}, r"^exp5\.seed: expected something like 0; got x$"),
