@@ -123,6 +123,14 @@ def test_largest_eigenvalue_is_not_undercut():
         assert Fraction(size_below(U)) <= exact
 
 
+def test_largest_eigenvalue_of_a_long_column():
+    """Of a million small squares added to one in turn, those that meet the one are lost."""
+    U = np.full((10**6, 1), 2.0**-27.1)
+    U[0] = 1.0
+    exact = 1 + (10**6 - 1) * Fraction(float(U[1, 0])) ** 2
+    assert Fraction(strongest(lambda v: proves_largest(U, v), 2.0, 0.5)) >= exact
+
+
 def test_dual_matrix_is_not_overstated_by_its_own_rounding():
     """U = e1 and all weight on rows along e2: `A*(z)U = 0` exactly and beta is one number."""
     X = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [1.0, 1.0]])
@@ -152,7 +160,7 @@ def test_dual_vector_that_is_off_within_rounding_still_counts_as_off():
 
 
 def test_columns_that_leak_out_of_the_range_of_the_factor():
-    """U nearly dependent: `U T` is off by some 1e-3, which must not help `V'YV`."""
+    """U nearly dependent: the W of the proof leaves its range, which must not help `V'YV`."""
     u, w = np.array([3.0, 5.0, 7.0]), np.array([1.0, -2.0, 4.0])
     v = np.cross(u, w)  # integers: orthogonal to U exactly
     forms = DenseForms((v[:, None] * v)[None])
