@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from posquad._files import write_whole
 from posquad._version import __version__
 from posquad.certificates import _report
 from posquad.certificates._claims import Claims, Witness
@@ -65,8 +65,8 @@ def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, 
         "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
     }
     body["sha256"] = _checksum(body)
-    _write(npz_path, arrays)
-    _write(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
+    write_whole(npz_path, arrays)
+    write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
     return json_path, npz_path
 
 
@@ -183,17 +183,3 @@ def _claims(plain: Mapping[str, Any]) -> Claims:
 def _checksum(body: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in body.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """All or nothing: a reader sees the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

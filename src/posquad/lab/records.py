@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +26,7 @@ import scipy
 import torch
 
 from posquad import __version__
+from posquad._files import write_whole
 from posquad.errors import PosquadError
 from posquad.lab.experiment import Experiment, Measured, Parameters, Quantity
 
@@ -169,22 +169,13 @@ def write_file(path: Path, data: bytes) -> None:
     ...     (Path(folder) / "a" / "b.txt").read_bytes()
     b'whole'
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException as problem:
-        with suppress(OSError):
-            partial.unlink()
-        if isinstance(problem, OSError):
-            raise RecordError(
-                str(path), expected="a place that can be written to", got=str(problem)
-            ) from None
-        raise
+        write_whole(path, data)
+    except OSError as problem:
+        raise RecordError(
+            str(path), expected="a place that can be written to", got=str(problem)
+        ) from None
 
 
 def system_information() -> dict[str, Any]:
