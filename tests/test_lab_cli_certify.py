@@ -45,7 +45,9 @@ def assert_refused(result, *words):
 def test_a_factor_is_certified_kept_and_proved_again(files, tmp_path):
     made = command(*files, "--save", tmp_path / "answer")
     assert made.exit_code == 0, made.output
-    assert made.stdout.startswith("proved to be the only answer\n")
+    assert made.stdout.startswith(
+        "proved to be the only answer: every PSD matrix that fits as well"
+    )
     assert "Saved: " in made.stdout
     again = command(files[0], tmp_path / "answer.json")
     assert again.exit_code == 0
@@ -178,14 +180,27 @@ def test_arrays_that_do_not_fit(files, arrays, words):
     [
         (U[:-1], ["U", "d = 4"]),
         (U[:, 0], ["U must have 2 axes"]),
-        (np.zeros((4, 1)), ["U"]),
-        (np.hstack([U, U]), ["U", "full column rank"]),
         (np.full((4, 1), np.nan), ["U holds NaN"]),
     ],
 )
 def test_factors_that_do_not_fit(files, factor, words):
     np.savez(files[1], U=factor)
     assert_refused(command(*files), *words)
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (np.zeros((4, 1)), "the largest entry of the factor U is 0"),
+        (np.hstack([U, U]), "full column rank"),
+    ],
+)
+def test_factors_without_full_rank_are_not_proved(files, factor, words):
+    np.savez(files[1], U=factor)
+    result = command(*files)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("not proved")
+    assert words in result.stdout
 
 
 def test_saving_replaces_nothing_that_was_read_and_needs_a_place(files, tmp_path):
