@@ -675,3 +675,10 @@ def test_affine_function_with_parameters_that_are_learned(rng):
     learned = M.clone().requires_grad_(True)
     objective = Smooth(lambda Q: (learned * Q).sum((-2, -1)), D)
     assert_close(objective.hessian_product(U, Delta).detach(), (M + M.mT) @ Delta)
+
+
+def test_gradients_are_contiguous():
+    """`torch.optim.LBFGS` flattens them with `view`."""
+    X = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    objective = LeastSquares(RankOne(X), X.square().sum(-1))
+    assert objective.gradient(torch.ones(3, 2, dtype=torch.float64)).is_contiguous()

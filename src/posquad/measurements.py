@@ -320,7 +320,7 @@ def _product(M: Tensor, V: Tensor) -> Tensor:
 def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
     """`M'V`, computed as `(V'M)'`: with few columns the BLAS is two to three times faster so."""
     if M.ndim > 2 or V.ndim <= 2:
-        return (V.mT @ M).mT
+        return (V.mT @ M).mT.contiguous()  # optimizers flatten gradients with `view`
     wide = V.movedim(-2, 0)  # [n, ..., r]
     flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
     return (flat.mT @ M).mT.reshape(M.shape[1], *wide.shape[1:]).movedim(0, -2)
