@@ -607,7 +607,7 @@ def test_render_of_an_unfinished_run_with_nothing_judged(calls, tmp_path):
     outcome = Outcome(records=(), judged=(), missing=("exp5",), interrupted=True, seconds=0.0)
     page = report.render(outcome, plan(["exp5"]), {}, quick=False, command="posquad reproduce")
     assert "This run was not finished" in page
-    assert "0 of 0" in " ".join(Page(page).text.split())
+    assert "No published claim belongs to this run" in " ".join(Page(page).text.split())
 
 
 def test_pictures_do_not_depend_on_the_day(calls, tmp_path):
