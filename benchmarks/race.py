@@ -353,8 +353,12 @@ def main() -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"machine": head, "instances": records}, indent=1)
         (options.out / "race.json").write_text(text, encoding="utf-8")
+        text = table(records, head)
         figure(records, options.out / "race.png")
-        (options.docs or options.out / "recovery-race.md").write_text(table(records, head), "utf-8")
+        if options.docs is not None:
+            figure(records, options.docs.parent / "images" / "recovery-race.png")
+            text += "\n![Relative error of every method against time](images/recovery-race.png)\n"
+        (options.docs or options.out / "recovery-race.md").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
