@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 
+import clarabel
 import mpmath
 import numpy as np
 import pytest
@@ -301,7 +302,6 @@ def test_two_interpolants_are_never_called_unique():
 
 
 def test_search_finds_a_dual_matrix_whenever_clarabel_does():
-    clarabel = pytest.importorskip("clarabel")
     rng = np.random.default_rng(0)
     agreed = []
     for seed in range(12):
@@ -402,7 +402,6 @@ def test_larger_problems_take_the_other_routes(monkeypatch):
 
 
 def test_trace_dual_agrees_with_clarabel():
-    pytest.importorskip("clarabel")
     for seed in range(8):
         rng = np.random.default_rng(seed)
         d, n = [(4, 5), (6, 9), (10, 20)][seed % 3]
@@ -434,7 +433,6 @@ def test_minimum_trace_is_proved_where_the_answer_is_not_unique():
 
 
 def test_trace_gap_of_an_answer_that_is_not_the_least_one():
-    pytest.importorskip("clarabel")
     objective, U = planted(0, 9, 6, 2)
     X, y = data(objective)
     finding = certify(objective, U).minimum_trace
