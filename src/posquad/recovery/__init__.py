@@ -1,5 +1,6 @@
 """From quadratic measurements to a predictor: initializers, solvers, and `recover`, the default."""
 
+from posquad.recovery._ranks import RankPath as RankPath
 from posquad.recovery.descent import data_driven_descent as data_driven_descent
 from posquad.recovery.descent import data_driven_step as data_driven_step
 from posquad.recovery.descent import scaled_descent as scaled_descent

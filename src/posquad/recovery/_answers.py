@@ -12,6 +12,7 @@ from posquad._arrays import Array, like
 from posquad._results import Result
 from posquad.certificates import Certificate
 from posquad.recovery._fit import Watch
+from posquad.recovery._ranks import RankPath
 from posquad.recovery.predictor import Predictor
 from posquad.status import Status, from_codes
 
@@ -35,6 +36,7 @@ class Recovery(Result):
     needed: Any  # [...]  p + 1 of the rank found, or d(d+1)/2 where that is less
     starts: Any  # [...]  starts used
     steps: int  # steps of the search, all starts of a round together
+    rank_path: RankPath | None = None  # ranks tried for one problem whose rank was not given
 
     @property
     def message(self) -> str | list:

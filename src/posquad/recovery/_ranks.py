@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from posquad._results import Result
 from posquad.geometry import dimension
 from posquad.recovery._diagnosis import needed_samples
 from posquad.recovery._search import Search
 
 NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
-_FEW = 24  # starts spent on a rank that may be wrong
-_MOST = 12  # ranks tried when none is given
+FEW = 24  # starts spent on a rank that may be wrong
+MOST = 12  # ranks tried when neither a rank nor a limit is given
 _NEARLY = 1e-3  # share of the tolerance from which responses are reproduced, but not exactly
 _GAIN = 1e-2  # what noise does not gain from a higher rank
-_RISES = 4  # ranks in a row without gain that end the trial
+RISES = 4  # ranks in a row without gain that end the trial
 
 Solve = Callable[[int, int], Search]
 """Search at a rank with at most so many starts."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RankPath(Result):
+    """The ranks that were tried, in order, and how each did; the lowest score is the best."""
+
+    rank: Any  # [k]
+    residual: Any  # [k]  relative residual of the fit
+    score: Any  # [k]  Bayesian information criterion
+
+
+def information(residual: float, n: int, unknowns: int) -> float:
+    """Bayesian information criterion `2 n log(residual) + p log n`, for a relative residual."""
+    return 2 * n * math.log(max(residual, 1e-300)) + unknowns * math.log(n)
 
 
 def lowered(search: Search, solve: Solve, distinct: int) -> Search:
@@ -44,7 +61,7 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
     for rank in range(1, search.rank):
         if distinct < needed_samples(d, rank) or search.watch.spent:
             break  # nothing more would be decided, or nothing more is allowed
-        candidate = solve(rank, _FEW)
+        candidate = solve(rank, FEW)
         if float(candidate.residual) <= search.tolerance:
             return candidate
     return search
@@ -63,7 +80,7 @@ def raised(search: Search, solve: Solve, distinct: int, n: int, most: int) -> Se
         and n > dimension(d, search.rank + 1)
         and not search.watch.spent
     ):
-        higher = solve(search.rank + 1, _FEW)
+        higher = solve(search.rank + 1, FEW)
         if float(higher.residual) > _GAIN * float(search.residual):
             break
         search = higher
@@ -82,8 +99,10 @@ def truncated(search: Search, rank: int) -> Search:
     return lower
 
 
-def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tuple[Search, float]:
-    """The search at the rank chosen by the data, and how sure that is, between 0 and 1.
+def chosen(
+    solve: Solve, n: int, d: int, distinct: int, max_starts: int, max_rank: int | None
+) -> tuple[Search, float, list[tuple[int, float, float]]]:
+    """The search at the rank chosen by the data, how sure that is (0 to 1), and what was tried.
 
     Ranks are tried from 1 upwards. One that reproduces the responses with more samples than
     unknowns is certain. Otherwise the Bayesian information criterion `n log(RSS/n) + p log n`
@@ -91,21 +110,22 @@ def chosen(solve: Solve, n: int, d: int, distinct: int, max_starts: int) -> tupl
     highest rank tried is the best, and others remain.
     """
     searches: list[Search] = []
-    scores: list[float] = []
-    best, most = 0, min(d, _MOST)
+    path: list[tuple[int, float, float]] = []
+    best, most = 0, min(d, max_rank or MOST)
     while most > 1 and distinct < needed_samples(d, most):
         most -= 1
     for rank in range(1, most + 1):
-        search = solve(rank, min(_FEW, max_starts))
+        search = solve(rank, min(FEW, max_starts))
         searches.append(search)
-        if float(search.residual) <= search.tolerance:
+        residual = float(search.residual)
+        path.append((rank, residual, information(residual, n, dimension(d, rank))))
+        if residual <= search.tolerance:
             enough = distinct >= needed_samples(d, rank) and n > dimension(d, rank)
-            return search, float(enough)
-        scores.append(2 * n * math.log(float(search.residual)) + dimension(d, rank) * math.log(n))
-        best = min(range(len(scores)), key=scores.__getitem__)
-        if len(scores) - 1 - best >= _RISES or search.watch.spent:
+            return search, float(enough), path
+        best = min(range(len(path)), key=lambda k: path[k][2])
+        if len(path) - 1 - best >= RISES or search.watch.spent:
             break
-    if best == len(scores) - 1 and most < d:
-        return searches[best], 0.0  # a higher rank might do better, and was not tried
-    weights = [math.exp(-min(score - scores[best], 1400.0) / 2) for score in scores]
-    return searches[best], weights[best] / sum(weights)
+    if best == len(path) - 1 and most < d:
+        return searches[best], 0.0, path  # a higher rank might do better, and was not tried
+    weights = [math.exp(-min(score - path[best][2], 1400.0) / 2) for _, _, score in path]
+    return searches[best], weights[best] / sum(weights), path

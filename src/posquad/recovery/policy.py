@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from posquad._arrays import (
     Array,
     converted_tensor,
+    like,
     positive_integer,
     positive_number,
     require_batch,
@@ -43,6 +44,7 @@ def recover(
     weights: Array | None = None,
     seed: int = 0,
     tolerance: float | None = None,
+    max_rank: int | None = None,
     max_starts: int | None = None,
     max_steps: int = 100_000,
     time_limit: float | None = None,
@@ -61,11 +63,12 @@ def recover(
         X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together.
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares.
         rank: of Q. If it is more than the data need, the lower rank is found. None: chosen, with
-            `rank_confidence`.
+            `rank_confidence`, and for one problem the `rank_path` of what was tried.
         weights: of the squared errors, `[..., n]`, nonnegative; zero leaves a sample out.
         seed: of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced, by default 1e-10, or
             1e-5 if X or y come in float32.
+        max_rank: the highest rank tried when none is given; by default 12.
         max_starts: starts a problem; by default 100,000 / p, between 20 and 2000.
         max_steps, time_limit: steps and seconds of the whole call. When they are spent, or at
             Ctrl-C, the best so far comes back.
@@ -94,17 +97,18 @@ def recover(
     n, d = inputs.shape[-2:]
     if rank is not None and positive_integer("rank", rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
+    if max_rank is not None:
+        positive_integer("max_rank", max_rank)
     if positive_integer("seed", seed, zero=True) >= 2**63:
         raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
-    default = 1e-5 if narrow else 1e-10
-    level = default if tolerance is None else positive_number("tolerance", tolerance)
+    level = reproduction_level(tolerance, narrow=narrow)
     if max_starts is None:
         # the larger the problem, the dearer a start and the fewer its false minima
         max_starts = max(20, min(2000, 100_000 // dimension(d, rank or 1)))
     positive_integer("max_starts", max_starts)
     watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
     batch = responses.shape[:-1]
-    policy = _Policy(level, seed, max_starts, watch)
+    policy = _Policy(level, seed, max_starts, max_rank, watch)
     with torch.no_grad():
         flat = inputs.reshape(-1, n, d), responses.reshape(-1, n), w.reshape(-1, n)
         uniform = weights is None
@@ -115,7 +119,18 @@ def recover(
             parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
             answers = Answers.stacked([policy.batch(a, b, c, rank, uniform) for a, b, c in parts])
     found = answers.recovery(batch, X, watch)
+    if policy.tried and not batch:
+        path = torch.tensor(policy.tried, dtype=torch.float64).T
+        ranks, residuals, scores = (like(X, row) for row in (path[0].long(), path[1], path[2]))
+        found = replace(found, rank_path=_ranks.RankPath(ranks, residuals, scores))
     return _certified(found, inputs, responses, w) if certify and not watch.spent else found
+
+
+def reproduction_level(tolerance: float | None, *, narrow: bool) -> float:
+    """The relative residual at which responses count as reproduced."""
+    if tolerance is None:
+        return 1e-5 if narrow else 1e-10
+    return positive_number("tolerance", tolerance)
 
 
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor) -> Recovery:
@@ -142,7 +157,9 @@ class _Policy:
     tolerance: float
     seed: int
     max_starts: int
+    max_rank: int | None
     watch: Watch
+    tried: list[tuple[int, float, float]] = field(default_factory=list)  # ranks of the last problem
 
     def batch(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
         """Together where one rank and one shape serve all, and one by one what is special."""
@@ -215,7 +232,9 @@ class _Policy:
             return search
 
         if rank is None:
-            search, sure = _ranks.chosen(solve, n, d, distinct, self.max_starts)
+            search, sure, self.tried = _ranks.chosen(
+                solve, n, d, distinct, self.max_starts, self.max_rank
+            )
         else:
             k = min(rank, d)
             few = distinct < needed_samples(d, k)  # any interpolant will do: it is not unique

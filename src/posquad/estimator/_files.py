@@ -1,0 +1,163 @@
+"""A fitted model on disk: JSON to read, safetensors for the arrays, no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from posquad import certificates
+from posquad._files import write_whole
+from posquad._version import __version__
+from posquad.errors import DomainError, PosquadError
+from posquad.estimator._uncertainty import Uncertainty
+from posquad.geometry import dimension
+from posquad.status import Status
+
+_FORMAT = "posquad model 1"
+_ARRAYS = ("components_", "effective_spectrum_", "history_")
+_UNCERTAIN = ("root", "center", "free", "unseen")
+_NUMBERS = ("intercept_", "residual_", "noise_std_", "rank_confidence_", "kernel_dimension_")
+_COUNTS = ("rank_", "n_iter_", "n_features_in_", "n_samples_", "needed_", "gauge_dimension_")
+
+M = TypeVar("M")
+
+
+def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write a fitted `PositiveQuadraticRegressor`; see its `save`."""
+    json_path, array_path, certificate_path = _paths(path)
+    parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
+    arrays = {name: getattr(model, name) for name in _ARRAYS}
+    arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
+    known = model.uncertainty_
+    if known is not None:
+        arrays |= {f"uncertainty_.{name}": getattr(known, name) for name in _UNCERTAIN}
+    data = save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+    names = getattr(model, "feature_names_in_", None)
+    body: dict[str, Any] = {
+        "format": _FORMAT,
+        "library": __version__,
+        "parameters": parameters,
+        "status": model.status_.name,
+        "message": model.status_.value,
+        "identifiable": model.identifiable_,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "numbers": {name: _number(getattr(model, name)) for name in _NUMBERS},
+        "counts": {name: int(getattr(model, name)) for name in _COUNTS},
+        "constant_variance": None if known is None else known.constant,
+        "certificate": model.certificate_ is not None,
+        "arrays_sha256": hashlib.sha256(data).hexdigest(),
+    }
+    body["sha256"] = _checksum(body)
+    text = json.dumps(body, indent=1, allow_nan=False) + "\n"
+    written: tuple[Path, ...] = ()
+    if model.certificate_ is not None:
+        written = certificates.save(model.certificate_, certificate_path)
+    write_whole(array_path, data)
+    write_whole(json_path, text.encode())
+    return json_path, array_path, *written
+
+
+def load(kind: type[M], path: str | os.PathLike[str]) -> M:
+    """Read a model; see `PositiveQuadraticRegressor.load`."""
+    json_path, array_path, certificate_path = _paths(path)
+    for needed in (json_path, array_path):
+        if not needed.is_file():
+            _refuse(f"no file {needed.as_posix()}")
+    try:
+        body = json.loads(json_path.read_bytes().decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        _refuse(f"{json_path.name} is not JSON ({error})")
+    except OSError as error:
+        _refuse(f"{json_path.name} cannot be read ({error.strerror})")
+    if not isinstance(body, dict) or body.get("format") != _FORMAT:
+        _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
+    if body.get("sha256") != _checksum(body):
+        _refuse(f"{json_path.name} was changed: its checksum does not fit")
+    try:
+        data = array_path.read_bytes()
+        if body["arrays_sha256"] != hashlib.sha256(data).hexdigest():
+            _refuse(f"{array_path.name} was changed, or belongs to another model")
+        model: Any = kind(**body["parameters"])
+        _restore(model, body, load_arrays(data))
+        model.certificate_ = certificates.load(certificate_path) if body["certificate"] else None
+    except PosquadError:
+        raise
+    except OSError as error:
+        _refuse(f"{array_path.name} cannot be read ({error.strerror})")
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        _refuse(f"a file that cannot be used: {error}")
+    return model
+
+
+def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Set the fitted attributes, after a look at what does not fit together."""
+    for name in _ARRAYS:
+        setattr(model, name, arrays[name])
+    for name in _NUMBERS:
+        value = body["numbers"][name]
+        setattr(model, name, math.nan if value is None else float(value))
+    for name in _COUNTS:
+        setattr(model, name, int(body["counts"][name]))
+    if not math.isnan(model.kernel_dimension_):
+        model.kernel_dimension_ = int(model.kernel_dimension_)
+    model.status_ = Status[body["status"]]
+    model.identifiable_ = bool(body["identifiable"])
+    prefix = "rank_path_."
+    model.rank_path_ = {k.removeprefix(prefix): v for k, v in arrays.items() if prefix in k}
+    d, r = model.n_features_in_, model.rank_
+    if model.components_.shape != (r, d) or not np.isfinite(model.components_).all():
+        raise ValueError(f"components of shape {model.components_.shape}, not {(r, d)}")
+    if body["feature_names"] is not None:
+        if len(body["feature_names"]) != d:
+            raise ValueError(f"{len(body['feature_names'])} names for {d} columns")
+        model.feature_names_in_ = np.array(body["feature_names"], dtype=object)
+    model.uncertainty_ = None
+    if body["constant_variance"] is not None:
+        parts = {name: arrays[f"uncertainty_.{name}"] for name in _UNCERTAIN}
+        q = len(parts["root"])
+        shapes = {"root": (q, d, r), "center": (q,), "unseen": (len(parts["unseen"]), d)}
+        shapes["free"] = (len(parts["free"]), d, r)
+        if any(parts[k].shape != shape for k, shape in shapes.items()) or q > dimension(d, r):
+            raise ValueError("arrays of the standard errors that do not fit together")
+        model.uncertainty_ = Uncertainty(**parts, constant=float(body["constant_variance"]))
+
+
+def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
+    given = Path(path)
+    known = given.suffix in (".json", ".safetensors")
+    stem = given.name.removesuffix(given.suffix) if known else given.name
+    ends = (".json", ".safetensors", ".certificate.json")
+    first, second, third = (given.with_name(f"{stem}{end}") for end in ends)
+    return first, second, third
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    expected = "a plain value in a model that is saved (set_params can replace it)"
+    raise DomainError(name, expected=expected, got=repr(value))
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _refuse(got: str) -> NoReturn:
+    raise DomainError("path", expected="a fitted model", got=got) from None
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    rest = {key: value for key, value in body.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,110 @@
+"""Which rank, where `recover` alone cannot choose it: with a constant, or by cross-validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from posquad.estimator._intercept import Fit, fit_with_intercept
+from posquad.estimator._samples import Samples, merged
+from posquad.geometry import dimension
+from posquad.recovery import recover
+from posquad.recovery._ranks import FEW, MOST, RISES, information
+from posquad.status import Status
+
+Path = dict[str, np.ndarray]
+"""Columns `rank`, `residual`, `score` (the lower the better) and, if known, `standard_error`."""
+
+
+class Solver:
+    """Solves one problem at one rank, within a time limit for all of them together."""
+
+    def __init__(self, *, intercept: bool, time_limit: float | None, **options: Any) -> None:
+        self.intercept, self.options = intercept, options
+        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.steps, self.stopped = 0, False
+
+    def __call__(self, samples: Samples, rank: int | None, max_starts: int | None) -> Fit:
+        options: dict[str, Any] = {**self.options, "max_starts": max_starts}
+        if self.deadline is not None:
+            options["time_limit"] = max(1e-3, self.deadline - time.monotonic())
+        if self.intercept and rank is not None:
+            fit = fit_with_intercept(samples, rank, **options)
+        else:
+            X, y, weights = samples
+            fit = Fit(recover(X, y, rank, weights=weights, **options), 0.0)
+        self.steps += fit.found.steps
+        self.stopped |= fit.found.status is Status.INTERRUPTED
+        return fit
+
+
+class Trial(NamedTuple):
+    """One rank that was tried."""
+
+    score: float
+    residual: float
+    standard_error: float
+    reproduced: bool
+
+
+def by_information(
+    solve: Solver, samples: Samples, max_rank: int | None, level: float
+) -> tuple[int, Path]:
+    """The rank of the lowest Bayesian information criterion, and the path."""
+    n, d = samples.X.shape
+    size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
+
+    def trial(rank: int) -> Trial:
+        errors = samples.y - solve(samples, rank, FEW).predict(samples.X)
+        residual = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
+        score = information(residual, n, dimension(d, rank) + 1)
+        return Trial(score, residual, np.nan, residual <= level)
+
+    return _lowest(trial, solve, n, d, max_rank)
+
+
+def by_validation(
+    solve: Solver,
+    samples: Samples,
+    folds: Iterable[tuple[np.ndarray, np.ndarray]],
+    max_rank: int | None,
+    level: float,
+) -> tuple[int, Path]:
+    """The rank of the lowest mean squared error on samples left out, and the path."""
+    parts = [(merged(samples.take(train)), samples.take(test)) for train, test in folds]
+    size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
+
+    def trial(rank: int) -> Trial:
+        inside, outside = [], []
+        for train, test in parts:
+            fit = solve(train, rank, FEW)
+            errors = (test.y - fit.predict(test.X)) / size
+            outside.append(float(np.average(errors**2, weights=test.mass)))
+            inside.append(float(fit.found.residual))
+        spread = float(np.std(outside, ddof=1) / np.sqrt(len(outside)))
+        reproduced = max(inside) <= level
+        return Trial(float(np.mean(outside)), float(np.mean(inside)), spread, reproduced)
+
+    least = min(len(train.y) for train, _ in parts)
+    return _lowest(trial, solve, least, samples.X.shape[1], max_rank)
+
+
+def _lowest(
+    trial: Callable[[int], Trial], solve: Solver, n: int, d: int, max_rank: int | None
+) -> tuple[int, Path]:
+    """Ranks from 1 upwards, to the first that reproduces, or until the score only rises."""
+    trials: list[Trial] = []
+    best = 0
+    for rank in range(1, min(d, max_rank or MOST) + 1):
+        if rank > 1 and dimension(d, rank) >= n:
+            break
+        trials.append(trial(rank))
+        best = min(range(len(trials)), key=lambda k: trials[k].score)
+        if trials[-1].reproduced or rank - 1 - best >= RISES or solve.stopped:
+            break
+    chosen = len(trials) if trials[-1].reproduced else best + 1
+    path = {name: np.array([getattr(t, name) for t in trials]) for name in Trial._fields[:3]}
+    return chosen, {"rank": np.arange(1, len(trials) + 1), **path}

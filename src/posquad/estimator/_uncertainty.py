@@ -1,0 +1,139 @@
+"""Standard errors of predictions, from the effective Hessian: no rotation of U enters.
+
+With the fitted predictor as the truth, the Hessian on the quotient is `J'WJ / n`, J the derivative
+of the predictions along horizontal directions (`thm:effective-hessian`). Its inverse, times the
+variance of the noise, is the covariance of the estimate to first order; its kernel is what the data
+do not determine. Both are computed for inputs made isotropic, where a kernel is told from bad
+scaling, and carried back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from posquad.curvature import Spectrum, effective_spectrum
+from posquad.estimator._samples import Samples
+from posquad.geometry import dimension
+from posquad.measurements import RankOne
+from posquad.objectives import LeastSquares
+
+DENSE_MOST = 1000  # unknowns up to which standard errors are computed without being asked for
+_SEEN = 1e-9  # share of an input outside the span of the samples, or of a free direction
+
+
+class Uncertainty(NamedTuple):
+    """What a prediction at x does not know; see `standard_errors`."""
+
+    root: np.ndarray  # [q, d, r]  seen directions, scaled to unit variance of the noise
+    center: np.ndarray  # [q]  what the constant takes of them; zeros without one
+    constant: float  # variance of the constant beside; 0 without one
+    free: np.ndarray  # [m, d, r]  directions that leave every fitted response as it is
+    unseen: np.ndarray  # [d - k, d]  orthonormal inputs outside the span of the samples
+
+
+def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertainty:
+    """Directions in which the samples determine the predictor UU' (and a constant), and how well.
+
+    `U[d, r]` has full rank.
+    """
+    X = samples.X.astype(np.float64, copy=False)
+    mass, n = samples.mass, len(samples.y)
+    T, unseen = _isotropic(X * np.sqrt(mass)[:, None])
+    Z = X @ T  # [n, k]
+    V = np.linalg.lstsq(T, U)[0]  # [k, r]  U = TV, as U lies in the span of the samples
+    spectrum = _spectrum(Z, mass, V)
+    values, vectors, kernel = spectrum.values * n, spectrum.vectors, spectrum.is_kernel  # of J'WJ
+    center, constant = np.zeros(len(values)), 0.0
+    if intercept:
+        values, vectors, center = _profiled(Z, mass, V, values, vectors)
+        kernel = values <= 10 * len(values) * np.finfo(float).eps * values[-1:]
+        constant = 1 / mass.sum()
+    scale = 1 / np.sqrt(values[~kernel])
+    return Uncertainty(
+        root=scale[:, None, None] * (T @ vectors[~kernel]),
+        center=scale * center[~kernel],
+        constant=constant,
+        free=T @ vectors[kernel],
+        unseen=unseen,
+    )
+
+
+def standard_errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
+    """Standard error `[n]` of the prediction at each row of X, for noise of unit variance.
+
+    Infinite where the prediction is not determined: outside the span of the samples, or where a
+    free direction moves it.
+    """
+    variance = np.full(len(X), known.constant)
+    step = max(1, 2**22 // max(1, known.root.size // max(1, U.shape[0])))
+    for begin in range(0, len(X), step):
+        part = X[begin : begin + step]
+        variance[begin : begin + step] += ((_slopes(part, U, known.root) - known.center) ** 2).sum(
+            axis=1
+        )
+    size = (X**2).sum(axis=1)
+    outside = ((X @ known.unseen.T) ** 2).sum(axis=1) > _SEEN**2 * size
+    moves = _slopes(X, U, known.free)
+    reach = size * np.linalg.norm(U) * np.linalg.norm(known.free)
+    free = (np.abs(moves) > _SEEN * reach[:, None]).any(axis=1)
+    return np.where(outside | free, np.inf, np.sqrt(variance))
+
+
+def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
+    """Effective eigenvalues in the user's coordinates: all, or the two ends of a large problem.
+
+    With a constant, those of the loss that is left when it is chosen best.
+    """
+    X, mass = samples.X.astype(np.float64, copy=False), samples.mass
+    if dimension(*U.shape) > DENSE_MOST:
+        ends = [_spectrum(X, mass, U, which=which).values for which in ("smallest", "largest")]
+        return np.concatenate(ends)
+    spectrum = _spectrum(X, mass, U)
+    if not intercept:
+        return spectrum.values
+    n = len(samples.y)
+    return _profiled(X, mass, U, spectrum.values * n, spectrum.vectors)[0] / n
+
+
+def _profiled(
+    X: np.ndarray, mass: np.ndarray, U: np.ndarray, values: np.ndarray, vectors: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eigenpairs of `J'WJ` less what a constant explains, and the mean slope along each."""
+    total = mass.sum()
+    center = mass @ _slopes(X, U, vectors) / total  # [p]
+    values, turn = np.linalg.eigh(np.diag(values) - total * np.outer(center, center))
+    return values, np.tensordot(turn.T, vectors, axes=1), turn.T @ center
+
+
+def _spectrum(
+    X: np.ndarray,
+    mass: np.ndarray,
+    U: np.ndarray,
+    which: Literal["all", "smallest", "largest"] = "all",
+) -> Spectrum:
+    """Spectrum with the fitted predictor as the truth; weights enter as `w^(1/4) x`."""
+    operator = RankOne(X * (mass**0.25)[:, None])
+    return effective_spectrum(LeastSquares(operator, operator.apply_factor(U)), U, which=which)
+
+
+def _slopes(X: np.ndarray, U: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """`2 <U'x_i, D_k'x_i>`, the derivative of prediction i along direction k: `[n, m]`."""
+    Z = X @ U  # [n, r]
+    m, d, r = directions.shape
+    moved = (X @ directions.transpose(1, 0, 2).reshape(d, m * r)).reshape(len(X), m, r)
+    return 2 * np.einsum("nr,nmr->nm", Z, moved)
+
+
+def _isotropic(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`T[d, k]` such that the rows of XT are isotropic in the span, and a basis outside it."""
+    n, d = X.shape
+    size = np.sqrt((X**2).mean(axis=0))
+    size = np.where(size > 0, size, 1.0)
+    _, s, right = np.linalg.svd(X / size, full_matrices=False)
+    seen = s > max(n, d) * np.finfo(float).eps * s[:1]
+    T = (right[seen] / size).T * np.sqrt(n) / s[seen]
+    complement = np.linalg.qr(np.column_stack([(right[seen] * size).T, np.eye(d)]))[0]
+    k = int(seen.sum())
+    return T, complement[:, k:d].T

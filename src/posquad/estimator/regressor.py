@@ -1,0 +1,363 @@
+"""`PositiveQuadraticRegressor`: positive quadratic networks as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.model_selection import check_cv
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from posquad._arrays import positive_integer
+from posquad.certificates import certify
+from posquad.errors import DomainError, PosquadError
+from posquad.estimator import _files
+from posquad.estimator._intercept import Fit
+from posquad.estimator._rank_choice import Solver, by_information, by_validation
+from posquad.estimator._samples import Samples, counted, merged
+from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
+from posquad.geometry import dimension
+from posquad.measurements import RankOne
+from posquad.objectives import LeastSquares
+from posquad.recovery.policy import reproduction_level
+from posquad.status import Status
+from posquad.trajectory import Progress
+
+__all__ = ["PositiveQuadraticRegressor"]
+
+
+class PositiveQuadraticRegressor(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
+):
+    """Least squares with a positive quadratic form of low rank: `f(x) = ||U'x||^2 + c`.
+
+    `predict` gives `f(x)`; `transform` the r features `U'x`, whose squares add up to it, in
+    descending order of strength. The predictor `Q = UU'` is found by `posquad.recover`.
+
+    Args:
+        rank: of Q; None chooses it by `criterion`, and `rank_path_` keeps what was tried.
+        fit_intercept: whether there is a constant c, of either sign; otherwise c = 0.
+        criterion: for rank=None, "bic" (Bayesian information criterion) or "cv"
+            (cross-validated squared error).
+        cv: folds for criterion="cv", a number or a scikit-learn splitter.
+        max_rank: the highest rank tried; by default 12.
+        standard_errors: whether `predict(return_std=True)` is prepared for; "auto" does it up
+            to p = 1000 unknowns, as it takes p^2 memory and p passes over the data.
+        certify: whether to prove, where possible, that Q is the only answer (`posquad.certify`).
+        tolerance, max_starts, max_steps, time_limit: as in `posquad.recover`; the time limit is
+            that of the whole fit.
+        random_state: of the restarts; an integer makes the fit repeatable.
+
+    Attributes:
+        components_: `[rank_, d]`, the rows of U', orthogonal, descending; the largest entry of
+            each is positive.
+        intercept_: c.
+        rank_: rank found, which may be lower than asked for, and 0 if nothing is explained.
+        rank_path_: dictionary of arrays `rank`, `residual`, `score` (the lower the better) and,
+            by cross-validation, `standard_error`; empty if the rank was given.
+        rank_confidence_: weight of the rank against the others tried; 1 if given, NaN if chosen
+            by cross-validation or with a constant.
+        effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) with
+            the fitted predictor as the truth, ascending; the two ends if p > 1000.
+        gauge_dimension_: r(r-1)/2 rotations, which are not among them.
+        kernel_dimension_: directions that the data leave free; NaN if not computed.
+        identifiable_: whether the data determine the predictor, at least locally: the samples
+            exceed the unknowns and no direction is free.
+        noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
+            weight; NaN if there are no more samples than unknowns.
+        certificate_: `Certificate` if asked for; None if not, or if rank_ is 0 or there is a
+            constant, for which none is defined.
+        status_: `Status` whose value says in words how the fit ended, cause and remedy.
+        residual_: `||f(X) - y|| / ||y - c||`, weighted.
+        history_: best relative residual at each step of the last search.
+        n_iter_: steps of all searches together.
+        n_samples_, needed_: samples that count, and those needed to identify this rank.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, U = rng.standard_normal((200, 6)), rng.standard_normal((6, 2))
+    >>> y = ((X @ U) ** 2).sum(axis=1) + 0.1 * rng.standard_normal(200)
+    >>> model = PositiveQuadraticRegressor().fit(X, y)
+    >>> model.rank_, model.identifiable_, round(model.score(X, y), 3)
+    (2, True, 1.0)
+    >>> mean, error = model.predict(X[:1], return_std=True)
+    >>> bool(abs(mean[0] - (U.T @ X[0]) @ (U.T @ X[0])) < 3 * error[0])
+    True
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        *,
+        fit_intercept: bool = False,
+        criterion: Literal["bic", "cv"] = "bic",
+        cv: Any = 5,
+        max_rank: int | None = None,
+        standard_errors: bool | Literal["auto"] = "auto",
+        certify: bool = False,
+        tolerance: float | None = None,
+        max_starts: int | None = None,
+        max_steps: int = 100_000,
+        time_limit: float | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.rank = rank
+        self.fit_intercept = fit_intercept
+        self.criterion = criterion
+        self.cv = cv
+        self.max_rank = max_rank
+        self.standard_errors = standard_errors
+        self.certify = certify
+        self.tolerance = tolerance
+        self.max_starts = max_starts
+        self.max_steps = max_steps
+        self.time_limit = time_limit
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        feature_names: Sequence[str] | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Self:
+        """Fit to inputs `X[n, d]` and responses `y[n]`.
+
+        Args:
+            X: array or data frame; float32 is fitted in float64, to a looser tolerance.
+            y: real responses; negative ones are fitted as well as they can be.
+            sample_weight: weights of the squared errors; a weight of 2 is a sample written twice,
+                and 0 leaves it out.
+            feature_names: names of the columns of an array without names.
+            progress: called with a `Progress` at every step of every search.
+        """
+        X, y = validate_data(
+            self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
+        )
+        y = y.astype(X.dtype if y.dtype.kind != "f" else y.dtype, copy=False)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(
+                sample_weight, X, dtype=np.float64, ensure_non_negative=True
+            )
+            if not weights.any():
+                expected = "at least one positive weight"
+                raise DomainError("sample_weight", expected=expected, got="zeros only")
+        if feature_names is not None:
+            self._name_features(feature_names)
+        self._require_choices(X.shape[1])
+        given = counted(X, y, weights)
+        samples = merged(given)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if isinstance(self.random_state, int | np.integer):
+            seed = int(self.random_state)  # the answer of recover(seed=...)
+        solve = Solver(
+            intercept=bool(self.fit_intercept),
+            time_limit=self.time_limit,
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+            seed=seed,
+            progress=progress,
+        )
+        self._keep(*self._fitted(solve, given, samples), given, samples)
+        self.n_iter_ = max(1, solve.steps)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predictions `||U'x_i||^2 + c`, `[n]`; with `return_std` also their standard errors.
+
+        The standard error is that of the mean response `f(x)`, to first order, given the rank:
+        `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`, g and J the derivatives of predictions along
+        horizontal directions, so that the rotation of U does not matter. For a new response add
+        the variance `noise_std_ ** 2`. It is infinite where the data do not determine the
+        prediction, NaN where there are no samples left to estimate the noise from.
+        """
+        check_is_fitted(self)
+        X = self._inputs(X)
+        mean = self._mean(X)
+        if not return_std:
+            return mean
+        if self.uncertainty_ is None:
+            p = dimension(self.n_features_in_, max(1, self.rank_))
+            expected = "a model fitted with standard_errors=True"
+            raise DomainError("return_std", expected=expected, got=f"p = {p} unknowns without")
+        with np.errstate(invalid="ignore"):
+            error = standard_errors(self.uncertainty_, X, self.components_.T)
+        return mean, self.noise_std_ * error
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The features `U'x_i`, `[n, rank_]`, whose squares add up to the prediction."""
+        check_is_fitted(self)
+        return self._inputs(X) @ self.components_.T
+
+    def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write `path.json` and `path.safetensors`, and the certificate if there is one.
+
+        No pickle. Each file is written atomically, the JSON file last: it holds the checksum of
+        the other, so that a model is whole or refused. Returns the paths.
+
+        >>> import tempfile
+        >>> X = np.random.default_rng(0).standard_normal((20, 2))
+        >>> model = PositiveQuadraticRegressor(rank=1).fit(X, X[:, 0] ** 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = model.save(f"{folder}/model")
+        ...     again = PositiveQuadraticRegressor.load(f"{folder}/model")
+        >>> bool((again.predict(X) == model.predict(X)).all())
+        True
+        """
+        check_is_fitted(self)
+        return _files.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote; `path` with or without a suffix.
+
+        Files that are damaged, incomplete or of another kind raise `DomainError`.
+        """
+        return _files.load(cls, path)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.rank_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Responses that are no quadratic form of the inputs, as those of the checks, fit badly.
+        tags.regressor_tags.poor_score = True
+        return tags
+
+    def _inputs(self, X: Any) -> np.ndarray:
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return X.astype(np.float64, copy=False)
+
+    def _name_features(self, names: Sequence[str]) -> None:
+        given = np.array(names, dtype=object)
+        unique = given.ndim == 1 and len(set(names)) == len(names)
+        if len(given) != self.n_features_in_ or not unique:
+            expected = f"{self.n_features_in_} different names"
+            raise DomainError("feature_names", expected=expected, got=f"{list(names)[:8]}")
+        self.feature_names_in_ = given
+
+    def _require_choices(self, d: int) -> None:
+        if self.criterion not in ("bic", "cv"):
+            raise DomainError("criterion", expected="'bic' or 'cv'", got=repr(self.criterion))
+        if self.standard_errors not in (True, False, "auto"):
+            expected = "True, False or 'auto'"
+            raise DomainError("standard_errors", expected=expected, got=repr(self.standard_errors))
+        if self.rank is not None and positive_integer("rank", self.rank) > d:
+            raise DomainError("rank", expected=f"at most d = {d}", got=str(self.rank))
+        if self.max_rank is not None:
+            positive_integer("max_rank", self.max_rank)
+
+    def _fitted(
+        self, solve: Solver, given: Samples, samples: Samples
+    ) -> tuple[Fit, dict[str, np.ndarray], float]:
+        """The fit at the rank given or chosen, the path, and how sure the rank is."""
+        if self.rank is not None:
+            return solve(samples, self.rank, self.max_starts), {}, 1.0
+        level = reproduction_level(self.tolerance, narrow=samples.X.dtype == np.float32)
+        if self.criterion == "cv" and len(given.y) > 1:
+            splitter: Any = check_cv(_folds(self.cv, len(given.y)))
+            folds = splitter.split(given.X, given.y)
+            rank, path = by_validation(solve, given, folds, self.max_rank, level)
+        elif self.fit_intercept:
+            rank, path = by_information(solve, samples, self.max_rank, level)
+        else:
+            solve.options["max_rank"] = self.max_rank
+            fit = solve(samples, None, self.max_starts)
+            tried = fit.found.rank_path
+            path = {} if tried is None else vars(tried)
+            return fit, dict(path), float(fit.found.rank_confidence)
+        return solve(samples, rank, self.max_starts), path, np.nan
+
+    def _keep(
+        self,
+        fit: Fit,
+        path: dict[str, np.ndarray],
+        confidence: float,
+        given: Samples,
+        samples: Samples,
+    ) -> None:
+        found = fit.found
+        U = _signed(np.asarray(found.U[:, : int(found.rank)], dtype=np.float64))
+        d, r = U.shape
+        self.components_ = U.T
+        self.intercept_ = fit.intercept
+        self.rank_ = r
+        self.rank_path_ = path
+        self.rank_confidence_ = confidence
+        self.status_ = found.status
+        self.residual_ = float(found.residual)
+        self.history_ = np.asarray(found.history, dtype=np.float64)
+        self.n_samples_ = len(given.y)
+        constant = int(bool(self.fit_intercept))
+        self.needed_ = int(found.needed) + constant
+        self.gauge_dimension_ = r * (r - 1) // 2
+        self._measure(samples, U)
+        unknowns = dimension(d, r) + constant if r else constant
+        errors = given.y - self._mean(given.X)
+        spare = len(given.y) - unknowns
+        squares = float(given.mass @ errors**2)
+        self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
+        undetermined = self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED)
+        free = self.kernel_dimension_ > 0
+        self.identifiable_ = bool(not undetermined and not free and spare > 0)
+        self.certificate_ = None
+        if self.certify and r and not self.fit_intercept:
+            self._prove(given, U)
+
+    def _measure(self, samples: Samples, U: np.ndarray) -> None:
+        """The effective spectrum and what standard errors need."""
+        d, r = U.shape
+        self.effective_spectrum_ = np.empty(0)
+        self.uncertainty_ = None
+        self.kernel_dimension_ = np.nan
+        if not r:
+            return
+        wanted = self.standard_errors is True or (
+            self.standard_errors == "auto" and dimension(d, r) <= DENSE_MOST
+        )
+        self.effective_spectrum_ = spectrum_of(samples, U, intercept=bool(self.fit_intercept))
+        if wanted:
+            known = uncertainty(samples, U, intercept=bool(self.fit_intercept))
+            self.uncertainty_ = known
+            self.kernel_dimension_ = dimension(d, r) - len(known.root)
+
+    def _mean(self, X: np.ndarray) -> np.ndarray:
+        return ((X @ self.components_.T) ** 2).sum(axis=1) + self.intercept_
+
+    def _prove(self, given: Samples, U: np.ndarray) -> None:
+        X, y = given.X.astype(np.float64), given.y.astype(np.float64)
+        try:
+            self.certificate_ = certify(LeastSquares(RankOne(X), y), U)
+        except PosquadError:  # a factor without full rank, or out of range: nothing is proved
+            return
+        if self.certificate_.proved:
+            self.status_ = Status.CERTIFIED
+
+
+def _signed(U: np.ndarray) -> np.ndarray:
+    """Columns whose largest entry is positive: the sign is free, and one must be chosen."""
+    if not U.size:
+        return U
+    largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
+    return U * np.where(largest < 0, -1.0, 1.0)
+
+
+def _folds(cv: Any, n: int) -> Any:
+    """No more folds than samples."""
+    return min(cv, n) if isinstance(cv, int | np.integer) and not isinstance(cv, bool) else cv
