@@ -481,6 +481,42 @@ def test_units_do_not_matter(rng, power):
     torch.testing.assert_close(V @ V.mT, U @ U.mT, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("power", [2, 5, 10, 12])
+@pytest.mark.parametrize("batch", [False, True])
+def test_columns_in_different_units_do_not_matter(rng, power, batch):
+    X, U = normal(rng, 60, 5), normal(rng, 5, 2)
+    units = torch.logspace(-power, power, 5, dtype=torch.float64)
+    inputs, y = X * units, (X @ U).square().sum(-1)
+    if batch:
+        inputs, y = torch.stack([inputs, X]), torch.stack([y, y])
+    found = recover(inputs, y, rank=2)
+    assert set(np.ravel(found.status)) == {Status.RECOVERED}
+    V = (found.U[0] if batch else found.U) * units[:, None]
+    assert torch.linalg.matrix_norm(V @ V.mT - U @ U.mT) < 1e-9 * torch.linalg.matrix_norm(U @ U.mT)
+
+
+def test_rank_path(rng):
+    """The ranks tried, with residuals of separate calls and the criterion worked out by hand."""
+    X, U = normal(rng, 150, 6), normal(rng, 6, 2)
+    y = (X @ U).square().sum(-1) + 0.1 * normal(rng, 150)
+    found = recover(X, y, max_rank=4)
+    path = found.rank_path
+    assert path.rank.tolist() == [1, 2, 3, 4]
+    for k, (residual, score) in enumerate(zip(path.residual, path.score, strict=True), start=1):
+        assert float(residual) == pytest.approx(float(recover(X, y, rank=k).residual), rel=1e-6)
+        by_hand = 150 * math.log(float(residual) ** 2) + dimension(6, k) * math.log(150)
+        assert float(score) == pytest.approx(by_hand, rel=1e-12)
+    assert int(found.rank) == int(path.rank[path.score.argmin()]) == 2
+    assert recover(X, y, rank=2).rank_path is None
+    assert recover(torch.stack([X, X]), torch.stack([y, y])).rank_path is None
+
+
+@pytest.mark.parametrize("max_rank", [0, -1, 1.5])
+def test_highest_rank_must_be_a_positive_integer(rng, max_rank):
+    with pytest.raises(DomainError, match="max_rank"):
+        recover(normal(rng, 9, 3), normal(rng, 9), max_rank=max_rank)
+
+
 @pytest.mark.parametrize("n", [38, 76, 600])
 def test_anisotropic_inputs(rng, n):
     """Design with condition number 1e4."""

@@ -1,9 +1,9 @@
 """From the user's data to the coordinates in which recovery works, and back.
 
 Weights enter as `w^(1/4) x` and `w^(1/2) y`: weighted least squares is least squares of other
-samples. Responses are divided by their size. Inputs that are far from isotropic, beyond what the
-sample covariance of isotropic ones would show, are whitened; inputs in a subspace are written in a
-basis of it.
+samples. Responses are divided by their size, columns in different units by theirs. Inputs that are
+far from isotropic, beyond what the sample covariance of isotropic ones would show, are whitened;
+inputs in a subspace are written in a basis of it.
 
 A matrix that reproduces the responses does so whatever the length and weight of the samples, but
 rounding does not: the short ones need hardly be reproduced. `evened` gives them all one length.
@@ -24,6 +24,7 @@ _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samp
 _RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
 _RANK_MOST = 1500  # size of the systems whose rank is computed
 _SAME = 1e-14  # directions closer than this are one sample
+_UNITS = 1000.0  # ratio of columns from which they are in different units
 _UNEVEN = 30.0  # ratio of lengths from which samples are given one length
 _LOOKED = 20_000  # entries looked at for repetition
 
@@ -86,9 +87,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         w = weights / weights.mean(-1, keepdim=True)
         X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
     n, d = X.shape[-2:]
-    peak = torch.maximum(X.amax((-2, -1)), -X.amin((-2, -1)))[..., None, None]
-    far = (peak > 0) & (peak.log2().abs() > _RANGE[X.dtype])
-    unit = _power_of_two(torch.where(far, peak, 1.0))  # squares must stay in range
+    unit = _units(X)
     X = _divided(X, unit)
     size = y.abs().amax(-1)
     scale = torch.where(size > 0, size, 1.0)
@@ -113,7 +112,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
     distinct, strengths = _independent(working)
     return Prepared(
         problem=Quadratic(working, y / scale[..., None]),
-        transform=transform / unit,
+        transform=transform / unit.mT,
         scale=scale,
         span=span,
         distinct=distinct,
@@ -160,6 +159,23 @@ def structured(X: Tensor) -> Tensor:
     values = looked.sort(-1).values
     fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
     return zeros | (2 * fresh <= values.shape[-1])
+
+
+def _units(X: Tensor) -> Tensor:
+    """What to divide columns by, `[..., 1, 1 or d]`, powers of two.
+
+    Squares must stay in range, and columns in different units must not be taken for inputs that
+    do not span the space.
+    """
+    columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
+    peak = columns.amax(-1, keepdim=True)
+    far = (peak > 0) & (peak.log2().abs() > _RANGE[X.dtype])
+    common = torch.where(far, peak, 1.0)
+    smallest = torch.where(columns > 0, columns, torch.inf).amin(-1, keepdim=True)
+    apart = peak > _UNITS * smallest
+    if bool(apart.any()):
+        common = torch.where(apart & (columns > 0), columns, common)
+    return _power_of_two(common)
 
 
 def _second_moment(X: Tensor) -> Tensor:
