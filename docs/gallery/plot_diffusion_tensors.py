@@ -85,7 +85,7 @@ print(f"elsewhere the two differ by at most {abs(optimal - plain)[~negative].max
 # That these are the best positive tensors can be checked without trusting any solver. The sum of
 # squares is convex with gradient 2G at D, :math:`G = \sum e_i x_i x_i'`, so that it is at least
 # :math:`\|e\|^2 + 2\langle G, P - D\rangle` at every other P; and the best positive P predicts
-# responses no longer than y, which bounds its trace. Together they bound what could still be gained.
+# responses no longer than y, which bounds its trace. Together this bounds any possible gain.
 
 directions = X[~at_zero]
 e = np.einsum("ni,kij,nj->kn", directions, optimal, directions) - y
