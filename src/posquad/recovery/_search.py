@@ -19,6 +19,7 @@ from posquad._kernel import iterate
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
 from posquad.recovery import irls
+from posquad.recovery._cone import positive_fit
 from posquad.recovery._fit import (
     FitState,
     Quadratic,
@@ -69,7 +70,7 @@ class Search:
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, self.rank)
         self.first = self.U
-        self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is least squares, directly
+        self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is known to be optimal
         self.working: Tensor | None = None  # indices of the problems of a batch in a run
         D = self.problem.d * (self.problem.d + 1) // 2
         self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
@@ -145,21 +146,40 @@ class Search:
         self._keep(self._descend(problem, tries), chosen)
 
     def _without_descent(self, U: Tensor, Q: Tensor, complete: Tensor) -> None:
-        """Keep what needs no iteration: a spectral factor, and a least squares matrix Q = UU'.
+        """Keep what needs no search: a spectral factor, and the optimum of convex problems.
 
-        Of all symmetric matrices Q has the least residual; if it is positive definite and no rank
-        is cut off, it is the answer, to the accuracy of a QR, which iterations would only lose.
+        Convex are those where no rank is cut off. Of all symmetric matrices Q has the least
+        residual; if it is positive definite, it is the answer `UU'`, to the accuracy of a QR, which
+        iterations would lose. If not, the optimum is on the boundary of the cone.
         """
         problem = self.problem
         spectral = _better_than_zero(problem, self.rank)
         self._keep(FitState.begin(problem, spectral[None]), count=False)
+        if self.rank < problem.d or self.p > _MODERATE:
+            return
         values = torch.linalg.eigvalsh(Q)
-        whole = complete & (values[..., 0] > _DEFINITE * values[..., -1]) & (self.rank == problem.d)
+        noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
+        inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
+        self._take(U, inside)
+        outside = noisy & ~inside
+        if bool(outside.any()):
+            part, chosen = self._chosen(outside)
+            V, proved = positive_fit(part, self.watch)
+            if chosen is None:
+                self._take(V, proved)
+            else:
+                U, outside = U.index_copy(0, chosen, V), outside.index_copy(0, chosen, proved)
+                self._take(U, outside)
+
+    def _take(self, U: Tensor, optimal: Tensor) -> None:
+        """These factors, where they are known to be optimal; zero where nothing is better."""
+        problem = self.problem
         residual = problem.relative(problem.residual(problem.forward(U)))
-        self.exact = whole & (residual > self.tolerance)  # what is reproduced is polished
-        self.U = torch.where(self.exact[..., None, None], U, self.U)
-        self.residual = torch.where(self.exact, residual, self.residual)
-        self.starts = self.starts + self.exact
+        better = optimal & (residual < self.residual)
+        self.U = torch.where(better[..., None, None], U, self.U)
+        self.residual = torch.where(better, residual, self.residual)
+        self.exact = self.exact | optimal
+        self.starts = self.starts + optimal
 
     def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
         """From starts `U[S, ..., d, r]` by the solver for the shape."""
