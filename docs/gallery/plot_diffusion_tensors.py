@@ -6,7 +6,7 @@ A diffusion tensor is a positive semidefinite 3 x 3 matrix D, measured by quadra
 magnetic gradient of direction g and strength b leaves the signal
 
 .. math:: S = S_0 \exp(-b\, g'Dg), \qquad\text{that is}\qquad x'Dx = \log S_0 - \log S
-   \quad\text{with } x = \sqrt b\, g.
+   \quad\text{with } x = \sqrt{b}\, g.
 
 Least squares on the logarithms does not know that D is positive, and noise makes some eigenvalues
 negative. The usual repair sets those to zero. :func:`posquad.recover` minimises the same sum of
@@ -130,7 +130,7 @@ _ = right.legend(frameon=False)
 # ------------------------------
 # DIPY fits :math:`S_0` too: :math:`\log S_0` is a seventh unknown, and the image at b = 0 one
 # equation more. For ``recover`` it becomes a fourth coordinate. With c a constant above every
-# :math:`\log S`, the quadratic form of :math:`(\sqrt b\, g, \pm 1)` in the matrix with blocks D
+# :math:`\log S`, the quadratic form of :math:`(\sqrt{b}\, g, \pm 1)` in the matrix with blocks D
 # and :math:`c - \log S_0` should be :math:`c - \log S`. Each equation enters with both signs: what
 # couples the blocks then only adds to the sum of squares, and is zero at the optimum.
 
