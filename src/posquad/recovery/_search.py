@@ -19,6 +19,7 @@ from posquad._kernel import iterate
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
 from posquad.recovery import irls
+from posquad.recovery._cone import positive_fit
 from posquad.recovery._fit import (
     FitState,
     Quadratic,
@@ -45,6 +46,7 @@ _QUOTA = 600  # first-order steps before Gauss-Newton takes over
 _PATIENCE, _RATE = 10, 0.5  # of the screening of starts
 _SAME = 1e-3  # relative difference of residuals of starts that agree
 _OTHERS = 48  # starts of each kind that look for another solution
+_DEFINITE = 1e-7  # least share of the largest eigenvalue in a matrix that is positive definite
 _SPREAD = 1.0  # size of a perturbation, relative to the start
 
 
@@ -68,17 +70,18 @@ class Search:
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, self.rank)
         self.first = self.U
-        self.working: Tensor | None = None  # indices of the problems of a batch in a restart
+        self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is known to be optimal
+        self.working: Tensor | None = None  # indices of the problems of a batch in a run
         D = self.problem.d * (self.problem.d + 1) // 2
         self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
 
     @property
     def settled(self) -> Tensor:
-        """Problems whose least residual several starts have reached, `[...]`."""
+        """Problems whose least residual is known, or was reached by several starts, `[...]`."""
         # Near the information limit false minima are common, and are found again and again.
         excess = max(self.problem.n / self.p - 1, 0.05)
         least = min(math.ceil(12 / excess**2), math.ceil(0.75 * self.max_starts))
-        return self.agreeing >= max(2, least)
+        return self.exact | (self.agreeing >= max(2, least))
 
     @property
     def open(self) -> Tensor:
@@ -124,18 +127,59 @@ class Search:
             U = _positive_part(Q, r)
             bounded = lifted_start(operator, problem.y, r, "bounded")
             U = torch.where(complete[..., None, None], U, bounded)
+            self._without_descent(U, Q, complete)
         elif self.kernel:
             U = lifted_start(operator, problem.y, r, "interpolant")
         else:
             U = lifted_start(operator, problem.y, r, "bounded")
         self.first = U
-        tries = U[None]
+        if bool(self.exact.all()):
+            return
+        problem, chosen = self._chosen(~self.exact)
+        self.working = chosen
+        tries = U[None] if chosen is None else U[None, chosen]
         if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
             company = min(_COMPANY, self.max_starts - 1)  # they cost next to nothing
             tries = torch.cat([tries, self._perturbed(None, company)])
         elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
             tries = self._reweighted(problem, 1, plain=True)
-        self._keep(self._descend(problem, tries))
+        self._keep(self._descend(problem, tries), chosen)
+
+    def _without_descent(self, U: Tensor, Q: Tensor, complete: Tensor) -> None:
+        """Keep what needs no search: a spectral factor, and the optimum of convex problems.
+
+        Convex are those where no rank is cut off. Of all symmetric matrices Q has the least
+        residual; if it is positive definite, it is the answer `UU'`, to the accuracy of a QR, which
+        iterations would lose. If not, the optimum is on the boundary of the cone.
+        """
+        problem = self.problem
+        spectral = _better_than_zero(problem, self.rank)
+        self._keep(FitState.begin(problem, spectral[None]), count=False)
+        if self.rank < problem.d or self.p > _MODERATE:
+            return
+        values = torch.linalg.eigvalsh(Q)
+        noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
+        inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
+        self._take(U, inside)
+        outside = noisy & ~inside
+        if bool(outside.any()):
+            part, chosen = self._chosen(outside)
+            V, proved = positive_fit(part, self.watch)
+            if chosen is None:
+                self._take(V, proved)
+            else:
+                U, outside = U.index_copy(0, chosen, V), outside.index_copy(0, chosen, proved)
+                self._take(U, outside)
+
+    def _take(self, U: Tensor, optimal: Tensor) -> None:
+        """These factors, where they are known to be optimal; zero where nothing is better."""
+        problem = self.problem
+        residual = problem.relative(problem.residual(problem.forward(U)))
+        better = optimal & (residual < self.residual)
+        self.U = torch.where(better[..., None, None], U, self.U)
+        self.residual = torch.where(better, residual, self.residual)
+        self.exact = self.exact | optimal
+        self.starts = self.starts + optimal
 
     def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
         """From starts `U[S, ..., d, r]` by the solver for the shape."""
@@ -159,7 +203,7 @@ class Search:
         return iterate(second, begin, [*ends, self.watch.quota(60)], record=self.watch)
 
     def _restart(self, rounds: int) -> None:
-        problem, chosen = self._open_problems()
+        problem, chosen = self._chosen(self.open)
         self.watch.last, self.working = None, chosen
         if self.p <= _TINY:
             reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
@@ -180,10 +224,10 @@ class Search:
             U = self._perturbed(chosen, count)
         self._keep(self._descend(problem, U), chosen)
 
-    def _open_problems(self) -> tuple[Quadratic, Tensor | None]:
-        if self.residual.ndim == 0:
+    def _chosen(self, mask: Tensor) -> tuple[Quadratic, Tensor | None]:
+        if mask.ndim == 0:
             return self.problem, None
-        chosen = self.open.nonzero()[:, 0]
+        chosen = mask.nonzero()[:, 0]
         return self.problem.select(chosen), chosen
 
     def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
@@ -233,10 +277,10 @@ class Search:
         # A polish of many unknowns costs more than all before it: not for the last digit.
         units = 10 if self.p <= 200 else 50
         rough = self.residual > units * torch.finfo(self.residual.dtype).eps
+        rough = rough & ~self.exact
         if not bool(rough.any()):
             return
-        chosen = rough.nonzero()[:, 0] if self.residual.ndim else None
-        problem = self.problem if chosen is None else self.problem.select(chosen)
+        problem, chosen = self._chosen(rough)
         U = self.U if chosen is None else self.U[chosen]
         small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
         if not small and bool((self.residual <= self.tolerance).all()):
@@ -304,3 +348,16 @@ def _positive_part(Q: Tensor, rank: int) -> Tensor:
     values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
     least = 1e-8 * values[..., :1].clamp_min(1e-300)
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
+
+
+def _better_than_zero(problem: Quadratic, rank: int) -> Tensor:
+    """A factor whose residual is less than that of Q = 0, or zero: then Q = 0 is the best.
+
+    P, the positive part of `W = X' diag(y) X`, scaled to `t = <A(P), y> / ||A(P)||^2`; `<A(P), y> =
+    <P, W> = ||P||^2`. Where W has no positive part, `<A(S), y> <= 0` for every positive S.
+    """
+    values, vectors = torch.linalg.eigh(problem.pull(problem.y, problem.X))
+    U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
+    predicted = problem.forward(U).square().sum(-1)
+    scale = (predicted * problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
+    return U * scale.clamp_min(0).sqrt()[..., None, None]
