@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: reproduce test lint unit bench adversarial clean help
+.PHONY: reproduce test lint unit bench peers adversarial clean help
 
 help:
 	@echo "make reproduce  run the paper's experiments and write reproduction/report.html"
 	@echo "make test	install into .venv, then lint, types and tests"
 	@echo "make lint	ruff and pyright only"
 	@echo "make bench	the benchmarks that the README quotes"
+	@echo "make peers	the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial  10,000 and more attempts to obtain a false certificate"
 	@echo "make clean	remove .venv and everything built"
 
@@ -40,9 +41,19 @@ bench: $(READY)
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
 
+# geomstats 2.8.0 imports numpy.trapz, which NumPy 2.4 removed: an environment of its own, one pin changed.
+.venv-peers/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	sed 's/^numpy==.*/numpy==2.3.5/' constraints.txt > .venv-peers/constraints.txt
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-peers/constraints.txt -e '.[peers]'
+	touch .venv-peers/.ready
+
+peers: .venv-peers/.ready
+	.venv-peers/bin/python benchmarks/peers.py --docs docs/comparison.md --readme README.md
+
 adversarial: $(READY)
 	$(BIN)/python benchmarks/adversarial_certificates.py
 
 clean:
-	rm -rf .venv reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-peers reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,68 @@
+"""posquad, pymanopt, geomstats, torch optimizers and CVXPY on one problem, every cell by a run.
+
+    make peers        (its own environment: geomstats 2.8.0 needs NumPy below 2.4)
+    python benchmarks/peers.py [--only NAME ...] [--docs FILE] [--readme FILE]
+
+The problem: find the positive semidefinite Q of rank r from `y_i = x_i'Qx_i`. Where a package has
+no function for something, the line says which names were looked for and what to write by hand.
+Only the claims that a probe bears out are written; a contradicted one ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import time
+from pathlib import Path
+
+import torch
+
+import peers_abilities
+import peers_recovery
+import peers_tools
+from peers_table import Row, notes, replaced, table
+from timing import machine
+
+INTRODUCTION = """\
+# Compared with other packages
+
+What five packages can do for one problem: find the positive semidefinite Q of rank r from
+`y_i = x_i'Qx_i`, i = 1..n. The others are general tools, and posquad is not: it solves this problem
+only. Each cell is the outcome of a small run, described below the table; where a package
+has no function for something, the line names what was looked for and what one can write by hand.
+The speed of the methods is compared in [the race](recovery-race.md).
+"""
+
+
+def page(rows: list[Row]) -> str:
+    names = ("posquad", "torch", "pymanopt", "geomstats", "cvxpy", "clarabel", "numpy", "scipy")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    made = f"Made by `make peers` (`benchmarks/peers.py`), seconds for orientation. {versions}; "
+    parts = [INTRODUCTION, table(rows), f"{made}{machine()}.", "## What was run", notes(rows)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*", help="names of probes; nothing is written")
+    parser.add_argument("--docs", type=Path, default=None, help="where to write the page")
+    parser.add_argument("--readme", type=Path, default=None, help="where to renew the table")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for probe in [*peers_recovery.ROWS, *peers_tools.ROWS, *peers_abilities.ROWS]:
+        if options.only and probe.__name__ not in options.only:
+            continue
+        begin = time.perf_counter()
+        rows.append(probe())
+        print(f"{notes(rows[-1:])}\n  {table(rows[-1:]).splitlines()[-1]}")
+        print(f"  [{probe.__name__}: {time.perf_counter() - begin:.1f} s]\n", flush=True)
+    if options.docs is not None and not options.only:
+        options.docs.write_text(page(rows), encoding="utf-8")
+    if options.readme is not None and not options.only:
+        text = options.readme.read_text(encoding="utf-8")
+        options.readme.write_text(replaced(text, rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

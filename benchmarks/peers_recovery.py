@@ -1,0 +1,398 @@
+"""Rows of the comparison that solve the problem: rates, accuracy, identification, rank, size."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+
+import cvxpy
+import numpy as np
+import torch
+from torch import Tensor
+
+from peers_solvers import (
+    FITS,
+    MINIMIZERS,
+    by_adam,
+    by_cvxpy,
+    by_uno,
+    random_start,
+    responses,
+    squares,
+)
+from peers_table import PACKAGES, Cell, Row, require
+from posquad import Status, recover, spectral_initializer
+from posquad.geometry import dimension
+from recovery_table import problem, spaced
+
+D, R, TRIALS, STARTS = 10, 2, 20, 30
+SIZES = {"4p": 76, "2p": 38, "1.25p": 24}
+USUAL = {
+    "pymanopt": "pymanopt trust regions",
+    "geomstats": "geomstats L-BFGS-B",
+    "torch": "torch L-BFGS",
+    "CVXPY": "CVXPY with Uno",
+}
+Instance = tuple[Tensor, Tensor, Tensor]
+Fit = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def instances(n: int, trials: int = TRIALS) -> list[Instance]:
+    rng = torch.Generator().manual_seed(n)
+    return [problem(rng, n, D, [1.0, 0.5]) for _ in range(trials)]
+
+
+def away(Q: Tensor, U: Tensor) -> float:
+    """Relative Frobenius error."""
+    true = U @ U.mT
+    return float((Q - true).norm() / true.norm())
+
+
+def restarted(fit: Fit, X: Tensor, y: Tensor, rng: torch.Generator, starts: int) -> Tensor:
+    """The loop that a user writes: random starts until the responses are reproduced."""
+    loss, best, least = squares(X, y), torch.zeros(D, R, dtype=X.dtype), float("inf")
+    for _ in range(starts):
+        U = fit(X, y, random_start(X, y, R, rng))
+        if float(loss(U)) < least:
+            best, least = U, float(loss(U))
+        if least < 1e-16:
+            break
+    return best @ best.mT
+
+
+@functools.cache
+def campaign() -> dict[str, dict[str, tuple[list[float], float]]]:
+    """For each method and n: the errors of all problems, and the mean seconds of one."""
+    methods = {"posquad recover": lambda X, y, _: recover(X, y, R).Q.dense()}
+    for name, fit in FITS.items():
+        methods[f"{name}, random start"] = functools.partial(_one, fit)
+        methods[f"{name}, posquad's spectral start"] = functools.partial(_spectral, fit)
+    for name in USUAL.values():
+        methods[f"{name}, up to {STARTS} starts"] = functools.partial(_many, FITS[name])
+    methods["CVXPY minimum trace"] = lambda X, y, _: by_cvxpy(X, y)[0]
+    methods["CVXPY reweighted trace"] = lambda X, y, _: by_cvxpy(X, y, R)[0]
+    results: dict[str, dict[str, tuple[list[float], float]]] = {}
+    for name, solve in methods.items():
+        results[name] = {}
+        for label, n in SIZES.items():
+            rng, errors, begin = torch.Generator().manual_seed(n), [], time.process_time()
+            for X, U, y in instances(n):
+                errors.append(away(solve(X, y, rng), U))
+            results[name][label] = errors, (time.process_time() - begin) / TRIALS
+    results["torch Adam, random start"] = _adam()
+    return results
+
+
+def _one(fit: Fit, X: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+    return restarted(fit, X, y, rng, 1)
+
+
+def _many(fit: Fit, X: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+    return restarted(fit, X, y, rng, STARTS)
+
+
+def _spectral(fit: Fit, X: Tensor, y: Tensor, _: object) -> Tensor:
+    U = fit(X, y, spectral_initializer(X, y, R, kind="bounded"))
+    return U @ U.mT
+
+
+def _adam() -> dict[str, tuple[list[float], float]]:
+    results = {}
+    for label, n in SIZES.items():
+        X, U, y = map(torch.stack, zip(*instances(n), strict=True))
+        begin = time.process_time()
+        V = by_adam(squares(X, y), random_start(X, y, R, torch.Generator().manual_seed(n)))
+        seconds = (time.process_time() - begin) / TRIALS
+        results[label] = [away(a @ a.mT, b) for a, b in zip(V, U, strict=True)], seconds
+    return results
+
+
+def _counts(name: str) -> str:
+    return ", ".join(str(sum(e < 1e-6 for e in campaign()[name][n][0])) for n in SIZES)
+
+
+def _spelled(names: list[str]) -> str:
+    parts = []
+    for name in names:
+        seconds = ", ".join(f"{campaign()[name][n][1] * 1e3:.0f}" for n in SIZES)
+        parts.append(f"{name}: {_counts(name)} ({seconds} ms a problem)")
+    return "; ".join(parts)
+
+
+def _of(package: str, *, many: bool) -> list[str]:
+    by_hand = lambda name: "up to" in name or "reweighted" in name  # noqa: E731
+    return [n for n in campaign() if n.startswith(package) and by_hand(n) == many]
+
+
+def _cell(package: str, *, many: bool, suffix: str = "") -> Cell:
+    names = _of(package, many=many)
+    best = max(names, key=lambda name: sum(map(int, _counts(name).split(", "))))
+    return Cell(_counts(best) + suffix, _spelled(names))
+
+
+def one_run() -> Row:
+    sizes = ", ".join(f"{n} = {label}" for label, n in SIZES.items())
+    cells = {
+        p: _cell(p, many=False) for p in ("posquad", "pymanopt", "geomstats", "torch", "CVXPY")
+    }
+    return Row(
+        f"recovered of {TRIALS} at n = 4p, 2p, 1.25p: one call or one start",
+        f"Noiseless problems of d = {D}, r = {R}, p = {dimension(D, R)}, eigenvalues 1 and 0.5, "
+        f"standard Gaussian inputs, n = {sizes}. Recovered: relative Frobenius error below 1e-6. "
+        "The table has the best line of each package. `recover` starts again by itself, "
+        f"so the next row gives the others up to {STARTS} starts.",
+        cells,
+    )
+
+
+def with_restarts() -> Row:
+    ours = Cell(_counts("posquad recover"), "the same call: restarts are part of `recover`")
+    loop = "a loop written by hand, ended when the relative squared residual is below 1e-16: "
+    cells = {"posquad": ours}
+    for package in USUAL:
+        cell = _cell(package, many=True, suffix=" (loop by hand)")
+        cells[package] = Cell(cell.short, loop + cell.note)
+    good = failed = 0
+    for X, U, y in instances(38):
+        start = random_start(X, y, R, torch.Generator().manual_seed(0))
+        try:
+            V = by_uno(X, y, start, STARTS)
+            good += away(V @ V.mT, U) < 1e-6
+        except cvxpy.SolverError:
+            failed += 1
+    more = (
+        f"; reweighted: up to 20 traces, weighted by the inverse of the last answer; CVXPY's own "
+        f"`solve(nlp=True, best_of={STARTS})` at n = 2p: {good} of {TRIALS} recovered, {failed} "
+        "ended in `SolverError`, for which one failed start is enough"
+    )
+    cells["CVXPY"] = Cell(cells["CVXPY"].short, cells["CVXPY"].note + more)
+    name = f"the same with up to {STARTS} starts, or reweighted"
+    return Row(name, "The same problems and the same count.", cells)
+
+
+def seconds() -> Row:
+    cells = {}
+    for package in PACKAGES:
+        names = _of(package, many=package != "posquad")
+        times = {name: campaign()[name]["2p"][1] for name in names}
+        note = "; ".join(f"{name}: {value * 1e3:.1f} ms" for name, value in times.items())
+        cells[package] = Cell(f"{min(times.values()) * 1e3:.0f} ms", note)
+    cells["posquad"] = Cell(cells["posquad"].short, f"{cells['posquad'].note}, diagnosis included")
+    run = (
+        "Mean processor time of a problem at n = 2p, restarts or reweighting included, one thread."
+    )
+    return Row("the same, time of a problem at n = 2p", run, cells)
+
+
+def accuracy() -> Row:
+    cells = {}
+    for package in PACKAGES:
+        medians = {}
+        for name in _of(package, many=False):
+            good = [e for e in campaign()[name]["2p"][0] if e < 1e-6]
+            medians[name] = statistics.median(good) if good else float("nan")
+        spelled = "; ".join(f"{name}: {value:.0e}" for name, value in medians.items())
+        cells[package] = Cell(f"{min(medians.values()):.0e}", spelled)
+    run = "Median relative error of the recovered ones at n = 2p, peers with tightened tolerances."
+    return Row("error of what was recovered, n = 2p", run, cells)
+
+
+def identification() -> Row:
+    """At n = p = 19 many matrices of rank 2 fit: who says so?"""
+    few, rng = instances(19), torch.Generator().manual_seed(0)
+    found = [recover(X, y, R) for X, _, y in few]
+    silent = sum(f.status in (Status.RECOVERED, Status.CERTIFIED) for f in found)
+    certified = sum(
+        recover(X, y, R, certify=True).status is Status.CERTIFIED for X, _, y in instances(38)
+    )
+    require(silent == 0, "posquad calls nothing recovered at n = p")
+    cells = {
+        "posquad": Cell(
+            f"status; proof ({certified} of {TRIALS} at 2p)",
+            f"0 of {TRIALS} called recovered at n = p, statuses "
+            f"{sorted({f.status.name for f in found})}; `certify=True` at n = 2p: {certified} of "
+            f"{TRIALS} CERTIFIED",
+        )
+    }
+    for package, name in USUAL.items():
+        wrong = 0
+        for X, U, y in few:
+            Q = restarted(FITS[name], X, y, rng, 2)
+            residual = ((X @ Q) * X).sum(1) - y
+            wrong += bool(residual.norm() < 1e-6 * y.norm()) and away(Q, U) > 1e-3
+        ends = {
+            "pymanopt": "`OptimizerResult` has the stopping criterion, cost and gradient norm",
+            "geomstats": "SciPy's `OptimizeResult` has success and message of the iteration",
+            "torch": "`step` returns the loss",
+            "CVXPY": "`status` is optimal",
+        }[package]
+        cells[package] = Cell(
+            "no",
+            f"{wrong} of {TRIALS} answers at n = p (best of 2 starts) fit to 1e-6 and are wrong by "
+            f"more than 1e-3; {ends}, nothing about other solutions",
+        )
+    wrong = strict = 0
+    for X, U, y in few:
+        Q, task = by_cvxpy(X, y)
+        wrong += task.status.startswith("optimal") and away(Q, U) > 1e-3
+    for X, _, y in instances(38):
+        slack = _dual_slack(X, by_cvxpy(X, y)[1])
+        strict += bool(slack[0] > -1e-6) and int((slack > 1e-4).sum()) == D - R
+    cells["CVXPY"] = Cell(
+        "duals; check by hand",
+        f"{cells['CVXPY'].note}; minimum trace at n = p: {wrong} of {TRIALS} answers have status "
+        "optimal (or optimal_inaccurate) and are wrong by more than 1e-3, for optimal says that "
+        "the trace is least, not that Q is the only one; from `constraint.dual_value` the matrix "
+        f"`I - sum z_i x_i x_i'` has rank d - r in {strict} of {TRIALS} problems at n = 2p, from "
+        "which uniqueness can be argued, to the accuracy of the solver",
+    )
+    run = f"n = p = 19, where as a rule other answers of rank {R} fit too, and n = 2p = 38."
+    return Row("says whether the answer is the only one", run, cells)
+
+
+def _dual_slack(X: Tensor, task: cvxpy.Problem) -> np.ndarray:
+    """Eigenvalues of the dual matrix, with whichever sign CVXPY gives its multipliers."""
+    z = task.constraints[0].dual_value
+    forms = X.numpy().T @ (z[:, None] * X.numpy())
+    both = [np.linalg.eigvalsh(np.eye(D) + sign * forms) for sign in (1.0, -1.0)]
+    return max(both, key=lambda values: values[0])
+
+
+def noise_and_weights() -> Row:
+    rng = torch.Generator().manual_seed(5)
+    X, U, y = problem(rng, 76, D, [1.0, 0.5])
+    y = y * (1 + 0.05 * torch.randn(76, generator=rng, dtype=torch.float64))
+    w = torch.rand(76, generator=rng, dtype=torch.float64)
+    loss, found = squares(X, y, w), recover(X, y, R, weights=w)
+    least = float(loss(found.U))
+    said = f"`recover(..., weights=w)`: status {found.status.name}, loss {least:.6e}, error {away(found.Q.dense(), U):.1e}"  # noqa: E501
+    cells = {"posquad": Cell("yes", said)}
+    U0 = spectral_initializer(X, y, R, kind="bounded")
+    for package, name in USUAL.items():
+        if name not in MINIMIZERS:
+            continue
+        value = float(loss(MINIMIZERS[name](loss, U0)))
+        require(abs(value / least - 1) < 1e-6, f"{name} reaches the weighted best fit")
+        note = f"written into the loss; {name} from the spectral start: loss {value:.6e}"
+        cells[package] = Cell("in your loss", note)
+    Q = cvxpy.Variable((D, D), PSD=True)
+    squared = cvxpy.sum_squares(cvxpy.multiply(w.sqrt().numpy(), responses(Q, X) - y.numpy()))
+    cvxpy.Problem(cvxpy.Minimize(squared)).solve(solver=cvxpy.CLARABEL)
+    values = np.linalg.eigvalsh(Q.value)
+    rank = int((values > 1e-6 * values[-1]).sum())
+    require(rank > R, "the convex fit of noisy data has a higher rank")
+    half = w.sqrt()
+    V = by_uno(w.pow(0.25)[:, None] * X, half * y, U0)  # sqrt(w) x'Qx is a response of w^(1/4) x
+    value = float(loss(V))
+    require(abs(value / least - 1) < 1e-6, "Uno reaches the weighted best fit")
+    cells["CVXPY"] = Cell(
+        "in your problem",
+        f"written into the loss; Uno from the spectral start: loss {value:.6e}. The convex fit, "
+        f"weighted least squares over positive semidefinite Q, cannot bound the rank: rank {rank}, "
+        f"error {away(torch.from_numpy(Q.value), U):.1e}",
+    )
+    run = (
+        "One problem, n = 4p, 5% noise, random weights; loss: weighted, relative to the responses."
+    )
+    return Row("noisy responses, weights", run, cells)
+
+
+def unknown_rank() -> Row:
+    trials, n, over = instances(38, 6), 38, 2 * R
+    found = [recover(X, y) for X, _, y in trials]
+    ours = sum(int(f.rank) == R and away(f.Q.dense(), U) < 1e-6 for f, (_, U, _) in zip(found, trials, strict=True))  # fmt: skip  # noqa: E501
+    count = len(trials)
+    cells = {"posquad": Cell(f"found ({ours} of {count})", "`recover(X, y)` without a rank")}
+    for package, name, r in (("pymanopt", "pymanopt CG", over), ("geomstats", "geomstats L-BFGS-B", over), ("torch", "torch L-BFGS", over)):  # fmt: skip  # noqa: E501
+        good = 0
+        for X, U, y in trials:
+            start = 1e-3 * random_start(X, y, r, torch.Generator().manual_seed(n))
+            V = MINIMIZERS[name](squares(X, y), start)
+            good += away(V @ V.mT, U) < 1e-6
+        cells[package] = Cell(
+            "to be given; loop by hand",
+            f"{name} with {r} columns from a start of size 1e-3: {good} of {count} recovered; to "
+            "find the rank, fit one rank after the other",
+        )
+    good = 0
+    for X, U, y in trials:
+        Q = by_cvxpy(X, y)[0]
+        values = torch.linalg.eigvalsh(Q)
+        good += int((values > 1e-4 * values[-1]).sum()) == R and away(Q, U) < 1e-6
+    cells["CVXPY"] = Cell(
+        f"found ({good} of {count})",
+        "minimum trace needs no rank; eigenvalues above 1e-4 of the largest counted",
+    )
+    run = f"{count} problems, n = 2p; found: rank {R} and error below 1e-6, without being told."
+    return Row("rank not known", run, cells)
+
+
+def largest(limit: float = 2.0, top: int = 640) -> Row:
+    """Double d until a problem of n = 4p takes more than the limit."""
+    solvers = {
+        "posquad": lambda X, y, _: recover(X, y, R).Q.dense(),
+        "pymanopt": functools.partial(_from, FITS["pymanopt trust regions"]),
+        "geomstats": functools.partial(_from, FITS["geomstats L-BFGS-B"]),
+        "torch": functools.partial(_from, FITS["torch L-BFGS"]),
+        "CVXPY": lambda X, y, _: by_cvxpy(X, y)[0],
+        "CVXPY with Uno": functools.partial(_from, by_uno),
+    }
+    formed = {
+        "posquad": "X and factors; n x n matrices only up to n = 1500",
+        "pymanopt": "X and factors, the loss being written so",
+        "geomstats": "X and factors, the loss being written so",
+        "torch": "X and factors, the loss being written so",
+        "CVXPY": "the n x d(d+1)/2 matrix of constraints",
+        "CVXPY with Uno": "the Hessian, dr x dr",
+    }
+    reaches, shown = {}, {}
+    for package, solve in solvers.items():
+        d, reached, times = 10, 0, []
+        while d <= top:
+            X, U, y = problem(torch.Generator().manual_seed(d), 4 * dimension(d, R), d, spaced(d, R, 2.0))  # fmt: skip  # noqa: E501
+            U0 = spectral_initializer(X, y, R, kind="bounded")
+            begin = time.process_time()
+            error = away(solve(X, y, U0), U)
+            seconds = time.process_time() - begin
+            times.append(f"{d}: {seconds:.2g} s" + ("" if error < 1e-6 else f", error {error:.0e}"))
+            if seconds > limit or error >= 1e-6:
+                break
+            reached, d = d, 2 * d
+        memory = ""
+        if package == "CVXPY":
+            entries = 4 * dimension(1000, R) * 1000 * 1001 // 2
+            memory = f" (at d = 1000 that would be {entries * 8 / 2**30:.0f} GiB)"
+        reaches[package] = reached
+        shown[package] = f"{'; '.join(times)}. Formed: {formed[package]}{memory}"
+    shown["CVXPY"] = f"minimum trace: {shown['CVXPY']}. Uno: {shown.pop('CVXPY with Uno')}"
+    reaches["CVXPY"] = max(reaches["CVXPY"], reaches.pop("CVXPY with Uno"))
+    cells = {
+        package: Cell(f"d = {reached}" + " or more" * (reached == top), shown[package])
+        for package, reached in reaches.items()
+    }
+    run = (
+        f"r = {R}, n = 4p, kappa = 2, d doubled from 10 to {top}: seconds, until a problem takes "
+        f"over {limit:g} s of the processor or the error is above 1e-6. One thread. pymanopt "
+        "(trust regions), geomstats, torch (L-BFGS) and Uno start from posquad's spectral "
+        "initializer, not counted."
+    )
+    return Row(f"largest problem within {limit:g} s", run, cells)
+
+
+def _from(fit: Fit, X: Tensor, y: Tensor, U0: Tensor) -> Tensor:
+    U = fit(X, y, U0)
+    return U @ U.mT
+
+
+ROWS = [
+    one_run,
+    with_restarts,
+    seconds,
+    accuracy,
+    identification,
+    noise_and_weights,
+    unknown_rank,
+    largest,
+]
