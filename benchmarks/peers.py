@@ -19,10 +19,17 @@ import torch
 
 import peers_abilities
 import peers_recovery
+import peers_settings
 import peers_tools
 from peers_table import Row, notes, replaced, table
 from timing import machine
 
+PROBES = [
+    *peers_recovery.ROWS,
+    *peers_settings.ROWS,
+    *peers_tools.ROWS,
+    *peers_abilities.ROWS,
+]
 INTRODUCTION = """\
 # Compared with other packages
 
@@ -50,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
-    for probe in [*peers_recovery.ROWS, *peers_tools.ROWS, *peers_abilities.ROWS]:
+    for probe in PROBES:
         if options.only and probe.__name__ not in options.only:
             continue
         begin = time.perf_counter()
