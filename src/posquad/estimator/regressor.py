@@ -54,8 +54,10 @@ class PositiveQuadraticRegressor(
         standard_errors: whether `predict(return_std=True)` is prepared for; "auto" does it up
             to p = 1000 unknowns, as it takes p^2 memory and p passes over the data.
         certify: whether to prove, where possible, that Q is the only answer (`posquad.certify`).
-        tolerance, max_starts, max_steps, time_limit: as in `posquad.recover`; the time limit is
-            that of the whole fit.
+        max_starts: starts of the search; None for those of `posquad.recover`, up to 2000, worth
+            their time for few samples without noise.
+        tolerance, max_steps, time_limit: as in `posquad.recover`; the time limit is that of the
+            whole fit.
         random_state: of the restarts; an integer makes the fit repeatable.
 
     Attributes:
@@ -108,7 +110,7 @@ class PositiveQuadraticRegressor(
         standard_errors: bool | Literal["auto"] = "auto",
         certify: bool = False,
         tolerance: float | None = None,
-        max_starts: int | None = None,
+        max_starts: int | None = 50,
         max_steps: int = 100_000,
         time_limit: float | None = None,
         random_state: Any = 0,
