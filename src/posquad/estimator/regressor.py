@@ -63,7 +63,7 @@ class PositiveQuadraticRegressor(
     Attributes:
         components_: `[rank_, d]`, the rows of U', orthogonal, descending; the largest entry of
             each is positive.
-        intercept_: c.
+        intercept_: the constant c.
         rank_: rank found, which may be lower than asked for, and 0 if nothing is explained.
         rank_path_: dictionary of arrays `rank`, `residual`, `score` (the lower the better) and,
             by cross-validation, `standard_error`; empty if the rank was given.
