@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS_READY := .venv/.docs-ready
+SITE := docs/_build/html
 
-.PHONY: reproduce test lint unit bench peers adversarial clean help
+.PHONY: reproduce test lint unit docs bench peers adversarial clean help
 
 help:
 	@echo "make reproduce  run the paper's experiments and write reproduction/report.html"
 	@echo "make test	install into .venv, then lint, types and tests"
 	@echo "make lint	ruff and pyright only"
+	@echo "make docs	build the documentation site, every warning an error"
 	@echo "make bench	the benchmarks that the README quotes"
 	@echo "make peers	the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial  10,000 and more attempts to obtain a false certificate"
@@ -33,6 +36,16 @@ lint: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS_READY)
+
+# The text alone, without running the gallery: make docs SPHINXOPTS="-D plot_gallery=0"
+docs: $(DOCS_READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -E -b html $(SPHINXOPTS) docs $(SITE)
+	$(BIN)/python docs/check_site.py $(SITE)
+	@echo "$(SITE)/index.html"
+
 bench: $(READY)
 	$(BIN)/python benchmarks/gradient_pass.py
 	$(BIN)/python benchmarks/extreme_curvature.py
@@ -55,5 +68,6 @@ adversarial: $(READY)
 	$(BIN)/python benchmarks/adversarial_certificates.py
 
 clean:
-	rm -rf .venv .venv-peers reproduction build dist .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv .venv-peers reproduction build dist docs/_build docs/auto_gallery docs/api/generated
+	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

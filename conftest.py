@@ -10,6 +10,17 @@ import torch
 
 torch.set_num_threads(1)
 
+# Programs that build the documentation, and what they write: run by `make docs`, not by the tests.
+collect_ignore_glob = [
+    "docs/*.py",
+    "docs/_extensions/*",
+    "docs/_build/*",
+    "docs/api/generated/*",
+    "docs/auto_gallery/*",
+    "docs/figures/*",
+    "docs/gallery/*",
+]
+
 
 @pytest.fixture(autouse=True)
 def _example_names(doctest_namespace: dict) -> None:
