@@ -14,7 +14,8 @@ is exact, what the ignored components do when it is not, and which rank to fit t
 # The stream
 # ----------
 # 1797 images of 8 x 8 pixels. Four components hold half of the variance; the other half is spread
-# over 57.
+# over 57. Sketches are sums, so that one pass over the images is enough; the directions need no
+# storage, since their seed makes them again.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,15 +29,16 @@ from posquad.recovery import population_lbfgs
 images = load_digits().data
 centred = images - images.mean(axis=0)
 d, k = 64, 4
+numbers = d * (d + 1) // 2
 pca = PCA(n_components=k).fit(images)
 leading = pca.components_.T  # [64, 4]
 print(f"variance in {k} components: {pca.explained_variance_ratio_.sum():.0%}")
 
 rng = np.random.default_rng(0)
 directions = rng.standard_normal((2000, d))
-sketches = np.mean((centred @ directions.T) ** 2, axis=0)  # one pass over the stream, 2000 sums
+sketches = np.mean((centred @ directions.T) ** 2, axis=0)
 unknowns = posquad.geometry.dimension(d, k)
-print(f"the covariance has {d * (d + 1) // 2} numbers, a matrix of rank {k} has {unknowns}")
+print(f"the covariance has {numbers} numbers, a matrix of rank {k} has {unknowns}")
 
 # %%
 # When the model is exact
@@ -53,55 +55,55 @@ def largest_angle(U):
 ideal = np.mean((centred @ leading @ (leading.T @ directions.T)) ** 2, axis=0)
 for n in (300, 400):
     found = posquad.recover(directions[:n], ideal[:n], rank=k)
-    print(f"{n} sketches, {n / 2080:.0%} of the covariance: {found.status.name}, ", end="")
+    print(f"{n} sketches, {n / numbers:.0%} of the covariance: {found.status.name}, ", end="")
     print(f"largest angle {largest_angle(found.U):.1e} degrees")
 
 # %%
 # When it is not
 # --------------
 # Now the images as they are. To a fit of rank 4 the other half of the variance is noise, as large
-# as the signal, and its best fit bends towards it. Three remedies: more sketches; a fit of higher
-# rank, of which only the leading part is read; or no model at all, the symmetric matrix of least
-# norm that reproduces the sketches (``spectral_initializer`` of kind "interpolant", a linear
-# solve). The fits are by ``population_lbfgs``, the solver that ``recover`` uses for large
-# problems: recover itself would look for exact answers from many starts, and there are none.
+# as the signal, and its best fit bends towards it. ``recover`` says that nothing of rank 4
+# reproduces the sketches:
+
+found = posquad.recover(directions, sketches, rank=k)
+print(f"{found.status.name} at rank {k}: relative residual {found.residual:.2f}")
+
+# %%
+# Three remedies: more sketches; a fit of higher rank, of which only the leading part is read; or
+# no model at all, the symmetric matrix of least norm that reproduces the sketches
+# (``spectral_initializer`` of kind "interpolant", a linear solve). The fits are by
+# ``population_lbfgs``, the solver that ``recover`` uses for large problems, from one start:
+# recover itself would try many, in search of an exact answer.
 
 counts = np.array([300, 600, 1000, 1400, 1700, 2000])
-methods = {"linear": k, "rank 4": 4, "rank 20": 20}
+methods = ("least norm", "rank 4", "rank 20")
 fits = {}
 for n in counts:
     A, y = directions[:n], sketches[:n]
-    for name, rank in methods.items():
+    fits["least norm", n] = posquad.spectral_initializer(A, y, k, kind="interpolant")
+    for rank in (4, 20):
         start = posquad.spectral_initializer(A, y, rank, kind="interpolant")
-        steps = 0 if name == "linear" else 250
-        fits[name, n] = population_lbfgs(A, y, start, max_steps=steps).U if steps else start
+        fits[f"rank {rank}", n] = population_lbfgs(A, y, start, max_steps=250).U
 angles = {name: [largest_angle(fits[name, n]) for n in counts] for name in methods}
 
 print(f"a matrix of rank 20 has {posquad.geometry.dimension(d, 20)} unknowns")
-print("sketches " + "".join(f"{n:7d}" for n in counts))
+print("sketches   " + "".join(f"{n:7d}" for n in counts))
 for name, values in angles.items():
-    print(f"{name:8s} " + "".join(f"{angle:6.0f}°" for angle in values))
+    print(f"{name:10s} " + "".join(f"{angle:6.0f}°" for angle in values))
 
 # %%
 # Below as many sketches as unknowns a fit of rank 20 reproduces them all and proves nothing: it
-# is then one of many, and no better than the linear one. Above, it is the best of the three for a
-# while; with almost all 2080 numbers at hand the linear one needs no model and catches up. The
-# fit of rank 4 improves slowly.
+# is then one of many, and no better than the matrix of least norm. Above, it is the best of the
+# three for a while; with almost all 2080 numbers at hand the linear solve needs no model and
+# catches up. The fit of rank 4 improves slowly.
 
 colours = dict(zip(methods, ("0.5", "#d55e00", "#0072b2"), strict=True))
 markers = dict(zip(methods, "Dso", strict=True))
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 for name, values in angles.items():
     axes.plot(counts, values, marker=markers[name], color=colours[name], label=name)
-axes.plot(
-    [300, 400],
-    [0, 0],
-    "*",
-    markersize=13,
-    color="#009e73",
-    clip_on=False,
-    label="rank 4, ideal sketches",
-)
+ideal_style = {"color": "#009e73", "markersize": 13, "clip_on": False}
+axes.plot([300, 400], [0, 0], "*", label="rank 4, ideal sketches", **ideal_style)
 axes.set(
     xlabel="sketches (the covariance has 2080 numbers)",
     ylabel="largest angle to PCA's leading 4 (degrees)",
@@ -149,6 +151,6 @@ plt.show()
 #   modest. The room grows with d: d(d+1)/2 against a multiple of d.
 #
 # What could go wrong: below some ten sketches a pixel no fit here is good, and a low-rank one,
-# confident in a wrong model, is worse than the linear one. ``recover`` says so: on such sketches
-# its status is STALLED or BEST_FIT with a residual in percent, never RECOVERED. Components whose
-# eigenvalues are close mix; compare spans, not vectors.
+# confident in a wrong model, is worse than the linear solve. Read the status before the
+# components: BEST_FIT or STALLED with a large residual says that the rank is too low or the data
+# are noisy. Components whose eigenvalues are close mix; compare spans, not vectors.

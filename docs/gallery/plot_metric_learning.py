@@ -19,7 +19,6 @@ two data sets, when so simple a target is good enough.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from posquad.estimator import PositiveQuadraticRegressor
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import PCA
@@ -28,6 +27,8 @@ from sklearn.model_selection import RepeatedStratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier, NeighborhoodComponentsAnalysis
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from posquad.estimator import PositiveQuadraticRegressor
 
 
 class PairMetric(TransformerMixin, BaseEstimator):
