@@ -3,11 +3,12 @@ Covariance sketching: components from squares
 =============================================
 
 A stream of images passes, too many to keep, and the d x d covariance is too large to store. Keep
-n numbers instead: for random directions a_i, the mean of (a_i'x)^2 over the stream. Each is a
-quadratic measurement y_i = a_i'Sa_i of the covariance S, and ``recover`` finds the S of low rank
-behind them. Here the stream is scikit-learn's digits. The covariance of real images is not of low
-rank, and the example is about what that does: one learns how few sketches suffice when the model
-is exact, what the ignored components do when it is not, and which rank to fit then.
+n numbers instead: for random directions :math:`a_i`, the mean of :math:`(a_i'x)^2` over the
+stream. Each is a quadratic measurement :math:`y_i = a_i'S a_i` of the covariance S, and
+:func:`~posquad.recover` finds the S of low rank behind them. Here the stream is scikit-learn's
+digits. The covariance of real images is not of low rank, and the example is about what that does:
+one learns how few sketches suffice when the model is exact, what the ignored components do when
+it is not, and which rank to fit then.
 """
 
 # %%
@@ -62,8 +63,8 @@ for n in (300, 400):
 # When it is not
 # --------------
 # Now the images as they are. To a fit of rank 4 the other half of the variance is noise, as large
-# as the signal, and its best fit bends towards it. ``recover`` says that nothing of rank 4
-# reproduces the sketches:
+# as the signal, and its best fit bends towards it. :func:`~posquad.recover` says that nothing of
+# rank 4 reproduces the sketches:
 
 found = posquad.recover(directions, sketches, rank=k)
 print(f"{found.status.name} at rank {k}: relative residual {found.residual:.2f}")
@@ -71,9 +72,9 @@ print(f"{found.status.name} at rank {k}: relative residual {found.residual:.2f}"
 # %%
 # Three remedies: more sketches; a fit of higher rank, of which only the leading part is read; or
 # no model at all, the symmetric matrix of least norm that reproduces the sketches
-# (``spectral_initializer`` of kind "interpolant", a linear solve). The fits are by
-# ``population_lbfgs``, the solver that ``recover`` uses for large problems, from one start:
-# recover itself would try many, in search of an exact answer.
+# (:func:`~posquad.spectral_initializer` of kind "interpolant", a linear solve). The fits are by
+# :func:`~posquad.recovery.population_lbfgs`, the solver that :func:`~posquad.recover` uses for
+# large problems, from one start: recover itself would try many, in search of an exact answer.
 
 counts = np.array([300, 600, 1000, 1400, 1700, 2000])
 methods = ("least norm", "rank 4", "rank 20")
@@ -142,13 +143,13 @@ plt.show()
 # %%
 # What to take away
 # -----------------
-# * Where the covariance has rank r, little more than dr numbers replace d(d+1)/2, and the answer
-#   is exact.
+# * Where the covariance has rank r, little more than dr numbers replace :math:`d(d+1)/2`, and the
+#   answer is exact.
 # * Where it has not, what is left out is noise of its own size. Fit as high a rank as the
 #   sketches pay for and read the leading part; the rank that one wants to *read* is not the rank
 #   to *fit*.
 # * With d = 64 there is little room between the two, and the honest saving on these images is
-#   modest. The room grows with d: d(d+1)/2 against a multiple of d.
+#   modest. The room grows with d: :math:`d(d+1)/2` against a multiple of d.
 #
 # What could go wrong: below some ten sketches a pixel no fit here is good, and a low-rank one,
 # confident in a wrong model, is worse than the linear solve. Read the status before the

@@ -5,18 +5,18 @@ Implicit bias in pictures: which interpolant does training select?
 One equation, three unknowns: a whole triangle of matrices explains the data perfectly, and
 gradient flow ends at one of them. Which one depends on where it began, and for commuting
 measurements the law is exact: the limit is the Bregman projection of the start onto the set of
-interpolants, in the entropy that the factorization Q = UU' puts there. Here many initial scales
-and shapes are trained, the limits are predicted without training, and the picture shows why small
-starts end at minimum trace. One learns to read an initialization as a prior.
+interpolants, in the entropy that the factorization :math:`Q = UU'` puts there. Here many initial
+scales and shapes are trained, the limits are predicted without training, and the picture shows
+why small starts end at minimum trace. One learns to read an initialization as a prior.
 """
 
 # %%
 # The problem
 # -----------
-# Diagonal 3 x 3 matrices with eigenvalues q, measured once: 2 q1 + 2 q2 + q3 = 1. The
-# interpolants q >= 0 form a triangle with corners (1/2, 0, 0), (0, 1/2, 0) and (0, 0, 1). The
-# trace is 1/2 along the edge between the first two corners, so minimum trace leaves a tie along
-# that edge.
+# Diagonal 3 x 3 matrices with eigenvalues q, measured once: :math:`2q_1 + 2q_2 + q_3 = 1`. The
+# interpolants :math:`q \ge 0` form a triangle with corners (1/2, 0, 0), (0, 1/2, 0) and (0, 0,
+# 1). The trace is 1/2 along the edge between the first two corners, so minimum trace leaves a tie
+# along that edge.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,7 +37,8 @@ print(f"its point of greatest entropy: {least.q.round(4)}; zero all along: {leas
 # -------------------------
 # The factor below is a full 3 x 3 matrix, rotated at random so that nothing about it looks
 # diagonal. Trained by gradient flow on the quadratic network itself, it ends where
-# ``bregman_projection`` says, to the accuracy of the integration, and Q is diagonal all the way.
+# :func:`~posquad.selection.bregman_projection` says, to the accuracy of the integration, and Q is
+# diagonal all the way.
 
 rng = np.random.default_rng(0)
 measurement = posquad.LeastSquares(posquad.Dense(np.diag(B[0])[None]), y)
@@ -56,8 +57,9 @@ print(f"largest entry off the diagonal {np.abs(Q - np.diag(np.diag(Q))).max():.1
 # %%
 # Many initializations
 # --------------------
-# Seven shapes s, each an interpolant itself, times ten scales: q0 = eps^2 s. With eps = 1 there
-# is nothing to learn. All seventy flows are one call, and so are the seventy projections.
+# Seven shapes s, each an interpolant itself, times ten scales: :math:`q_0 = \epsilon^2 s`. With
+# :math:`\epsilon = 1` there is nothing to learn. All seventy flows are one call, and so are the
+# seventy projections.
 
 mixtures = np.array(
     [
@@ -80,10 +82,10 @@ print(f"{trained.q[..., 0].size} flows, largest distance from the prediction: ",
 print(f"{np.abs(trained.q - projected.q).max():.1e}")
 
 # %%
-# The picture. A point of the triangle stands for the shares (2 q1, 2 q2, q3) of the measurement.
-# Every flow moves along one curve of its shape, whatever the scale; a smaller start goes further
-# along it before the data are explained, because the directions that the measurement sees best
-# grow fastest.
+# The picture. A point of the triangle stands for the shares :math:`(2q_1, 2q_2, q_3)` of the
+# measurement. Every flow moves along one curve of its shape, whatever the scale; a smaller start
+# goes further along it before the data are explained, because the directions that the measurement
+# sees best grow fastest.
 
 corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 
@@ -149,12 +151,12 @@ plt.show()
 # %%
 # How fast, and to which point of the edge
 # ----------------------------------------
-# The gap to the least trace falls with eps. The paper's bound C / log(1/eps^2) holds for every
-# problem. Here it is far from tight: q3, which every point of least trace has zero, falls like a
-# power of eps, and the power is twice the slack of its constraint in the dual linear program. And
-# the shape survives where the trace does not decide: among the points of least trace the limit
-# keeps the proportion of s1 to s2. Only a start with s1 = s2 tends to the point of greatest
-# entropy.
+# The gap to the least trace falls with eps. The paper's bound :math:`C / \log(1/\epsilon^2)`
+# holds for every problem. Here it is far from tight: q3, which every point of least trace has
+# zero, falls like a power of eps, and the power is twice the slack of its constraint in the dual
+# linear program. And the shape survives where the trace does not decide: among the points of
+# least trace the limit keeps the proportion of :math:`s_1` to :math:`s_2`. Only a start with
+# :math:`s_1 = s_2` tends to the point of greatest entropy.
 
 tiny = selection.bregman_projection(B, y, multiplicities, 1e-12 * shapes).q
 print(
@@ -203,10 +205,11 @@ plt.show()
 # * An initialization is a prior: training returns the interpolant closest to it in relative
 #   entropy.
 # * A small start asks for minimum trace first; its shape decides what the trace leaves open.
-# * ``bregman_projection`` gives the limit without training, in one call for all starts.
+# * :func:`~posquad.selection.bregman_projection` gives the limit without training, in one call
+#   for all starts.
 #
 # What could go wrong: the law is for measurement matrices that commute. For others the flow's
 # limit leaves its natural analogue (``posquad.lab.dial`` measures by how much). A coordinate that
 # starts at zero stays at zero, so a rank-deficient start may have no limit that interpolates.
 # Gradient descent with a finite step selects another point, at a distance of first order in the
-# step (``descent_limit``).
+# step (:func:`~posquad.selection.descent_limit`).

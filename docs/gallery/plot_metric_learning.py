@@ -2,13 +2,14 @@
 Metric learning: a distance that knows the classes
 ==================================================
 
-A positive semidefinite Q is a squared distance, d(a, b) = (a - b)'Q(a - b), and a quadratic
-network on differences x = a - b learns one from examples of what should be near and far. Here the
-target of a pair is 0 if both samples are of one class and 1 if not; the factor U then maps
-samples to r coordinates in which Euclidean distance is the learned one, and nearest neighbours
-can use it. Everything is in scikit-learn's terms: ``PositiveQuadraticRegressor`` inside a
-pipeline inside cross-validation. One learns how to use the estimator as a transformer, and, from
-two data sets, when so simple a target is good enough.
+A positive semidefinite Q is a squared distance, :math:`d(a, b) = (a - b)'Q(a - b)`, and a
+quadratic network on differences :math:`x = a - b` learns one from examples of what should be near
+and far. Here the target of a pair is 0 if both samples are of one class and 1 if not; the factor
+U then maps samples to r coordinates in which Euclidean distance is the learned one, and nearest
+neighbours can use it. Everything is in scikit-learn's terms:
+:class:`~posquad.estimator.PositiveQuadraticRegressor` inside a pipeline inside cross-validation.
+One learns how to use the estimator as a transformer, and, from two data sets, when so simple a
+target is good enough.
 """
 
 # %%
@@ -149,8 +150,9 @@ plt.show()
 # %%
 # What to take away
 # -----------------
-# * ``PositiveQuadraticRegressor`` is an estimator like any other: it is cloned, searched and
-#   cross-validated, and ``components_`` is a linear map that later steps can use.
+# * :class:`~posquad.estimator.PositiveQuadraticRegressor` is an estimator like any other: it is
+#   cloned, searched and cross-validated, and ``components_`` is a linear map that later steps can
+#   use.
 # * On wine the learned distance is among the best, with two coordinates or four (of 178 bottles,
 #   one more or fewer is half a percent: the leading methods are not told apart). On breast cancer
 #   it is not: plain standardized distance, LDA and NCA make fewer errors, and a higher rank does

@@ -2,12 +2,12 @@
 Phase retrieval with a certificate
 ==================================
 
-A detector that counts photons sees squares: y_i = (a_i'x)^2, and the sign of a_i'x is lost.
-Finding the image x from such data is real phase retrieval, the positive quadratic network of rank
-r = 1: the data y_i = a_i'Q a_i are linear in the matrix Q = xx'. Here a photograph is recovered,
-and the answer comes with a proof that no other positive semidefinite matrix of any rank explains
-the data. One learns how many measurements recovery needs, how many more the proof needs, and what
-the proof says about noise.
+A detector that counts photons sees squares: :math:`y_i = (a_i'x)^2`, and the sign of
+:math:`a_i'x` is lost. Finding the image x from such data is real phase retrieval, the positive
+quadratic network of rank r = 1: the data :math:`y_i = a_i'Q a_i` are linear in the matrix
+:math:`Q = xx'`. Here a photograph is recovered, and the answer comes with a proof that no other
+positive semidefinite matrix of any rank explains the data. One learns how many measurements
+recovery needs, how many more the proof needs, and what the proof says about noise.
 """
 
 # %%
@@ -91,8 +91,8 @@ for misfit in (1e-6, 1e-4, 1e-3):
 # How many measurements?
 # ----------------------
 # The same photograph at 6 x 6 pixels, eight random sets of measurements for each number n.
-# Recovery is attempted from a few starts only (the default is more patient); then ``certify``
-# tries to prove what was found.
+# Recovery is attempted from a few starts only (the default is more patient); then
+# :func:`~posquad.certify` tries to prove what was found.
 
 small = photograph(6).ravel()
 ratios = np.array([1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 2.75, 3.0])
@@ -133,7 +133,7 @@ plt.show()
 #
 # What could go wrong: measurements of an instrument are structured (Fourier rows, masks), not
 # Gaussian; then more of them are needed, and symmetries (shifts, reflections) may remain, which
-# ``recover`` reports as NOT_IDENTIFIED where it finds another answer. With noise there is nothing
-# to reproduce exactly: the status is BEST_FIT, and ``error_bound`` of a certificate for the
-# fitted responses is what remains of the guarantee. The certificate costs far more time than the
-# recovery and grows like d^3 and faster: ask for it last.
+# :func:`~posquad.recover` reports as NOT_IDENTIFIED where it finds another answer. With noise
+# there is nothing to reproduce exactly: the status is BEST_FIT; the certificate may still prove
+# global uniqueness, and then ``error_bound`` holds for the noisy data too. The certificate takes
+# several times as long as the recovery: ask for it last.

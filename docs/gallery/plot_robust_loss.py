@@ -3,12 +3,12 @@ Bring your own loss: recovery with outliers
 ===========================================
 
 Least squares believes every response. When some of them are nonsense (a detector that saturated,
-a transmission error), the fit follows them. ``SmoothObjective`` takes any smooth loss of Q = UU'
-written with torch, and everything that trains a factor then works with it: flows, descent,
-curvature. Here the image of a handwritten digit is found from squared measurements of which up to
-30% are corrupted, with squared, Huber and Cauchy losses. One learns how to write a loss, that a
-convex robust loss is not enough for gross outliers while a redescending one is, and how to end
-with a proof all the same.
+a transmission error), the fit follows them. :class:`~posquad.SmoothObjective` takes any smooth
+loss of :math:`Q = UU'` written with torch, and everything that trains a factor then works with
+it: flows, descent, curvature. Here the image of a handwritten digit is found from squared
+measurements of which up to 30% are corrupted, with squared, Huber and Cauchy losses. One learns
+how to write a loss, that a convex robust loss is not enough for gross outliers while a
+redescending one is, and how to end with a proof all the same.
 """
 
 # %%
@@ -158,14 +158,15 @@ print(f"recover on the others: {found.status.name}, error {image_error(found.U):
 # %%
 # What to take away
 # -----------------
-# * A loss is a few lines of torch; ``gradient_descent``, ``gradient_flow`` and
-#   ``effective_spectrum`` take it as it is.
+# * A loss is a few lines of torch; :func:`~posquad.gradient_descent`,
+#   :func:`~posquad.gradient_flow` and :func:`~posquad.effective_spectrum` take it as it is.
 # * Use the robust fit to find outliers, then ``recover(..., weights=...)`` to find the answer. A
 #   certificate for the kept responses does not depend on how they were chosen, only on their
 #   being right.
 #
 # What could go wrong: beyond 25% outliers the start is too far away and Cauchy's loss ends in
 # another minimum (see 30% above). A bad response that happens to fall near the truth is kept;
-# then ``recover`` answers BEST_FIT or STALLED instead of CERTIFIED, and one lowers the threshold.
-# ``SmoothObjective`` forms the d x d matrix Q and n predictions from it at each step: for d in
-# the thousands, write the loss on the factor instead.
+# then :func:`~posquad.recover` answers BEST_FIT or STALLED instead of CERTIFIED, and one lowers
+# the threshold. :class:`~posquad.SmoothObjective` forms the d x d matrix Q and n predictions from
+# it at each step: for d in the thousands, derive from ``posquad.objectives.Objective`` and write
+# the loss on the factor.
