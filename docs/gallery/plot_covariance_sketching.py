@@ -136,6 +136,7 @@ for line, (name, vectors) in zip(panels, rows.items(), strict=True):
         panel.imshow(vector.reshape(8, 8), cmap="RdBu_r", vmin=-0.4, vmax=0.4)
         angle = np.rad2deg(np.arccos(min(1.0, vector @ reference)))
         panel.set(xticks=[], yticks=[], xlabel="" if name == "PCA" else f"{angle:.0f}°")
+        panel.spines[:].set_visible(True)
     line[0].set_ylabel(name, fontsize=12)
 figure.suptitle(f"Leading components, from the images and from {shown} sketches")
 plt.show()

@@ -96,53 +96,32 @@ def place(q):
     return shares / shares.sum(-1, keepdims=True) @ corners
 
 
-figure, axes = plt.subplots(figsize=(7, 6.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(7, 5.4), layout="constrained")
 shade = axes.tricontourf(
     *corners.T, [0.5, 0.5, 1.0], levels=np.linspace(0.5, 1, 11), cmap="Greys", alpha=0.5
 )
-axes.plot(*corners[[0, 1]].T, color="#009e73", linewidth=4, zorder=2, clip_on=False)
+axes.plot(*corners[[0, 1]].T, color="#009e73", linewidth=4, clip_on=False)
+for curve in place(trained.path[:, -1]).swapaxes(0, 1):  # the smallest start of each shape
+    axes.plot(*curve.T, color="0.35", linewidth=1)
 
-for k in range(len(shapes)):
-    curve = place(trained.path[:, -1, k])
-    axes.plot(*curve.T, color="0.35", linewidth=1, zorder=3)
-for limits in place(trained.q[1:]):
-    axes.scatter(*limits.T, s=34, color="#0072b2", edgecolor="white", linewidth=0.6, zorder=4)
-axes.scatter(*place(projected.q[1:]).reshape(-1, 2).T, s=5, color="white", zorder=5)
-axes.scatter(*place(shapes).T, s=60, marker="D", color="#d55e00", edgecolor="white", zorder=5)
-axes.plot(
-    *place(least.q), "*", markersize=17, color="#009e73", mec="black", zorder=6, clip_on=False
-)
-axes.margins(0.04)
 
-labels = ["(1/2, 0, 0)", "(0, 1/2, 0)", "(0, 0, 1)"]
-for corner, label, shift in zip(corners, labels, [(0, -16), (0, -16), (0, 8)], strict=True):
+def mark(points, marker, size, colour, edge, label):
+    """Draw points on top of everything so far."""
+    x, y = place(points).reshape(-1, 2).T
+    style = {"color": colour, "markeredgecolor": edge, "markeredgewidth": 0.8, "clip_on": False}
+    axes.plot(x, y, marker, markersize=size, label=label, **style)
+
+
+mark(shapes, "D", 8, "#d55e00", "white", "shape of the start")
+mark(trained.q[1:], "o", 6.5, "#0072b2", "white", "limits of training")
+mark(projected.q[1:], "o", 2.5, "white", "#0072b2", "Bregman projections")
+mark(least.q, "*", 17, "#009e73", "black", "greatest entropy")
+
+for corner, label in zip(corners, ["(1/2, 0, 0)", "(0, 1/2, 0)", "(0, 0, 1)"], strict=True):
+    shift = (0, 10) if corner[1] else (0, -16)
     axes.annotate(label, corner, shift, textcoords="offset points", ha="center", va="center")
-axes.annotate(
-    "least trace, ties",
-    (0.5, 0),
-    (0, -20),
-    textcoords="offset points",
-    ha="center",
-    color="#00694d",
-)
-handles = [
-    plt.Line2D([], [], marker="D", color="#d55e00", linestyle="", label="shape of the start"),
-    plt.Line2D([], [], marker="o", color="#0072b2", linestyle="", label="limits of training"),
-    plt.Line2D(
-        [],
-        [],
-        marker="o",
-        markersize=3,
-        color="white",
-        markeredgecolor="#0072b2",
-        linestyle="",
-        label="Bregman projections",
-    ),
-    plt.Line2D(
-        [], [], marker="*", markersize=12, color="#009e73", linestyle="", label="greatest entropy"
-    ),
-]
-axes.legend(handles=handles, frameon=False, loc="upper left")
+axes.text(0.3, -0.055, "least trace", ha="center", color="#00694d")
+axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(-0.06, 1.0))
 figure.colorbar(shade, ax=axes, shrink=0.6, label="trace", ticks=[0.5, 0.75, 1.0])
 axes.set_aspect("equal")
 axes.set_axis_off()
@@ -178,17 +157,10 @@ figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
 axes.loglog(
     scales[1:], bound, "--", color="0.4", label=r"bound $C/\log(1/\epsilon^2)$ for $s = (1, 1, 1)$"
 )
-for k in range(len(shapes)):
-    axes.loglog(scales, gap[:, k], "o-", color="#0072b2", alpha=0.55, markersize=4, linewidth=1)
-axes.plot([], [], "o-", color="#0072b2", label="trained, seven shapes")
-axes.loglog(
-    scales[1:],
-    even.q.sum(-1)[1:] - least.value,
-    "s-",
-    color="#009e73",
-    markersize=4,
-    label="s = (1, 1, 1)",
-)
+labels = ["seven shapes, trained", *[None] * 6]
+axes.loglog(scales, gap, "o-", color="#0072b2", alpha=0.6, markersize=4, linewidth=1, label=labels)
+gap_even = even.q.sum(-1)[1:] - least.value
+axes.loglog(scales[1:], gap_even, "s-", color="#009e73", markersize=4, label="$s = (1, 1, 1)$")
 axes.invert_xaxis()
 axes.set(
     xlabel=r"scale $\epsilon$ of the start",

@@ -72,8 +72,8 @@ for panel, (name, pixels) in zip(panels, pictures.items(), strict=True):
     panel.imshow(pixels.reshape(image.shape), cmap="gray", vmin=0, vmax=1)
     error = np.linalg.norm(pixels - x) / np.linalg.norm(x)
     panel.set_title(f"{name}\nerror {error:.2g}", fontsize=10)
-    panel.set_xticks([])
-    panel.set_yticks([])
+    panel.set(xticks=[], yticks=[])
+    panel.spines[:].set_visible(True)
 plt.show()
 
 # %%

@@ -110,7 +110,7 @@ for name, U in fits.items():
     axes.plot(100 * shares[1:], error[1:], marker=markers[name], color=colours[name], label=name)
 axes.plot(100 * shares, image_error(starts), ":", color="0.45", label="spectral start")
 axes.axhline(1, color="0.8", linewidth=1, zorder=0)
-axes.annotate("an empty image", (0, 1.06), color="0.45", fontsize=9, va="bottom")
+axes.annotate("an empty image", (0, 0.93), color="0.45", fontsize=9, va="top")
 axes.set(
     yscale="log",
     ylim=(3e-3, 4),
@@ -133,8 +133,8 @@ for panel, (name, image) in zip(panels, pictures.items(), strict=True):
     image = image * np.sign(image @ digit)
     panel.imshow(image.reshape(8, 8), cmap="gray_r", vmin=0, vmax=digit.max())
     panel.set_title(f"{name}\nerror {image_error(image[:, None]):.2f}", fontsize=10)
-    panel.set_xticks([])
-    panel.set_yticks([])
+    panel.set(xticks=[], yticks=[])
+    panel.spines[:].set_visible(True)
 plt.show()
 
 # %%
