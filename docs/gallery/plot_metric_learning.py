@@ -116,6 +116,7 @@ steps = {
     "PCA, 2": [StandardScaler(), PCA(2)],
     "LDA": [StandardScaler(), LinearDiscriminantAnalysis()],
     "NCA, 2": [StandardScaler(), NeighborhoodComponentsAnalysis(2, random_state=0)],
+    "pair metric, rank 1": [StandardScaler(), PairMetric(1)],
     "pair metric, rank 2": [StandardScaler(), PairMetric(2)],
     "pair metric, rank 4": [StandardScaler(), PairMetric(4)],
 }
@@ -153,11 +154,11 @@ plt.show()
 # * :class:`~posquad.estimator.PositiveQuadraticRegressor` is an estimator like any other: it is
 #   cloned, searched and cross-validated, and ``components_`` is a linear map that later steps can
 #   use.
-# * On wine the learned distance is among the best, with two coordinates or four (of 178 bottles,
-#   one more or fewer is half a percent: the leading methods are not told apart). On breast cancer
-#   it is not: plain standardized distance, LDA and NCA make fewer errors, and a higher rank does
-#   not help. A squared loss on 0 and 1 also punishes different samples for being far apart, which
-#   does no harm where classes are compact and does where they are long.
+# * On wine the learned distance is among the best, with two coordinates or four; one is too few
+#   for three classes (of 178 bottles, one more or fewer is half a percent: the leading methods
+#   are not told apart). On breast cancer it is not: plain standardized distance, LDA and NCA make
+#   fewer errors, and a higher rank does not help. A likely reason, not tested here: a squared
+#   loss on 0 and 1 also punishes different samples for being far apart.
 #
 # What could go wrong: pairs are not independent samples (each row of X is in many), so standard
 # errors of the regressor would be too small and are switched off here. ``status_`` may be
