@@ -108,4 +108,5 @@ html_theme_options = {
 }
 # Pages that are alone in their section have nothing to navigate.
 ALONE = ("index", "start", "guide", "which-function", "changelog", "search", "genindex")
-html_sidebars = {name: [] for name in ALONE}
+# Examples give that room to their code.
+html_sidebars = {name: [] for name in (*ALONE, "auto_gallery/plot_*")}
