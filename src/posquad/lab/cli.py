@@ -18,6 +18,7 @@ from posquad import __version__
 from posquad.errors import DomainError, PosquadError
 from posquad.lab.claims import Verdict, failures
 from posquad.lab.cli_certify import certify_command
+from posquad.lab.cli_demo import demo_command
 from posquad.lab.cli_failure import Failure
 from posquad.lab.progress import watcher_for
 from posquad.lab.records import system_information
@@ -45,7 +46,8 @@ def main() -> None:
     """
 
 
-main.add_command(certify_command)
+for command in (demo_command, certify_command):
+    main.add_command(command)
 
 
 @main.command("reproduce", short_help="Run the paper's experiments, judge its claims.")

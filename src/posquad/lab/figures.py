@@ -9,11 +9,11 @@ from typing import Any
 
 from posquad._extras import optional
 from posquad.errors import PosquadError
-from posquad.lab.experiment import Measured, Panel
+from posquad.lab.experiment import M, Panel
 from posquad.lab.palette import DARK, INK, RULE
 from posquad.lab.records import write_file
 
-__all__ = ["Drawing", "draw", "picture", "save_figures", "themed_svg"]
+__all__ = ["Drawing", "as_svg", "draw", "picture", "save_figures", "themed_svg"]
 
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -37,7 +37,7 @@ _STYLE = {
 }
 
 
-def picture(panel: Panel, measured: Measured) -> Any:
+def picture(panel: Panel[M], measured: M) -> Any:
     """The panel as a matplotlib figure. Needs the extra `posquad[lab]`.
 
     >>> from posquad.lab.registry import EXPERIMENTS
@@ -82,19 +82,28 @@ def save_figures(figure: Any, folder: Path, key: str) -> str:
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['empty.pdf', 'empty.png', 'empty.svg']
     """
-    formats: dict[str, dict[str, Any]] = {
-        "svg": {"transparent": True, "metadata": {"Date": None}},
-        "pdf": {"metadata": {"CreationDate": None}},
-        "png": {"dpi": 200},
-    }
-    data = {}
+    svg = as_svg(figure)
+    write_file(folder / f"{key}.svg", svg.encode())
+    write_file(folder / f"{key}.pdf", _saved(figure, "pdf", metadata={"CreationDate": None}))
+    write_file(folder / f"{key}.png", _saved(figure, "png", dpi=200))
+    return svg
+
+
+def as_svg(figure: Any) -> str:
+    """The figure as SVG on no ground, the same for the same figure.
+
+    >>> from matplotlib.figure import Figure
+    >>> "<svg" in as_svg(Figure())
+    True
+    """
+    return _saved(figure, "svg", transparent=True, metadata={"Date": None}).decode()
+
+
+def _saved(figure: Any, form: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
     with optional("matplotlib", "lab").rc_context(_STYLE):
-        for form, options in formats.items():
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=form, **options)
-            data[form] = buffer.getvalue()
-            write_file(folder / f"{key}.{form}", data[form])
-    return data["svg"].decode()
+        figure.savefig(buffer, format=form, **options)
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -105,18 +114,19 @@ class Drawing:
     words: str
 
 
-def draw(panel: Panel, measured: Measured, folder: Path) -> Drawing:
-    """Draw a panel and write its files.
+def draw(panel: Panel[M], measured: M, folder: Path | None) -> Drawing:
+    """Draw a panel and write its files; without a folder it is only drawn.
 
     A panel that cannot be drawn with unusual parameters must not cost the reader the others.
 
     >>> broken = Panel("broken", "", "", draw=lambda axes, measured: 1 / 0, describe=lambda m: "")
-    >>> draw(broken, Measured(), Path("unused")).words
+    >>> draw(broken, None, None).words
     'This panel cannot be drawn with these parameters (ZeroDivisionError: division by zero).'
     """
     try:
         figure, words = picture(panel, measured), panel.describe(measured)
-        return Drawing(themed_svg(save_figures(figure, folder, panel.key)), words)
+        svg = as_svg(figure) if folder is None else save_figures(figure, folder, panel.key)
+        return Drawing(themed_svg(svg), words)
     except PosquadError:
         raise
     except Exception as problem:

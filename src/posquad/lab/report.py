@@ -1,24 +1,19 @@
 """The report: one HTML file that needs nothing else, made with Jinja2 and autoescape.
 
-The page runs no script and loads nothing: images are data, the one style sheet is allowed by its
-hash, and the content security policy forbids the rest.
+What every page of ours has (its policy, its style) is in `page`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from posquad import __version__
-from posquad._extras import optional
 from posquad.lab.claims import Judged, Verdict
 from posquad.lab.experiment import Parameters, Table, described
 from posquad.lab.figures import Drawing
-from posquad.lab.records import Record, now, system_information
+from posquad.lab.page import image, page
+from posquad.lab.records import Record
 from posquad.lab.registry import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -49,26 +44,12 @@ def render(
     >>> "Content-Security-Policy" in page
     True
     """
-    jinja2 = optional("jinja2", "lab")
-    here = files("posquad.lab")
-    style = here.joinpath("report.css").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {
-        "value": shown,
-        "cell": measured_cell,
-        "interval": interval,
-        "published": published_cell,
-    }
-    template = environment.from_string(here.joinpath("report.html.j2").read_text(encoding="utf-8"))
     published = [j for j in outcome.judged if j.claim.source == "paper"]
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return template.render(
-        style=optional("markupsafe", "lab").Markup(style),
-        style_hash=f"sha256-{digest}",
-        version=__version__,
-        made=now(),
+    filters = {"cell": measured_cell, "interval": interval, "published": published_cell}
+    return page(
+        "report.html.j2",
+        styles=("report.css",),
+        filters={"value": shown, **filters},
         quick=quick,
         command=command,
         outcome=outcome,
@@ -79,7 +60,6 @@ def render(
         incomparable=[_line(j) for j in outcome.judged if j.verdict is Verdict.NOT_COMPARABLE],
         missing=[EXPERIMENTS[key] for key in outcome.missing],
         sections=[_section(r, outcome, parameters, drawings) for r in outcome.records],
-        system=system_information(),
         computing=sum(record.seconds for record in outcome.records),
     )
 
@@ -99,7 +79,7 @@ def _section(
         "claims": [_line(j) for j in judged],
         "remarks": record.measured.remarks,
         "panels": [
-            {"panel": p, "words": drawings[p.key].words, "image": _data(drawings[p.key].svg)}
+            {"panel": p, "words": drawings[p.key].words, "image": image(drawings[p.key].svg)}
             for p in experiment.panels
         ],
         "tables": [{"table": t, "rows": _rows(t, record)} for t in experiment.tables],
@@ -154,14 +134,6 @@ def _line(judged: Judged) -> dict[str, Any]:
         "sign": sign,
         "verdict": judged.verdict.name.lower().replace("_", "-"),
     }
-
-
-def _data(svg: str | None) -> str:
-    return (
-        ""
-        if svg is None
-        else "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
-    )
 
 
 def shown(value: Any) -> str:
