@@ -20,6 +20,8 @@ from posquad.lab.claims import Verdict, failures
 from posquad.lab.cli_certify import certify_command
 from posquad.lab.cli_demo import demo_command
 from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_fit import fit_command
+from posquad.lab.cli_predict import predict_command
 from posquad.lab.progress import watcher_for
 from posquad.lab.records import system_information
 from posquad.lab.registry import EXPERIMENTS
@@ -46,7 +48,7 @@ def main() -> None:
     """
 
 
-for command in (demo_command, certify_command):
+for command in (demo_command, fit_command, predict_command, certify_command):
     main.add_command(command)
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from posquad.lab.experiment import Experiment
 from posquad.lab.records import Record
 from posquad.lab.registry import EXPERIMENTS
 from posquad.lab.reproduce import Watcher
+from posquad.trajectory import Progress as Step
 
-__all__ = ["Bar", "Lines", "watcher_for"]
+__all__ = ["Bar", "Lines", "fit_progress", "watcher_for"]
 
 
 class Lines(Watcher):
@@ -84,3 +92,30 @@ def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]
     )
     with Progress(*columns, console=Console(highlight=False)) as progress:
         yield Bar(progress, weights)
+
+
+@contextmanager
+def fit_progress() -> Iterator[Callable[[Step], None] | None]:
+    """Steps and residual of a search on a terminal; elsewhere nothing, and None.
+
+    It is written to standard error, where it does not mix with the answer.
+
+    >>> with fit_progress() as progress:
+    ...     progress is None or callable(progress)
+    True
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("fitting")
+        steps = 0
+
+        def advance(step: Step) -> None:
+            nonlocal steps
+            steps += 1
+            shown.update(task, description=f"fitting: step {steps}, residual {step.loss:.1e}")
+
+        yield advance

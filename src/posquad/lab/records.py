@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "RecordError",
     "load",
     "record_key",
+    "require_folder",
     "save",
     "system_information",
     "write_file",
@@ -176,6 +178,23 @@ def write_file(path: Path, data: bytes) -> None:
         raise RecordError(
             str(path), expected="a place that can be written to", got=str(problem)
         ) from None
+
+
+def require_folder(folder: Path, names: Iterable[str]) -> None:
+    """Find out before any work whether files of these names can be written to a folder.
+
+    >>> require_folder(Path(__file__), [])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    posquad.lab.records.RecordError: ...records.py: expected a folder; got a file of that name
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(str(folder), expected="a folder", got="a file of that name")
+    for name in names:
+        if (folder / name).is_dir():
+            raise RecordError(str(folder / name), expected="a file", got="a folder of that name")
+    probe = folder / ".probe"
+    write_file(probe, b"")
+    probe.unlink(missing_ok=True)
 
 
 def system_information() -> dict[str, Any]:

@@ -23,10 +23,10 @@ from posquad.lab.experiment import Experiment, Parameters, override
 from posquad.lab.figures import draw
 from posquad.lab.records import (
     Record,
-    RecordError,
     load,
     now,
     record_key,
+    require_folder,
     save,
     system_information,
     write_file,
@@ -125,7 +125,9 @@ def reproduce(
     for package in ("matplotlib", "jinja2"):
         optional(package, "lab")
     began = time.monotonic()
-    _require_writable(folder)
+    require_folder(folder, ("claims.json", "report.html"))
+    for place in (RECORDS, FIGURES):
+        require_folder(folder / place, ())
     keys = {key: record_key(EXPERIMENTS[key], values) for key, values in parameters.items()}
     known = {} if fresh else {key: load(folder / RECORDS, key, keys[key]) for key in parameters}
     records: list[Record] = []
@@ -221,16 +223,3 @@ def _write(
     watcher.writes("report")
     page = render(outcome, parameters, drawings, quick=quick, command=command)
     write_file(folder / "report.html", page.encode())
-
-
-def _require_writable(folder: Path) -> None:
-    """Find out before any work whether results can be kept."""
-    for place in (folder, folder / RECORDS, folder / FIGURES):
-        if place.exists() and not place.is_dir():
-            raise RecordError(str(place), expected="a folder", got="a file of that name")
-    for name in ("claims.json", "report.html"):
-        if (folder / name).is_dir():
-            raise RecordError(str(folder / name), expected="a file", got="a folder of that name")
-    probe = folder / RECORDS / ".probe"
-    write_file(probe, b"")
-    probe.unlink(missing_ok=True)

@@ -96,7 +96,7 @@ def choose(
         if name is not None:
             _require_column(table, option, name)
     if response is None:
-        response = _default_response(table, optional_response)
+        response = _default_response(table, optional_response, features or ())
     weights = table.weights if weights is None else weights
     taken = {response: "--response", weights: "--weights"}
     if response is not None and response == weights:
@@ -172,10 +172,13 @@ def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     return Samples(table.path, X, y, weights, choice.features, table.named, choice.response)
 
 
-def _default_response(table: Table, optional_response: bool) -> str | None:
+def _default_response(
+    table: Table, optional_response: bool, features: Sequence[str]
+) -> str | None:
     if table.response is not None:
         return table.response
-    found = [name for name in table.names if table.named and name.lower() in RESPONSES]
+    known = [name for name in table.names if table.named and name.lower() in RESPONSES]
+    found = [name for name in known if name not in features]  # an input is no response
     if len(found) == 1:
         return found[0]
     if optional_response:

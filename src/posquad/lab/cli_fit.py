@@ -1,0 +1,231 @@
+"""The command `posquad fit`: from a data file to a model and a report."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from posquad._extras import optional
+from posquad.errors import DomainError, PosquadError
+from posquad.geometry import dimension
+from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_options import FILE, columns_option, names
+from posquad.lab.fit_answer import Answer, Fit, answer
+from posquad.lab.fit_report import render
+from posquad.lab.models import MODEL, predicted
+from posquad.lab.progress import fit_progress
+from posquad.lab.records import RecordError, require_folder, write_file
+from posquad.lab.tables import Samples, TableError, read_samples
+
+__all__ = ["fit_command"]
+
+REPORT = "report.html"
+_COPIES = 4  # of X that a fit holds at its largest, as float64
+_PROVABLE = 2_000_000  # entries of X times unknowns up to which a proof is tried unasked
+
+
+class _Stopped(BaseException):
+    """Ctrl-C. No KeyboardInterrupt, which `recover` answers with the best so far."""
+
+
+@click.command("fit", short_help="Fit a model to a data file; write the model and a report.")
+@click.argument("data", type=FILE)
+@columns_option("--response", "Column of the responses.  [default: y]")
+@columns_option("--weights", "Column of weights of the squared errors.")
+@columns_option("--features", "Columns of the inputs.  [default: all others]")
+@click.option("--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen]")
+@click.option(
+    "--criterion",
+    type=click.Choice(["bic", "cv"]),
+    default="bic",
+    show_default=True,
+    help="How the rank is chosen: information criterion or cross-validation.",
+)
+@click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.")
+@click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
+@click.option(
+    "--certify/--no-certify",
+    default=None,
+    help="Try to prove that the answer is the only one.  [default: if the problem is small]",
+)
+@click.option("--tolerance", type=float, help="Relative residual that counts as reproduced.")
+@click.option("--max-starts", type=click.IntRange(min=1), help="Starts of the search.")
+@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop with the best so far.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--out",
+    type=FILE,
+    default=Path("fit"),
+    show_default=True,
+    help="Folder of the model and the report.",
+)
+def fit_command(
+    data: Path,
+    response: str | None,
+    weights: str | None,
+    features: str | None,
+    certify: bool | None,
+    out: Path,
+    **options: Any,
+) -> None:
+    """Find the positive semidefinite Q of low rank with x'Qx close to the responses in DATA.
+
+    DATA is a table: .csv, .tsv or .txt (comma, semicolon, tab or blanks; a header with names, or
+    none), .parquet, .npy (rows are samples), or .npz with X (n, d), y (n) and, if wanted, weights
+    (n), or with one array for each column. Large .npy and uncompressed .npz files are mapped, not
+    read into memory.
+
+    Says first how sure the answer is, then what to do next. Writes model.json and
+    model.safetensors (and the certificate, if one was made) and report.html into the output
+    folder, each whole or not at all, and only when everything is computed.
+
+    Exit status: 0 if a model was written, whatever it says of itself; 2 for data or options that
+    cannot be used; 130 after Ctrl-C, which leaves everything as it was.
+
+    \b
+    Examples:
+      posquad fit data.csv
+      posquad fit data.csv --response height --features age,weight --rank 2 --out heights
+      posquad fit data.parquet --intercept --criterion cv
+    """
+    began = time.monotonic()
+    try:
+        made = _require_place(data, out)
+        try:
+            samples = read_samples(
+                data, response=response, weights=weights, features=names(features), copies=_COPIES
+            )
+            with _stoppable():
+                model = _fitted(samples, certify, options)
+                fit = Fit(
+                    model=model,
+                    samples=samples,
+                    predicted=predicted(model, samples.X),
+                    seconds=time.monotonic() - began,
+                    command=shlex.join(["posquad", *sys.argv[1:]]),
+                    model_path=out / f"{MODEL}.json",
+                )
+                text = render(fit)
+            _write(out, fit, text)
+        finally:
+            if made:  # an empty folder is no result
+                with suppress(OSError):
+                    out.rmdir()
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected a fit that fits into memory; it ran out") from None
+    except (_Stopped, KeyboardInterrupt):
+        click.echo("Interrupted: nothing was written.", err=True)
+        raise SystemExit(130) from None
+    _tell(answer(fit), out)
+
+
+def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
+    estimator = optional("posquad.estimator", "lab")
+    n, d = samples.X.shape
+    rank, intercept = options["rank"], options["intercept"]
+    if rank is not None and rank > d:
+        where = f"{samples.path}: --rank"
+        raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
+    if certify and intercept:
+        expected = "no --intercept beside it: a certificate is about x'Qx alone"
+        raise DomainError("--certify", expected=expected, got="both")
+    if certify is None:
+        certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
+    model = estimator.PositiveQuadraticRegressor(
+        rank,
+        fit_intercept=intercept,
+        criterion=options["criterion"],
+        max_rank=options["max_rank"],
+        certify=certify,
+        tolerance=options["tolerance"],
+        max_starts=options["max_starts"],
+        time_limit=options["time_limit"],
+        random_state=options["seed"],
+    )
+    names = list(samples.features) if samples.named else None
+    with fit_progress() as progress:
+        try:
+            return model.fit(
+                samples.X, samples.y, samples.weights, feature_names=names, progress=progress
+            )
+        except PosquadError:
+            raise
+        except ValueError as problem:  # of scikit-learn's own checks
+            reason = str(problem).splitlines()[0]
+            raise TableError(str(samples.path), expected="data to fit", got=reason) from None
+
+
+def _require_place(data: Path, out: Path) -> bool:
+    """Find out before any work whether results can be kept; whether the folder is new."""
+    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
+    written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
+    for name in written:
+        if (out / name).resolve() == data.resolve():
+            raise RecordError("--out", expected="another folder", got=f"{data} would be replaced")
+    new = not out.exists()
+    require_folder(out, written)
+    return new
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let Ctrl-C end the computation at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _write(out: Path, fit: Fit, text: str) -> None:
+    """The model last, and of it model.json last: with it, everything is there."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a few files, then it is done
+    try:
+        write_file(out / REPORT, text.encode())
+        try:
+            fit.model.save(out / MODEL)
+        except OSError as problem:
+            got = f"{problem.strerror or problem}"
+            raise RecordError(str(out), expected="a folder to write to", got=got) from None
+        if fit.model.certificate_ is None:  # one of an earlier fit would not be about this model
+            for end in (".json", ".npz"):
+                (out / f"{MODEL}.certificate{end}").unlink(missing_ok=True)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _tell(said: Answer, out: Path) -> None:
+    click.echo(f"{said.word}: {said.headline}.")
+    click.echo(click.wrap_text(said.message, width=96))
+    click.echo()
+    for name, value in said.facts:
+        click.echo(f"  {name:<18} {value}")
+    click.echo("\nWhat to do next:")
+    for number, step in enumerate(said.steps, 1):
+        click.echo(click.wrap_text(f"{number}. {step.words}", 96, "  ", "     "))
+        if step.command:  # on a line of its own, to be copied
+            click.echo(f"       {step.command}")
+    click.echo(f"\nModel:  {out / f'{MODEL}.json'}")
+    click.echo(f"Report: {out / REPORT}")

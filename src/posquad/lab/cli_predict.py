@@ -1,0 +1,97 @@
+"""The command `posquad predict`: a model applied to a data file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import click
+import numpy as np
+
+from posquad.errors import DomainError, PosquadError
+from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_options import FILE, columns_option, names
+from posquad.lab.models import columns_for, load_model, predicted
+from posquad.lab.records import RecordError
+from posquad.lab.tables import open_table, write_columns
+from posquad.lab.tables.reading import Samples, taken
+from posquad.lab.tables.writing import as_bytes, require_suffix
+
+__all__ = ["predict_command"]
+
+
+@click.command("predict", short_help="Predict responses with a fitted model.")
+@click.argument("model", type=FILE)
+@click.argument("data", type=FILE)
+@columns_option("--response", "Column to compare with, if there is one.")
+@columns_option("--features", "Columns of the inputs.  [default: those of the model]")
+@click.option("--out", type=FILE, help="File to write: .csv, .tsv, .parquet, .npz or .npy.")
+@click.option("--std/--no-std", default=None, help="Standard errors beside the predictions.")
+def predict_command(
+    model: Path,
+    data: Path,
+    response: str | None,
+    features: str | None,
+    out: Path | None,
+    std: bool | None,
+) -> None:
+    """Predict x'Qx for the rows of DATA with MODEL, the model.json of a fit or its folder.
+
+    Columns are found by name, in any order, and others are ignored; where the model or the data
+    have no names, by position. Writes a column `prediction` and, where the model knows them, a
+    column `standard_error` of the mean response: as CSV to standard output, or to the file --out,
+    whole or not at all. If DATA have the response too, says on standard error how well it is met.
+
+    Exit status: 0, or 2 for files that cannot be used.
+
+    \b
+    Examples:
+      posquad predict fit/model.json new.csv
+      posquad predict fit new.parquet --out predictions.parquet
+    """
+    try:
+        if out is not None:
+            require_suffix(out)
+            _require_other(out, data, model)
+        fitted = load_model(model)
+        table = open_table(data)
+        choice = columns_for(fitted, table, response=response, features=names(features))
+        samples = taken(table, choice)
+        if std is None:
+            std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
+        if std:
+            values, errors = predicted(fitted, samples.X, errors=True)
+            columns = {"prediction": values, "standard_error": errors}
+        else:
+            values = predicted(fitted, samples.X)
+            columns = {"prediction": values}
+        if out is None:
+            click.get_binary_stream("stdout").write(as_bytes(".csv", columns))
+        else:
+            write_columns(out, columns)
+            click.echo(f"Predictions: {out} ({len(values)} rows)")
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    if samples.y is not None:
+        click.echo(_compared(samples, values), err=True)
+
+
+def _compared(samples: Samples, values: np.ndarray) -> str:
+    observed = np.asarray(samples.y, dtype=float)
+    left = float(np.square(observed - values).sum())
+    total = float(np.square(observed - observed.mean()).sum())
+    share = f"R² {1 - left / total:.4f}, " if total else ""
+    root = math.sqrt(left / len(observed))
+    return f"Against column {samples.response!r}: {share}root mean square error {root:.4g}"
+
+
+def _require_other(out: Path, data: Path, model: Path) -> None:
+    if out.is_dir():
+        raise RecordError(str(out), expected="a file", got="a folder of that name")
+    for path in (data, model):
+        if out.resolve() == path.resolve():
+            raise DomainError("--out", expected="another file", got=f"{path}, which it would replace")

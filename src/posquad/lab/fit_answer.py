@@ -1,0 +1,261 @@
+"""What a fit says, in words: the answer first, then the numbers, then what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posquad.lab.tables import Samples
+from posquad.status import Status
+
+__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer"]
+
+HEADINGS = {
+    Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
+    Status.RECOVERED: ("Recovered", "good", "the data are explained, and by nothing else of this rank"),
+    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this comes closest"),
+    Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data as well"),
+    Status.UNDETERMINED: ("Not determined", "bad", "the inputs leave directions unseen"),
+    Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
+    Status.INTERRUPTED: ("Not finished", "bad", "the search was cut off; this is the best so far"),
+}
+_LOUD = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model with the data it was fitted to: what the report is about."""
+
+    model: Any  # a fitted PositiveQuadraticRegressor
+    samples: Samples
+    predicted: np.ndarray  # [n]
+    seconds: float
+    command: str
+    model_path: Path
+
+    @property
+    def observed(self) -> np.ndarray:
+        """The responses `[n]`."""
+        return np.asarray(self.samples.y, dtype=float)
+
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Observed less predicted `[n]`, each times the root of its weight if there are weights."""
+        difference = self.observed - self.predicted
+        weights = self.samples.weights
+        return difference if weights is None else difference * np.sqrt(np.asarray(weights, float))
+
+    @cached_property
+    def r_squared(self) -> float:
+        """Share of the variance of the responses that is explained, weighted; 1 is all of it."""
+        weights = self.samples.weights
+        w = np.ones(len(self.observed)) if weights is None else np.asarray(weights, float)
+        mean = np.average(self.observed, weights=w)
+        total = float(w @ np.square(self.observed - mean))
+        left = float(np.square(self.residuals).sum())
+        return 1 - left / total if total else float(left == 0)
+
+    @cached_property
+    def loud(self) -> np.ndarray:
+        """Rows (from 0) whose residual stands far out of the others, the farthest first."""
+        size = np.abs(self.residuals - np.median(self.residuals))
+        scale = 1.4826 * float(np.median(size))
+        if scale <= 1e-12 * float(np.abs(self.observed).max(initial=0.0)):
+            return np.empty(0, dtype=int)
+        order = np.argsort(-size, kind="stable")
+        return order[size[order] > _LOUD * scale]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next, with the command that does it where there is one."""
+
+    words: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The words of a fit."""
+
+    word: str  # Recovered
+    tone: str  # good, none or bad
+    headline: str
+    message: str  # cause and remedy, from the status
+    facts: tuple[tuple[str, str], ...]
+    steps: tuple[Step, ...]  # what to do next
+
+
+def answer(fit: Fit) -> Answer:
+    """The answer of a fit in words.
+
+    >>> from types import SimpleNamespace
+    >>> from posquad.lab.tables import Samples
+    >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
+    >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
+    ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
+    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
+    >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
+    >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
+    'Recovered'
+    """
+    model = fit.model
+    word, tone, headline = HEADINGS[model.status_]
+    steps = {
+        Status.CERTIFIED: _certified,
+        Status.RECOVERED: _recovered,
+        Status.BEST_FIT: _best_fit,
+        Status.NOT_IDENTIFIED: _not_identified,
+        Status.UNDETERMINED: _undetermined,
+        Status.STALLED: _stalled,
+        Status.INTERRUPTED: _interrupted,
+    }[model.status_](fit)
+    message = model.status_.value
+    sentence = message[0].upper() + message[1:] + "."
+    told = tuple(step if isinstance(step, Step) else Step(step) for step in steps)
+    return Answer(word, tone, headline, sentence, tuple(_facts(fit)), told)
+
+
+def _facts(fit: Fit) -> list[tuple[str, str]]:
+    model = fit.model
+    d = fit.samples.X.shape[1]
+    facts = [
+        ("samples", f"{model.n_samples_}; at least {model.needed_} are needed at this rank"),
+        ("inputs", f"{d} columns; response {fit.samples.response!r}"),
+        ("rank", f"{model.rank_} ({_sureness(model)})"),
+        ("relative residual", f"{model.residual_:.3g}"),
+        ("R²", _share(fit.r_squared)),
+    ]
+    if model.fit_intercept:
+        facts.append(("intercept", f"{model.intercept_:.6g}"))
+    if model.status_ in (Status.BEST_FIT, Status.STALLED) and np.isfinite(model.noise_std_):
+        facts.append(("noise", f"standard deviation {model.noise_std_:.3g}"))
+    if model.kernel_dimension_ > 0:
+        facts.append(("free directions", str(model.kernel_dimension_)))
+    if model.certificate_ is not None:
+        proved = "proved" if model.certificate_.proved else "not proved to be the only answer"
+        facts.append(("certificate", proved))
+    return facts
+
+
+def _sureness(model: Any) -> str:
+    if model.rank is not None:
+        return "given" if model.rank == model.rank_ else f"given as {model.rank}, lowered"
+    sure = model.rank_confidence_
+    return f"chosen, confidence {sure:.3g}" if np.isfinite(sure) else "chosen"
+
+
+def _share(value: float) -> str:
+    """R² so that what is missing to 1 can be read."""
+    return f"1 - {1 - value:.1e}" if 0 < 1 - value < 1e-3 else f"{value:.4g}"
+
+
+def _predict(fit: Fit) -> Step:
+    return Step("Predict new data:", f"posquad predict {shlex.quote(str(fit.model_path))} NEW_DATA")
+
+
+def _certified(fit: Fit) -> list[str | Step]:
+    kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
+    again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept)])
+    return [_predict(fit), Step("Have the proof checked again, from the data alone:", again)]
+
+
+def _recovered(fit: Fit) -> list[str | Step]:
+    certificate = fit.model.certificate_
+    if certificate is None:
+        return [_predict(fit), "Ask for a proof with --certify."]
+    reason = certificate.global_uniqueness.reason
+    return [
+        _predict(fit),
+        f"No proof was found that nothing of a higher rank fits too ({reason}); more samples make "
+        "one easier to find.",
+    ]
+
+
+def _best_fit(fit: Fit) -> list[str | Step]:
+    model = fit.model
+    steps: list[str | Step] = []
+    if fit.r_squared < 0.5:
+        steps.append(
+            f"The model explains little of the responses (R² = {fit.r_squared:.2g}): doubt that they "
+            "are a quadratic function of these columns before you use it."
+        )
+    steps += _of_rows(fit)
+    noise = float(np.nan_to_num(model.noise_std_))
+    negative = int((fit.observed < -4 * noise).sum())  # others may be noise about zero
+    offset = float(fit.residuals.mean())
+    if not model.fit_intercept and negative:
+        steps.append(
+            f"{negative} responses are negative, which x'Qx never is: try --intercept, or check "
+            "their sign."
+        )
+    elif not model.fit_intercept and abs(offset) > 0.1 * float(fit.residuals.std()) > 0:
+        steps.append(f"Residuals are not centred (mean {offset:.2g}): try --intercept.")
+    if 0 < model.residual_ < 1e-4:
+        level = 10 ** np.ceil(np.log10(3 * model.residual_))
+        steps.append(
+            f"The residual is small enough to be rounding of the file: --tolerance {level:.0e} counts "
+            "responses as reproduced to that level."
+        )
+    if model.rank is not None:
+        steps.append("The rank was given: leave --rank out to have it chosen.")
+    return [*steps, _predict(fit)]
+
+
+def _of_rows(fit: Fit) -> list[str]:
+    if not len(fit.loud):
+        return []
+    rows = ", ".join(str(row + 1) for row in fit.loud[:10])
+    more = f" and {len(fit.loud) - 10} more" if len(fit.loud) > 10 else ""
+    noun = "Row" if len(fit.loud) == 1 else "Rows"
+    verb = "stands" if len(fit.loud) == 1 else "stand"
+    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without them."]
+
+
+def _not_identified(fit: Fit) -> list[str | Step]:
+    model = fit.model
+    missing = model.needed_ - model.n_samples_
+    steps: list[str | Step] = []
+    if missing > 0:
+        steps.append(
+            f"Collect at least {missing} more samples: {model.n_samples_} are there, and rank "
+            f"{model.rank_} needs {model.needed_}."
+        )
+    else:
+        free = model.kernel_dimension_
+        which = f"{free} directions are free" if free > 0 else "a direction is free or nearly free"
+        steps.append(f"Collect samples whose inputs are less alike: {which}.")
+    if model.rank_ > 1:
+        steps.append(f"Or ask for a smaller rank: --rank {model.rank_ - 1}.")
+    steps.append("Do not read the components: they are one choice of many.")
+    return steps
+
+
+def _undetermined(fit: Fit) -> list[str | Step]:
+    X = fit.samples.X
+    dead = [name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()]
+    steps: list[str | Step] = []
+    if dead:
+        names = ", ".join(dead[:8]) + (", ..." if len(dead) > 8 else "")
+        steps.append(f"Leave out the columns that are zero throughout, with --features: {names}.")
+    return [
+        *steps,
+        "Leave out columns that are combinations of others, or collect inputs that differ from them.",
+        "Predict only inputs in the span of those seen here.",
+    ]
+
+
+def _stalled(fit: Fit) -> list[str | Step]:
+    rank = "Give the rank if you know it (--rank)"
+    if fit.model.rank is not None:
+        rank = "Leave --rank out to have it chosen, or try the next higher one"
+    return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
+
+
+def _interrupted(fit: Fit) -> list[str | Step]:
+    return ["Allow more time (--time-limit), or leave the limit out."]
