@@ -106,17 +106,17 @@ def test_a_changed_certificate_is_refused(files, tmp_path):
     body["claims"]["beta"] = 2 * body["claims"]["beta"]
     path.write_text(json.dumps(body))
     assert_refused(command(files[0], path), "checksum")
-    path.write_text("{")
-    assert_refused(command(files[0], path), "not JSON")
     (tmp_path / "answer.npz").unlink()
     assert_refused(command(files[0], path), "no file", "answer.npz")
+    path.write_text("{")
+    assert_refused(command(files[0], path), "fitted model", "answer")
 
 
 def test_files_that_are_missing(files, tmp_path):
     missing = tmp_path / "missing.npz"
     assert_refused(command(missing, files[1]), "missing.npz", "no such file")
     assert_refused(command(files[0], missing), "missing.npz", "no such file")
-    assert_refused(command(files[0], tmp_path / "missing.json"), "no file")
+    assert_refused(command(files[0], tmp_path / "missing.json"), "missing.json", "no such file")
     assert_refused(command(tmp_path, files[1]), str(tmp_path))
 
 
@@ -155,18 +155,19 @@ def test_files_of_another_kind(files, tmp_path, kind):
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"X": X}, ["X and y or A and y", "it holds X"]),
-        ({}, ["it holds none"]),
-        ({"X": X, "y": Y[:-1]}, ["y", "(29,)"]),
-        ({"X": X[0], "y": Y}, ["X must have 2 axes"]),
-        ({"X": X[None, None], "y": Y}, ["X must have 2 axes"]),
-        ({"X": X, "y": Y[:, None]}, ["y must have 1 axes"]),
+        ({"X": X}, ["--response", "x1, x2, x3, x4"]),
+        ({}, ["X (n, d) and y (n)", "no array"]),
+        ({"X": X, "y": Y[:-1]}, ["30 rows of X", "29 entries of y"]),
+        ({"X": X[0], "y": Y}, ["X: expected 2 axes", "(4,)"]),
+        ({"X": X[None, None], "y": Y}, ["X: expected 2 axes"]),
+        ({"X": X, "y": Y[:, None]}, ["y: expected 1 axis"]),
+        ({"A": X, "y": Y}, ["A: expected 3 axes"]),
         ({"X": X[:0], "y": Y[:0]}, ["n, d >= 1"]),
-        ({"X": np.where(X[3, 1] == X, np.nan, X), "y": Y}, ["X holds NaN"]),
-        ({"X": X, "y": np.where(Y[5] == Y, np.inf, Y)}, ["y holds NaN, an infinity"]),
-        ({"X": X + 1j, "y": Y}, ["X must hold real numbers", "complex128"]),
-        ({"X": X, "y": np.full(30, "1")}, ["y must hold real numbers"]),
-        ({"X": X, "y": np.full(30, 2**53 + 1)}, ["y", "no double precision numbers"]),
+        ({"X": np.where(X[3, 1] == X, np.nan, X), "y": Y}, ["row 4, column 'x2'", "got NaN"]),
+        ({"X": X, "y": np.where(Y[5] == Y, np.inf, Y)}, ["y[5]", "got an infinity"]),
+        ({"X": X + 1j, "y": Y}, ["X: expected real numbers", "complex128"]),
+        ({"X": X, "y": np.full(30, "1")}, ["y: expected real numbers"]),
+        ({"X": X, "y": np.full(30, 2**53 + 1)}, ["y[0]: expected a double precision number"]),
         ({"A": np.einsum("ni,nj->nij", X, X + 1), "y": Y}, ["A"]),
     ],
 )
@@ -179,8 +180,8 @@ def test_arrays_that_do_not_fit(files, arrays, words):
     ("factor", "words"),
     [
         (U[:-1], ["U", "d = 4"]),
-        (U[:, 0], ["U must have 2 axes"]),
-        (np.full((4, 1), np.nan), ["U holds NaN"]),
+        (U[:, 0], ["U: expected 2 axes"]),
+        (np.full((4, 1), np.nan), ["U[0, 0]", "got NaN"]),
     ],
 )
 def test_factors_that_do_not_fit(files, factor, words):
@@ -211,10 +212,10 @@ def test_saving_replaces_nothing_that_was_read_and_needs_a_place(files, tmp_path
         assert path.read_bytes() == before
     result = command(*files, "--save", tmp_path / "no" / "folder")
     assert result.exit_code == 2
-    assert "cannot be written" in result.stderr
+    assert "can be written" in result.stderr
     command(*files, "--save", tmp_path / "answer")
     again = command(files[0], tmp_path / "answer.json", "--save", tmp_path / "more")
-    assert_refused(again, "--save", "certificate already")
+    assert_refused(again, "--save", "kept certificate already")
 
 
 def test_help_has_examples():

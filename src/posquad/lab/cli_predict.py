@@ -94,4 +94,6 @@ def _require_other(out: Path, data: Path, model: Path) -> None:
         raise RecordError(str(out), expected="a file", got="a folder of that name")
     for path in (data, model):
         if out.resolve() == path.resolve():
-            raise DomainError("--out", expected="another file", got=f"{path}, which it would replace")
+            raise DomainError(
+                "--out", expected="another file", got=f"{path}, which it would replace"
+            )

@@ -17,7 +17,11 @@ __all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer"]
 
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
-    Status.RECOVERED: ("Recovered", "good", "the data are explained, and by nothing else of this rank"),
+    Status.RECOVERED: (
+        "Recovered",
+        "good",
+        "nothing else of this rank explains the data",
+    ),
     Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this comes closest"),
     Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data as well"),
     Status.UNDETERMINED: ("Not determined", "bad", "the inputs leave directions unseen"),
@@ -182,8 +186,8 @@ def _best_fit(fit: Fit) -> list[str | Step]:
     steps: list[str | Step] = []
     if fit.r_squared < 0.5:
         steps.append(
-            f"The model explains little of the responses (R² = {fit.r_squared:.2g}): doubt that they "
-            "are a quadratic function of these columns before you use it."
+            f"The model explains little of the responses (R² = {fit.r_squared:.2g}): doubt that "
+            "they are a quadratic function of these columns before you use it."
         )
     steps += _of_rows(fit)
     noise = float(np.nan_to_num(model.noise_std_))
@@ -199,8 +203,8 @@ def _best_fit(fit: Fit) -> list[str | Step]:
     if 0 < model.residual_ < 1e-4:
         level = 10 ** np.ceil(np.log10(3 * model.residual_))
         steps.append(
-            f"The residual is small enough to be rounding of the file: --tolerance {level:.0e} counts "
-            "responses as reproduced to that level."
+            f"The residual is small enough to be rounding of the file: --tolerance {level:.0e} "
+            "counts responses as reproduced to that level."
         )
     if model.rank is not None:
         steps.append("The rank was given: leave --rank out to have it chosen.")
@@ -238,14 +242,16 @@ def _not_identified(fit: Fit) -> list[str | Step]:
 
 def _undetermined(fit: Fit) -> list[str | Step]:
     X = fit.samples.X
-    dead = [name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()]
+    dead = [
+        name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
+    ]
     steps: list[str | Step] = []
     if dead:
         names = ", ".join(dead[:8]) + (", ..." if len(dead) > 8 else "")
         steps.append(f"Leave out the columns that are zero throughout, with --features: {names}.")
     return [
         *steps,
-        "Leave out columns that are combinations of others, or collect inputs that differ from them.",
+        "Leave out columns that are combinations of others, or collect inputs that differ.",
         "Predict only inputs in the span of those seen here.",
     ]
 

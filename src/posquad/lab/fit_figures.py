@@ -89,7 +89,9 @@ def _draw_ranks(axes: Any, fit: Fit) -> None:
     ranks, score = np.asarray(path["rank"]), np.asarray(path["score"], dtype=float)
     axes.plot(ranks, score, color=_BLUE, marker=MARKERS[0], markersize=4.5, linewidth=1.6)
     best = ranks == fit.model.rank_
-    axes.plot(ranks[best], score[best], color=_RED, marker=MARKERS[3], markersize=9, linestyle="none")
+    axes.plot(
+        ranks[best], score[best], color=_RED, marker=MARKERS[3], markersize=9, linestyle="none"
+    )
     axes.set_xlabel("rank")
     axes.set_ylabel("criterion")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -155,7 +157,9 @@ def _draw_predicted(axes: Any, fit: Fit) -> None:
 def _say_predicted(fit: Fit) -> str:
     with np.errstate(invalid="ignore", divide="ignore"):
         flat = fit.observed.std() == 0 or fit.predicted.std() == 0
-        words = "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
+        words = (
+            "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
+        )
     return f"{words}R² {fit.r_squared:.4g}.{_few(fit)}"
 
 
@@ -193,7 +197,9 @@ def _say_residuals(fit: Fit) -> str:
 def _draw_histogram(axes: Any, fit: Fit) -> None:
     values = fit.residuals
     width = np.ptp(values)
-    bins: Any = 1 if width <= 1e-300 or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
+    bins: Any = (
+        1 if width <= 1e-300 or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
+    )
     axes.hist(values, bins=bins, color=_BLUE)
     axes.set_xlabel(_residual_name(fit))
     axes.set_ylabel("rows")
@@ -236,9 +242,9 @@ _RANKS = Panel[Fit](
 _SPECTRUM = Panel[Fit](
     "spectrum",
     "Effective spectrum",
-    "How strongly the data fix each direction of Q, on a log scale. Directions of gauge (turning the "
-    "components among themselves) change no prediction; those not identified change none of these "
-    "data but others. Both are zero, and drawn at the foot.",
+    "How strongly the data fix each direction of Q, on a log scale. Directions of gauge (turning "
+    "the components among themselves) change no prediction; those not identified change "
+    "predictions, but none for these data. Both are zero, and drawn at the foot.",
     _draw_spectrum,
     _say_spectrum,
     label="thm:effective-hessian",
@@ -246,7 +252,7 @@ _SPECTRUM = Panel[Fit](
 _PREDICTED = Panel[Fit](
     "predicted",
     "Predicted against observed",
-    "Points on the dashed line are predicted exactly; a bend means that the model is not quadratic.",
+    "Points on the dashed line are predicted exactly; a bend is a sign of another kind of model.",
     _draw_predicted,
     _say_predicted,
 )

@@ -40,6 +40,17 @@ class Stored:
     dtype: np.dtype
     read: Callable[[], np.ndarray]
 
+    def require_axes(self, path: Path, axes: int) -> None:
+        """Refuse an array of another number of axes."""
+        if len(self.shape) != axes:
+            noun = "axis" if axes == 1 else "axes"
+            got = f"shape {self.shape}"
+            raise TableError(f"{path}: {self.name}", expected=f"{axes} {noun}", got=got)
+
+    def exact(self, path: Path) -> np.ndarray:
+        """The numbers, finite, in float64 or float32."""
+        return exact(path, self.name, self.read())
+
 
 def open_npy(path: Path) -> Table:
     """A file with one array of two axes: rows are samples."""
@@ -63,10 +74,10 @@ def open_npz(path: Path) -> Table:
         wanted = "arrays X (n, d) and y (n), one array of two axes, or columns of one length"
         raise TableError(str(path), expected=wanted, got=told(held))
     X, y, weights = held["X"], held["y"], held.get("weights")
-    require_axes(path, X, 2)
+    X.require_axes(path, 2)
     columns = {"y": y} | ({"weights": weights} if weights is not None else {})
     for stored in columns.values():
-        require_axes(path, stored, 1)
+        stored.require_axes(path, 1)
         if stored.shape[0] != X.shape[0]:
             got = f"{X.shape[0]} rows of X and {stored.shape[0]} entries of {stored.name}"
             raise TableError(str(path), expected="one entry a row of X", got=got)
@@ -76,8 +87,9 @@ def open_npz(path: Path) -> Table:
     def read(wanted: Sequence[str]) -> np.ndarray:
         if len(wanted) == 1 and wanted[0] in columns:
             stored = columns[wanted[0]]
-            return exact(path, stored.name, stored.read())[:, None]
-        inputs = _columns(exact(path, "X", X.read(), names), names, [w for w in wanted if w in names])
+            return stored.exact(path)[:, None]
+        within = [name for name in wanted if name in names]
+        inputs = _columns(exact(path, "X", X.read(), names), names, within)
         beside = [read([w]) for w in wanted if w in columns]
         return np.hstack([inputs, *beside]) if beside else inputs
 
@@ -116,14 +128,6 @@ def told(held: Mapping[str, Stored]) -> str:
     return ", ".join(words) + (", ..." if len(held) > 8 else "") if held else "no array"
 
 
-def require_axes(path: Path, stored: Stored, axes: int) -> None:
-    """Refuse an array of another number of axes."""
-    if len(stored.shape) != axes:
-        noun = "axis" if axes == 1 else "axes"
-        got = f"shape {stored.shape}"
-        raise TableError(f"{path}: {stored.name}", expected=f"{axes} {noun}", got=got)
-
-
 def _require_some(path: Path, stored: Stored) -> None:
     if 0 in stored.shape:
         got = f"shape {stored.shape}"
@@ -132,7 +136,7 @@ def _require_some(path: Path, stored: Stored) -> None:
 
 def _matrix(path: Path, stored: Stored) -> Table:
     require_real(path, stored.name, stored.dtype)
-    require_axes(path, stored, 2)
+    stored.require_axes(path, 2)
     _require_some(path, stored)
     names = numbered(stored.shape[1])
 
@@ -145,11 +149,11 @@ def _matrix(path: Path, stored: Stored) -> Table:
 
 def _by_column(path: Path, held: Mapping[str, Stored]) -> Table:
     for stored in held.values():
-        require_axes(path, stored, 1)
+        stored.require_axes(path, 1)
         _require_some(path, stored)
 
     def read(wanted: Sequence[str]) -> np.ndarray:
-        given = [exact(path, name, held[name].read()) for name in wanted]
+        given = [held[name].exact(path) for name in wanted]
         return np.stack(given, axis=1)
 
     rows = next(iter(held.values())).shape[0]
@@ -247,9 +251,7 @@ def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
         raise ValueError("the checksum does not fit")
 
 
-def _filled(
-    file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any
-) -> np.ndarray:
+def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
     array = np.empty(math.prod(shape), dtype)
     room = memoryview(array.view(np.uint8))
     done = 0

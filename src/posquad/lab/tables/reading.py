@@ -15,7 +15,15 @@ from posquad.lab.tables._parquet import open_parquet
 from posquad.lab.tables._table import Table, TableError
 from posquad.lab.tables._text import open_text
 
-__all__ = ["Choice", "Samples", "choose", "open_table", "read_samples", "taken"]
+__all__ = [
+    "Choice",
+    "Samples",
+    "choose",
+    "open_table",
+    "read_samples",
+    "require_file",
+    "taken",
+]
 
 RESPONSES = ("y", "response", "target")
 _KINDS: dict[str, Callable[[Path], Table]] = {
@@ -62,6 +70,21 @@ def open_table(path: Path) -> Table:
         *most, last = _KINDS
         expected = f"a file that ends in {', '.join(most)} or {last}"
         raise TableError(str(path), expected=expected, got=path.suffix or "no suffix")
+    require_file(path)
+    try:
+        return kind(path)
+    except OSError as problem:
+        got = f"one that cannot be read ({problem.strerror or problem})"
+        raise TableError(str(path), expected="a data file", got=got) from None
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no file that can be read.
+
+    >>> require_file(Path("no/such.csv"))
+    Traceback (most recent call last):
+    posquad.lab.tables._table.TableError: no/such.csv: expected a data file; got no such file
+    """
     try:
         if path.is_dir():
             raise TableError(str(path), expected="a file", got="a folder")
@@ -69,7 +92,8 @@ def open_table(path: Path) -> Table:
             raise TableError(str(path), expected="a data file", got="no such file")
         if not path.is_file():
             raise TableError(str(path), expected="a file", got="a device or a pipe")
-        return kind(path)
+        with path.open("rb"):
+            pass
     except OSError as problem:
         got = f"one that cannot be read ({problem.strerror or problem})"
         raise TableError(str(path), expected="a data file", got=got) from None
@@ -110,7 +134,7 @@ def choose(
     for position, name in enumerate(features):
         _require_column(table, "--features", name)
         if name in taken or name in features[:position]:
-            where = f"{str(table.path)}: --features"
+            where = f"{table.path}: --features"
             got = f"{name!r} as {taken[name]} too" if name in taken else f"{name!r} twice"
             raise TableError(where, expected="each column once", got=got)
     return Choice(tuple(features), response, weights)
@@ -140,8 +164,8 @@ def read_samples(
 def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     """The numbers of the chosen columns, where there is room for so many `copies` of them.
 
-    >>> table = Table(Path("a.npy"), ("x1", "x2"), 10**15, False, read=lambda names: np.zeros((1, 1)))
-    >>> taken(table, Choice(("x1", "x2"), None, None))  # doctest: +ELLIPSIS
+    >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
+    >>> taken(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     posquad.lab.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
@@ -172,9 +196,7 @@ def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     return Samples(table.path, X, y, weights, choice.features, table.named, choice.response)
 
 
-def _default_response(
-    table: Table, optional_response: bool, features: Sequence[str]
-) -> str | None:
+def _default_response(table: Table, optional_response: bool, features: Sequence[str]) -> str | None:
     if table.response is not None:
         return table.response
     known = [name for name in table.names if table.named and name.lower() in RESPONSES]
