@@ -27,9 +27,15 @@ __all__ = ["certify_command"]
 @click.argument("model", type=FILE)
 @columns_option("--response", "Column of the responses.  [default: y]")
 @columns_option("--features", "Columns of the inputs.  [default: those of the model]")
+@columns_option("--weights", "Column of weights: rows of weight zero are left out.")
 @click.option("--save", "target", type=FILE, help="Keep the certificate as PATH.json and .npz.")
 def certify_command(
-    data: Path, model: Path, response: str | None, features: str | None, target: Path | None
+    data: Path,
+    model: Path,
+    response: str | None,
+    features: str | None,
+    weights: str | None,
+    target: Path | None,
 ) -> None:
     """Say what is proved about the answer MODEL to the measurements DATA.
 
@@ -51,8 +57,8 @@ def certify_command(
       posquad certify data.npz model.npz --save answer
       posquad certify data.npz answer.json
     """
-    asked = {"response": response, "features": names(features)}
     try:
+        asked = {"response": response, "features": names(features), "weights": weights}
         require_file(data)
         if target is not None:
             _require_own_files(target, data, model)

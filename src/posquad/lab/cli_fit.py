@@ -114,6 +114,16 @@ def fit_command(
                     seconds=time.monotonic() - began,
                     command=shlex.join(["posquad", *sys.argv[1:]]),
                     model_path=out / f"{MODEL}.json",
+                    columns=tuple(
+                        word
+                        for option, given in (
+                            ("--response", response),
+                            ("--weights", weights),
+                            ("--features", features),
+                        )
+                        if given is not None
+                        for word in (option, given)
+                    ),
                 )
                 text = render(fit)
             _write(out, fit, text)

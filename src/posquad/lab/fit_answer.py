@@ -41,6 +41,7 @@ class Fit:
     seconds: float
     command: str
     model_path: Path
+    columns: tuple[str, ...] = ()  # options that name the columns, as they were given
 
     @property
     def observed(self) -> np.ndarray:
@@ -48,17 +49,23 @@ class Fit:
         return np.asarray(self.samples.y, dtype=float)
 
     @cached_property
-    def residuals(self) -> np.ndarray:
-        """Observed less predicted `[n]`, each times the root of its weight if there are weights."""
-        difference = self.observed - self.predicted
+    def scale(self) -> np.ndarray:
+        """Roots of the weights `[n]`, over that of their mean: noise times scale is alike."""
         weights = self.samples.weights
-        return difference if weights is None else difference * np.sqrt(np.asarray(weights, float))
+        if weights is None:
+            return np.ones(len(self.observed))
+        mass = np.asarray(weights, dtype=float)
+        return np.sqrt(mass / mass[mass > 0].mean())
+
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Observed less predicted `[n]`, weighted by `scale`."""
+        return (self.observed - self.predicted) * self.scale
 
     @cached_property
     def r_squared(self) -> float:
         """Share of the variance of the responses that is explained, weighted; 1 is all of it."""
-        weights = self.samples.weights
-        w = np.ones(len(self.observed)) if weights is None else np.asarray(weights, float)
+        w = np.square(self.scale)
         mean = np.average(self.observed, weights=w)
         total = float(w @ np.square(self.observed - mean))
         left = float(np.square(self.residuals).sum())
@@ -165,7 +172,7 @@ def _predict(fit: Fit) -> Step:
 
 def _certified(fit: Fit) -> list[str | Step]:
     kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
-    again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept)])
+    again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept), *fit.columns])
     return [_predict(fit), Step("Have the proof checked again, from the data alone:", again)]
 
 
@@ -190,8 +197,7 @@ def _best_fit(fit: Fit) -> list[str | Step]:
             "they are a quadratic function of these columns before you use it."
         )
     steps += _of_rows(fit)
-    noise = float(np.nan_to_num(model.noise_std_))
-    negative = int((fit.observed < -4 * noise).sum())  # others may be noise about zero
+    negative = int((fit.observed * fit.scale < -4 * np.nan_to_num(model.noise_std_)).sum())
     offset = float(fit.residuals.mean())
     if not model.fit_intercept and negative:
         steps.append(

@@ -63,15 +63,14 @@ def _few(fit: Fit) -> str:
     return "" if seen == n else f" {seen} of {n} rows are drawn, the largest residuals among them."
 
 
-def _positive_scale(axes: Any, values: np.ndarray) -> None:
-    if len(values) and values.min() > 0 and values.max() > 100 * values.min():
-        axes.set_yscale("log")
-
-
 def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
     values = eigenvalues(fit.model.components_)
+    if values[-1] > 0 and values[0] > 100 * values[-1]:
+        axes.set_yscale("log")  # which has no room for the zeros
+    else:
+        values = np.pad(values, (0, min(fit.model.n_features_in_, 20) - min(len(values), 20)))
     axes.bar(np.arange(1, len(values) + 1), values, color=_BLUE, width=0.6)
-    _positive_scale(axes, values)
+    axes.set_xlim(0.4, max(len(values), 4) + 0.6)
     axes.set_xlabel("number")
     axes.set_ylabel("eigenvalue of Q")
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -129,6 +128,7 @@ def _draw_spectrum(axes: Any, fit: Fit) -> None:
             axes.plot(places, heights, label=f"{label} ({count})", **style)
             start += count
     axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("direction")
     axes.set_ylabel("effective eigenvalue")
     legend_below(axes, 3)
@@ -274,7 +274,8 @@ _HISTOGRAM = Panel[Fit](
 _CONVERGENCE = Panel[Fit](
     "convergence",
     "Convergence",
-    "The best relative residual so far. A plateau above rounding is the noise floor.",
+    "The best relative residual so far, over all ranks and starts that were tried. A plateau above "
+    "rounding is the noise floor.",
     _draw_convergence,
     _say_convergence,
 )
