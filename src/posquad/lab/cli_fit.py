@@ -30,7 +30,7 @@ from posquad.lab.tables import Samples, TableError, read_samples
 __all__ = ["fit_command"]
 
 REPORT = "report.html"
-_COPIES = 4  # of X that a fit holds at its largest, as float64
+_COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
 _PROVABLE = 2_000_000  # entries of X times unknowns up to which a proof is tried unasked
 
 
@@ -99,8 +99,9 @@ def fit_command(
       posquad fit data.parquet --intercept --criterion cv
     """
     began = time.monotonic()
+    columns = {"response": response, "weights": weights, "features": features}
     try:
-        made = _require_place(data, out)
+        new = _require_place(data, out)
         try:
             samples = read_samples(
                 data, response=response, weights=weights, features=names(features), copies=_COPIES
@@ -116,21 +117,17 @@ def fit_command(
                     model_path=out / f"{MODEL}.json",
                     columns=tuple(
                         word
-                        for option, given in (
-                            ("--response", response),
-                            ("--weights", weights),
-                            ("--features", features),
-                        )
-                        if given is not None
-                        for word in (option, given)
+                        for name, text in columns.items()
+                        if text is not None
+                        for word in (f"--{name}", text)
                     ),
                 )
                 text = render(fit)
             _write(out, fit, text)
         finally:
-            if made:  # an empty folder is no result
+            for folder in new:  # where nothing was written, nothing is left
                 with suppress(OSError):
-                    out.rmdir()
+                    folder.rmdir()
     except PosquadError as problem:
         raise Failure(str(problem)) from None
     except MemoryError:
@@ -177,14 +174,14 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             raise TableError(str(samples.path), expected="data to fit", got=reason) from None
 
 
-def _require_place(data: Path, out: Path) -> bool:
-    """Find out before any work whether results can be kept; whether the folder is new."""
+def _require_place(data: Path, out: Path) -> list[Path]:
+    """Find out before any work whether results can be kept; the folders that are new for it."""
     written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
     written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
     for name in written:
         if (out / name).resolve() == data.resolve():
             raise RecordError("--out", expected="another folder", got=f"{data} would be replaced")
-    new = not out.exists()
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
     require_folder(out, written)
     return new
 

@@ -75,6 +75,7 @@ def predict_command(
     except MemoryError:
         raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
     except KeyboardInterrupt:
+        click.echo("Interrupted: no file was written.", err=True)
         raise SystemExit(130) from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)

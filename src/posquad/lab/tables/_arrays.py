@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +30,7 @@ _CHUNK = 2**24
 _UNREADABLE = (
     *(EOFError, ValueError, KeyError, TypeError, SyntaxError, MemoryError, ArithmeticError),
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, struct.error),
+    tokenize.TokenError,  # of headers, in which NumPy looks for numbers of Python 2
 )
 
 
@@ -100,9 +103,9 @@ def open_npz(path: Path) -> Table:
 def arrays(path: Path) -> dict[str, Stored]:
     """The arrays of an npz file by name, none of them read yet."""
     kind = "a NumPy archive (.npz)"
-    size = path.stat().st_size
+    _require_written(path)
     with _readable(path, kind):
-        if not size:
+        if not path.stat().st_size:
             raise TableError(str(path), expected=kind, got="an empty file")
         with path.open("rb") as file:
             start = file.read(6)
@@ -174,12 +177,12 @@ def _described(
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"an array format {version}")
-    header = (
-        np.lib.format.read_array_header_1_0(file)
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0(file)
-    )
-    shape, fortran, dtype = header
+    with warnings.catch_warnings(action="ignore"):  # that a header was written by Python 2
+        shape, fortran, dtype = (
+            np.lib.format.read_array_header_1_0(file)
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0(file)
+        )
     require_real(path, name, dtype)
     offset = file.tell()
     held, claimed = size - offset, math.prod(shape) * dtype.itemsize

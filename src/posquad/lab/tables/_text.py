@@ -19,6 +19,7 @@ LONGEST = 2**24  # characters in a line: two million columns are no table
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+_QUOTED = re.compile('"[^"]*"')
 _MISSING = {"", "na", "n/a", "null", "none", "-", "?"}
 
 
@@ -90,7 +91,8 @@ def _layout(path: Path) -> _Layout:
             raise TableError(str(path), expected="a table", got="nothing but blank lines")
         if line.startswith("# "):  # NumPy's savetxt writes its header so
             line = line[2:]
-        delimiter = next((mark for mark in "\t;," if mark in line), None)
+        bare = _QUOTED.sub("", line)
+        delimiter = next((mark for mark in "\t;," if mark in bare), None)
         cells = [cell.strip() for cell in _cells(path, number, line, delimiter)]
         if all(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell) for cell in cells):
             return _Layout(path, delimiter, numbered(len(cells)), False, number)

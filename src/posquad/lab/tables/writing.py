@@ -63,13 +63,13 @@ def as_bytes(suffix: str, columns: Mapping[str, np.ndarray]) -> bytes:
 
 
 def _text(delimiter: str, columns: Mapping[str, np.ndarray]) -> bytes:
-    names = [_quoted(name, delimiter) for name in columns]
+    names = [_quoted(name) for name in columns]
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     lines = [delimiter.join(names), *(delimiter.join(map(repr, row)) for row in rows)]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _quoted(name: str, delimiter: str) -> str:
-    if not {delimiter, '"', "\n", "\r"} & set(name):
+def _quoted(name: str) -> str:
+    if not set(',;\t"\n\r') & set(name):
         return name
     return '"' + name.replace('"', '""') + '"'
