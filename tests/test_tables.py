@@ -298,7 +298,7 @@ def test_npy_that_is_refused(tmp_path, content, words):
         (npz(X=X, y=Y, weights=np.zeros(7)), "not all zero"),
         (npz(X=X, y=Y[:, None]), "y: expected 1 axis"),
         (npz(X=X[0], y=Y), "X: expected 2 axes"),
-        (npz(X=X, y=np.where(Y == Y[5], np.inf, Y)), "y[5]: expected a finite number"),
+        (npz(X=X, y=np.where(Y[5] == Y, np.inf, Y)), "y[5]: expected a finite number"),
         (npz(a=Y, b=Y[:-1]), "columns of one length"),
         (zipped({"X.npy": b"text", "y.npy": b"text"}), "magic"),
         (zipped({"X.npy": npy(X), "y.npy": header((10**12,))}), "y: expected 8000000000000 bytes"),
@@ -466,8 +466,7 @@ BODIES = {suffix: as_bytes(suffix, COLUMNS) for suffix in SUFFIXES}
 def outcome(path: Path) -> np.ndarray | None:
     try:
         samples = read_samples(path, response="x4" if path.suffix == ".npy" else None)
-    except TableError as problem:
-        assert "\n" not in str(problem)
+    except TableError:
         return None
     return np.column_stack([samples.X, samples.y])
 

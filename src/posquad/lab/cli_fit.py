@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from posquad._arrays import positive_number
 from posquad._extras import optional
 from posquad.errors import DomainError, PosquadError
 from posquad.geometry import dimension
@@ -101,6 +102,9 @@ def fit_command(
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features}
     try:
+        for name in ("tolerance", "time_limit"):
+            if options[name] is not None:
+                positive_number(f"--{name.replace('_', '-')}", options[name])
         new = _require_place(data, out)
         try:
             samples = read_samples(

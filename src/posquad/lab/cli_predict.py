@@ -66,7 +66,7 @@ def predict_command(
             values = predicted(fitted, samples.X)
             columns = {"prediction": values}
         if out is None:
-            click.get_binary_stream("stdout").write(as_bytes(".csv", columns))
+            click.echo(as_bytes(".csv", columns), nl=False)
         else:
             write_columns(out, columns)
             click.echo(f"Predictions: {out} ({len(values)} rows)")
