@@ -256,13 +256,13 @@ def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
 
 def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
     array = np.empty(math.prod(shape), dtype)
-    room = memoryview(array.view(np.uint8))
+    room: Any = array.view(np.uint8)
     done = 0
     while done < len(room):
         part = file.read(min(_CHUNK, len(room) - done))
         if not part:
             raise EOFError("the file ends early")
-        room[done : done + len(part)] = part
+        room[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     return array.reshape(shape, order=order)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def _require_no_gaps(path: Path, name: str, column: Any) -> None:
         raise TableError(where, expected="a finite number", got=got)
 
 
-def _refuse(path: Path, problem: Exception) -> Any:
+def _refuse(path: Path, problem: Exception) -> NoReturn:
     reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
     got = f"something else, or a part of one ({reason})"
     raise TableError(str(path), expected=_KIND, got=got) from None
