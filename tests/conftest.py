@@ -7,9 +7,18 @@ import torch
 hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("posquad")
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("conformance", "lab_support", "support")
+pytest.register_assert_rewrite("browser_support", "conformance", "lab_support", "support")
 
 
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(20_260_701)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium, or a skip where there is none and none was promised."""
+    from browser_support import launched  # playwright is not needed by the other tests
+
+    with launched() as chromium:
+        yield chromium

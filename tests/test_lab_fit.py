@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from doctest import ELLIPSIS, OutputChecker
 from pathlib import Path
 
 import numpy as np
@@ -208,7 +211,8 @@ def test_columns_and_names(tmp_path):
     write_columns(new, {"a": np.array([3.0])})
     assert_refused(command("predict", out, new), "the column 'c, d' of the model; got a")
     write_columns(tmp_path / "new.npy", {"a": np.array([3.0]), "c, d": np.array([1.0])})
-    assert "25.0" in command("predict", out, tmp_path / "new.npy", "--no-std").stdout
+    told = command("predict", out, tmp_path / "new.npy", "--no-std").stdout.split()
+    assert float(told[1]) == pytest.approx(25, abs=1e-12)
     write_columns(tmp_path / "new.npy", columns)
     assert_refused(command("predict", out, tmp_path / "new.npy"), "expected 2 columns", "got 5")
 
@@ -538,3 +542,36 @@ def test_help_has_examples_and_exit_statuses(name):
     assert result.exit_code == 0
     assert "Examples:" in result.stdout
     assert "Exit status:" in result.stdout
+
+
+# The page about all this.
+
+
+def transcript(text: str) -> list[tuple[str, str]]:
+    """Commands and outputs of the blocks of a page."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for part in block.split("$ ")[1:]:
+            line, _, output = part.partition("\n")
+            found.append((line, output))
+    return found
+
+
+def test_the_page_shows_what_the_commands_say(tmp_path, monkeypatch):
+    page = Path(__file__).parents[1] / "docs" / "command-line.md"
+    monkeypatch.chdir(tmp_path)
+    steps = transcript(page.read_text(encoding="utf-8"))
+    assert len(steps) >= 8
+    for line, expected in steps:
+        words = shlex.split(line)
+        assert words[0] == "posquad"
+        result = command(*words[1:])
+        assert OutputChecker().check_output(expected, result.output, ELLIPSIS), result.output
+
+
+def test_the_page_names_every_answer_and_suffix():
+    page = (Path(__file__).parents[1] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for word, _, _ in HEADINGS.values():
+        assert f"\n| {word} |" in page
+    for suffix in (".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy"):
+        assert f"`{suffix}`" in page
