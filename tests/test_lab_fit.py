@@ -282,6 +282,21 @@ def test_predictions_in_files(fits, tmp_path):
     assert without[0] == "prediction"
 
 
+def test_a_response_that_is_still_missing_is_no_obstacle(fits, tmp_path):
+    columns = make("noisy")
+    data = tmp_path / "new.csv"
+    rows = zip(*(columns[f"x{k}"].tolist() for k in range(1, 9)), strict=True)
+    lines = [",".join([*map(repr, row), ""]) for row in rows]
+    data.write_text("\n".join([",".join(columns), *lines]))
+    result = command("predict", fits["noisy"][1], data)
+    assert result.exit_code == 0, result.output
+    whole = command("predict", fits["noisy"][1], fits["noisy"][1].parent / "noisy.csv")
+    assert result.stdout == whole.stdout
+    assert result.stderr.startswith("Not compared with 'y': ")
+    assert "a missing value" in result.stderr
+    assert_refused(command("predict", fits["noisy"][1], data, "--response", "y"), "missing value")
+
+
 def test_standard_errors_cover_the_truth(fits):
     """Two standard errors hold the exact response in about 95 of 100 rows."""
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The command line: `posquad reproduce`, `claims`, `info`; `certify` is in `cli_certify`."""
+"""The command line: `posquad reproduce`, `claims`, `info`; the others have modules `cli_...`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ _OUT = click.option(
 def main() -> None:
     """Positive quadratic networks f_U(x) = x'UU'x.
 
-    Start with `posquad reproduce --quick`; every command has examples under --help.
+    For data, start with `posquad demo recovery` and `posquad fit recovery.csv`; for the paper, with
+    `posquad reproduce --quick`. Every command has examples under --help.
     """
 
 
@@ -166,7 +167,10 @@ def info_command() -> None:
     for name, value in system_information().items():
         words = ", ".join(map(str, value)) or "cpu only" if isinstance(value, list) else value
         click.echo(f"{name:<12} {words}")
-    for package in ("clarabel", "matplotlib", "jinja2", "click", "rich"):
+    for package in (
+        *("clarabel", "scikit-learn", "safetensors", "pyarrow"),
+        *("matplotlib", "jinja2", "click", "rich"),
+    ):
         try:
             found = version(package)
         except PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,8 +14,8 @@ from posquad.lab.cli_failure import Failure
 from posquad.lab.cli_options import FILE, columns_option, names
 from posquad.lab.models import columns_for, load_model, predicted
 from posquad.lab.records import RecordError
-from posquad.lab.tables import open_table, write_columns
-from posquad.lab.tables.reading import Samples, taken
+from posquad.lab.tables import Table, TableError, open_table, write_columns
+from posquad.lab.tables.reading import Choice, Samples, taken
 from posquad.lab.tables.writing import as_bytes, require_suffix
 
 __all__ = ["predict_command"]
@@ -56,7 +57,7 @@ def predict_command(
         fitted = load_model(model)
         table = open_table(data)
         choice = columns_for(fitted, table, response=response, features=names(features))
-        samples = taken(table, choice)
+        samples = _samples(table, choice, asked=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         if std:
@@ -79,6 +80,18 @@ def predict_command(
         raise SystemExit(130) from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)
+
+
+def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
+    """Inputs, and the response if it is there: what is to be predicted may be missing."""
+    try:
+        return taken(table, choice)
+    except TableError as problem:
+        if asked or choice.response is None:
+            raise
+        samples = taken(table, replace(choice, response=None))
+        click.echo(f"Not compared with {choice.response!r}: {problem}", err=True)
+        return samples
 
 
 def _compared(samples: Samples, values: np.ndarray) -> str:
