@@ -258,6 +258,39 @@ def test_columns_that_are_zero_are_named(tmp_path):
     assert "zero throughout, with --features: x3." in result.stdout.replace("\n     ", " ")
 
 
+@pytest.mark.parametrize("size", [1e-320, 1e-60, 1e60, 1e308])
+@pytest.mark.parametrize("what", ["inputs", "responses"])
+def test_numbers_out_of_all_proportion(tmp_path, what, size):
+    columns = make("few")
+    names = ["y"] if what == "responses" else [name for name in columns if name != "y"]
+    for name in names:
+        columns[name] = np.sign(columns[name]) * size
+    write_columns(tmp_path / "data.npz", columns)
+    result = command("fit", tmp_path / "data.npz", "--out", tmp_path / "out")
+    assert_refused(result, f"the {what}", "choose another unit", "between 1e-50 and 1e+50")
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e40])
+def test_large_and_small_units_do_not_matter(fits, tmp_path, scale):
+    columns = make("recovery")
+    columns = {name: column * (1 if name == "y" else scale) for name, column in columns.items()}
+    write_columns(tmp_path / "data.csv", columns)
+    result = command("fit", tmp_path / "data.csv", "--rank", 2, "--out", tmp_path / "out")
+    assert result.stdout.startswith(("Recovered", "Certified")), result.output
+    first = PositiveQuadraticRegressor.load(fits["recovery"][1] / "model").components_
+    found = PositiveQuadraticRegressor.load(tmp_path / "out" / "model").components_ * scale
+    assert np.abs(found - first).max() < 1e-9
+
+
+def test_a_computation_that_breaks_down_is_one_sentence(fits, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("linalg.svd: failed to converge\nmore")
+
+    monkeypatch.setattr(regressor.PositiveQuadraticRegressor, "fit", fail)
+    data = fits["few"][1].parent / "few.csv"
+    assert_refused(command("fit", data, "--out", tmp_path / "out"), "linalg.svd: failed")
+
+
 @pytest.mark.parametrize("samples", [1, 2])
 def test_hardly_any_data(tmp_path, samples):
     write_columns(tmp_path / "data.csv", {"a": np.ones(samples), "y": np.ones(samples)})

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import click
+import numpy as np
 
 from posquad._arrays import positive_number
 from posquad._extras import optional
@@ -32,6 +33,7 @@ __all__ = ["fit_command"]
 
 REPORT = "report.html"
 _COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
+_SMALLEST = 1e-50  # of the largest input and response: far from where fourth powers vanish
 _PROVABLE = 2_000_000  # entries of X times unknowns up to which a proof is tried unasked
 
 
@@ -166,6 +168,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
         random_state=options["seed"],
     )
     names = list(samples.features) if samples.named else None
+    _require_scale(samples)
     with fit_progress() as progress:
         try:
             return model.fit(
@@ -173,9 +176,21 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             )
         except PosquadError:
             raise
-        except ValueError as problem:  # of scikit-learn's own checks
-            reason = str(problem).splitlines()[0]
+        except (ValueError, ArithmeticError, RuntimeError) as problem:  # of scikit-learn and torch
+            reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
             raise TableError(str(samples.path), expected="data to fit", got=reason) from None
+
+
+def _require_scale(samples: Samples) -> None:
+    """Squares and fourth powers of the numbers must be numbers too."""
+    for what, array in (("the inputs", samples.X), ("the responses", np.asarray(samples.y))):
+        size = max(float(array.max()), -float(array.min()))  # without a copy of what is mapped
+        if size and not _SMALLEST <= size <= 1 / _SMALLEST:
+            raise TableError(
+                f"{samples.path}: {what}",
+                expected=f"numbers between {_SMALLEST:.0e} and {1 / _SMALLEST:.0e} in size",
+                got=f"{size:.1e} as the largest; choose another unit",
+            )
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:

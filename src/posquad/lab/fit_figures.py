@@ -131,7 +131,8 @@ def _draw_spectrum(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("direction")
     axes.set_ylabel("effective eigenvalue")
-    legend_below(axes, 3)
+    if start > 1:
+        legend_below(axes, 3)
 
 
 def _say_spectrum(fit: Fit) -> str:
