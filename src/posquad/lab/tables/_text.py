@@ -54,17 +54,17 @@ def _require_text(path: Path) -> None:
         raise TableError(str(path), expected="a text file in UTF-8", got=zeros)
 
 
-def _lines(layout_path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, with their numbers."""
     try:
         for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), 1):
             if len(line) == LONGEST:
-                where = f"{layout_path}: line {number}"
+                where = f"{path}: line {number}"
                 raise TableError(where, expected="a row of a table", got="no end of the line")
             if not line.isspace():
                 yield number, line
     except UnicodeDecodeError:
-        _refuse_encoding(layout_path)
+        _refuse_encoding(path)
 
 
 def _refuse_encoding(path: Path) -> NoReturn:
