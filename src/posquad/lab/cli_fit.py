@@ -34,7 +34,7 @@ __all__ = ["fit_command"]
 REPORT = "report.html"
 _COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
 _SMALLEST = 1e-50  # of the largest input and response: far from where fourth powers vanish
-_PROVABLE = 2_000_000  # entries of X times unknowns up to which a proof is tried unasked
+_PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof is tried unasked: seconds
 
 
 class _Stopped(BaseException):

@@ -31,7 +31,7 @@ __all__ = [
     "stated",
 ]
 
-M = TypeVar("M")  # what a panel shows: the measurements of an experiment, or a fit
+_M = TypeVar("_M")  # what a panel shows: the measurements of an experiment, or a fit
 Tell = Callable[[float], None]  # told the finished fraction of a run, in [0, 1]
 
 
@@ -189,14 +189,14 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Panel(Generic[M]):
+class Panel(Generic[_M]):
     """One figure: how it is drawn on axes, what it shows in words, and its counterpart."""
 
     key: str  # file name, for instance "exp1-invariance"
     title: str
     caption: str
-    draw: Callable[[Any, M], None]  # (matplotlib axes, what was measured)
-    describe: Callable[[M], str]  # a text alternative made from the numbers
+    draw: Callable[[Any, _M], None]  # (matplotlib axes, what was measured)
+    describe: Callable[[_M], str]  # a text alternative made from the numbers
     label: str = ""  # the paper's panel, for instance "fig:exp1-orthogonal-invariance"
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from posquad._extras import optional
 from posquad.errors import PosquadError
-from posquad.lab.experiment import M, Panel
+from posquad.lab.experiment import Panel
 from posquad.lab.palette import DARK, INK, RULE
 from posquad.lab.records import write_file
 
 __all__ = ["Drawing", "as_svg", "draw", "picture", "save_figures", "themed_svg"]
 
+_M = TypeVar("_M")  # what a panel shows
 _STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -37,7 +38,7 @@ _STYLE = {
 }
 
 
-def picture(panel: Panel[M], measured: M) -> Any:
+def picture(panel: Panel[_M], measured: _M) -> Any:
     """The panel as a matplotlib figure. Needs the extra `posquad[lab]`.
 
     >>> from posquad.lab.registry import EXPERIMENTS
@@ -114,7 +115,7 @@ class Drawing:
     words: str
 
 
-def draw(panel: Panel[M], measured: M, folder: Path | None) -> Drawing:
+def draw(panel: Panel[_M], measured: _M, folder: Path | None) -> Drawing:
     """Draw a panel and write its files; without a folder it is only drawn.
 
     A panel that cannot be drawn with unusual parameters must not cost the reader the others.
