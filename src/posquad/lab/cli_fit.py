@@ -34,6 +34,7 @@ __all__ = ["fit_command"]
 REPORT = "report.html"
 _COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
 _SMALLEST = 1e-50  # of the largest input and response: far from where fourth powers vanish
+_WIDTH = 80  # of a plain terminal
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof is tried unasked: seconds
 
 
@@ -244,13 +245,13 @@ def _write(out: Path, fit: Fit, text: str) -> None:
 
 def _tell(said: Answer, out: Path) -> None:
     click.echo(f"{said.word}: {said.headline}.")
-    click.echo(click.wrap_text(said.message, width=96))
+    click.echo(click.wrap_text(said.message, _WIDTH))
     click.echo()
     for name, value in said.facts:
         click.echo(f"  {name:<18} {value}")
     click.echo("\nWhat to do next:")
     for number, step in enumerate(said.steps, 1):
-        click.echo(click.wrap_text(f"{number}. {step.words}", 96, "  ", "     "))
+        click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
         if step.command:  # on a line of its own, to be copied
             click.echo(f"       {step.command}")
     click.echo(f"\nModel:  {out / f'{MODEL}.json'}")
