@@ -56,8 +56,8 @@ class PositiveQuadraticRegressor(
         certify: whether to prove, where possible, that Q is the only answer (`posquad.certify`).
         max_starts: starts of the search; None for those of `posquad.recover`, up to 2000, worth
             their time for few samples without noise.
-        tolerance, max_steps, time_limit: as in `posquad.recover`; the time limit is that of the
-            whole fit.
+        tolerance, max_steps, time_limit: as in `posquad.recover`; the time limit is that of all
+            searches together, and what is measured of the answer comes on top.
         random_state: of the restarts; an integer makes the fit repeatable.
 
     Attributes:

@@ -63,7 +63,13 @@ class _Stopped(BaseException):
     help="Try to prove that the answer is the only one.  [default: if the problem is small]",
 )
 @click.option("--tolerance", type=float, help="Relative residual that counts as reproduced.")
-@click.option("--max-starts", type=click.IntRange(min=1), help="Starts of the search.")
+@click.option(
+    "--max-starts",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Starts of the search.",
+)
 @click.option("--time-limit", type=float, metavar="SECONDS", help="Stop with the best so far.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
