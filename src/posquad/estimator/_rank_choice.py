@@ -12,7 +12,7 @@ from posquad.estimator._intercept import Fit, fit_with_intercept
 from posquad.estimator._samples import Samples, merged
 from posquad.geometry import dimension
 from posquad.recovery import recover
-from posquad.recovery._ranks import FEW, MOST, RISES, information
+from posquad.recovery._ranks import MOST, RISES, information, trial_starts
 from posquad.status import Status
 
 Path = dict[str, np.ndarray]
@@ -58,7 +58,9 @@ def by_information(
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
-        errors = samples.y - solve(samples, rank, FEW).predict(samples.X)
+        errors = samples.y - solve(samples, rank, trial_starts(dimension(d, rank))).predict(
+            samples.X
+        )
         residual = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
         score = information(residual, n, dimension(d, rank) + 1)
         return Trial(score, residual, np.nan, residual <= level)
@@ -74,13 +76,14 @@ def by_validation(
     level: float,
 ) -> tuple[int, Path]:
     """The rank of the lowest mean squared error on samples left out, and the path."""
+    d = samples.X.shape[1]
     parts = [(merged(samples.take(train)), samples.take(test)) for train, test in folds]
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
         inside, outside = [], []
         for train, test in parts:
-            fit = solve(train, rank, FEW)
+            fit = solve(train, rank, trial_starts(dimension(d, rank)))
             errors = (test.y - fit.predict(test.X)) / size
             outside.append(float(np.average(errors**2, weights=test.mass)))
             inside.append(float(fit.found.residual))
@@ -89,7 +92,7 @@ def by_validation(
         return Trial(float(np.mean(outside)), float(np.mean(inside)), spread, reproduced)
 
     least = min(len(train.y) for train, _ in parts)
-    return _lowest(trial, solve, least, samples.X.shape[1], max_rank)
+    return _lowest(trial, solve, least, d, max_rank)
 
 
 def _lowest(

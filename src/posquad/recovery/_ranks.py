@@ -15,7 +15,7 @@ from posquad.recovery._diagnosis import needed_samples
 from posquad.recovery._search import Search
 
 NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
-FEW = 24  # starts spent on a rank that may be wrong
+_FEW, _FEWER, _LARGE = 24, 8, 150  # starts spent on a rank that may be wrong, beyond p unknowns
 MOST = 12  # ranks tried when neither a rank nor a limit is given
 _NEARLY = 1e-3  # share of the tolerance from which responses are reproduced, but not exactly
 _GAIN = 1e-2  # what noise does not gain from a higher rank
@@ -32,6 +32,11 @@ class RankPath(Result):
     rank: Any  # [k]
     residual: Any  # [k]  relative residual of the fit
     score: Any  # [k]  Bayesian information criterion
+
+
+def trial_starts(unknowns: int) -> int:
+    """Starts spent on a rank that may be wrong: they are dear where there are many unknowns."""
+    return _FEW if unknowns <= _LARGE else _FEWER
 
 
 def information(residual: float, n: int, unknowns: int) -> float:
@@ -61,7 +66,7 @@ def lowered(search: Search, solve: Solve, distinct: int) -> Search:
     for rank in range(1, search.rank):
         if distinct < needed_samples(d, rank) or search.watch.spent:
             break  # nothing more would be decided, or nothing more is allowed
-        candidate = solve(rank, FEW)
+        candidate = solve(rank, _FEW)
         if float(candidate.residual) <= search.tolerance:
             return candidate
     return search
@@ -80,7 +85,7 @@ def raised(search: Search, solve: Solve, distinct: int, n: int, most: int) -> Se
         and n > dimension(d, search.rank + 1)
         and not search.watch.spent
     ):
-        higher = solve(search.rank + 1, FEW)
+        higher = solve(search.rank + 1, _FEW)
         if float(higher.residual) > _GAIN * float(search.residual):
             break
         search = higher
@@ -115,7 +120,7 @@ def chosen(
     while most > 1 and distinct < needed_samples(d, most):
         most -= 1
     for rank in range(1, most + 1):
-        search = solve(rank, min(FEW, max_starts))
+        search = solve(rank, min(trial_starts(dimension(d, rank)), max_starts))
         searches.append(search)
         residual = float(search.residual)
         path.append((rank, residual, information(residual, n, dimension(d, rank))))
