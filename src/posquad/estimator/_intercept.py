@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -9,13 +10,15 @@ import torch
 from scipy.optimize import least_squares
 
 from posquad.estimator._samples import Samples
-from posquad.recovery import Recovery, recover
+from posquad.recovery import Recovery
 from posquad.recovery._symmetric import symmetric_system
+from posquad.status import Status
 
 _LINEAR_MOST = 600  # unknowns of the linear problem that gives a first constant
 _DENSE_MOST = 2**21  # entries of a Jacobian that is decomposed
 _FEW = 12  # starts spent on a constant that may be wrong
 _ROUNDS = 3
+_ROUNDING = 1e-14  # relative residual of responses that are reproduced
 
 
 class Fit(NamedTuple):
@@ -28,39 +31,46 @@ class Fit(NamedTuple):
         return ((X @ self.found.U) ** 2).sum(axis=1) + self.intercept
 
 
-def fit_with_intercept(samples: Samples, rank: int, **options: Any) -> Fit:
+def fit_with_intercept(
+    search: Callable[..., Recovery], samples: Samples, rank: int, most: int | None
+) -> Fit:
     """Least squares in U and c together.
 
-    For each of a few constants, `recover` finds U; both are then improved together, and the best
-    is solved once more with all starts, in case another U suits its constant better.
+    For each of a few constants, `search(samples, rank, most)` finds U; both are then improved
+    together, and the best is solved once more with all starts, in case another U suits its
+    constant better. A constant whose U reproduces the responses to rounding is taken as it is.
     """
-    X, y, _ = samples
-    starts = options.pop("max_starts", None)
-    few = _FEW if starts is None else min(_FEW, starts)
-
-    def solved(constant: float, most: int | None) -> tuple[Recovery, float, float]:
-        found = recover(X, y - constant, rank, weights=samples.weights, max_starts=most, **options)
-        return found, *_together(samples, found.U, constant)
-
-    _, loss, constant = min(
-        (solved(constant, few) for constant in _constants(samples)), key=lambda s: s[1]
-    )
-    found, better, improved = solved(constant, starts)
+    few = _FEW if most is None else min(_FEW, most)
+    best: tuple[float, float] | None = None  # loss and constant
+    for constant in _constants(samples):
+        found = search(_shifted(samples, constant), rank, few)
+        if found.residual <= _ROUNDING or found.status is Status.INTERRUPTED:
+            return Fit(found, constant)
+        improved = _together(samples, found.U, constant)
+        best = improved if best is None else min(best, improved)
+    assert best is not None
+    loss, constant = best
+    found = search(_shifted(samples, constant), rank, most)
     for _ in range(_ROUNDS):
-        if better >= loss * (1 - 1e-9):
+        better, improved = _together(samples, found.U, constant)
+        if better >= loss * (1 - 1e-9) or found.residual <= _ROUNDING:
             break
         loss, constant = better, improved
-        found, better, improved = solved(constant, starts)
+        found = search(_shifted(samples, constant), rank, most)
     return Fit(found, constant)
+
+
+def _shifted(samples: Samples, constant: float) -> Samples:
+    return samples._replace(y=samples.y - constant)
 
 
 def _constants(samples: Samples) -> list[float]:
     """Constants worth trying: that of the linear problem if there is one, else the range of y."""
-    X, y, _ = samples
+    X, y = samples.X, samples.y
     n, d = X.shape
     if n > d * (d + 1) // 2 and d * (d + 1) // 2 <= _LINEAR_MOST:
         system = symmetric_system(torch.as_tensor(X, dtype=torch.float64)).numpy()
-        root = np.sqrt(samples.mass)[:, None]
+        root = np.sqrt(samples.relative)[:, None]
         columns = np.column_stack([system, np.ones(n)]) * root
         scale = np.linalg.norm(columns, axis=0)
         solution = np.linalg.lstsq(columns / np.where(scale > 0, scale, 1), y * root[:, 0])[0]
@@ -71,12 +81,12 @@ def _constants(samples: Samples) -> list[float]:
 
 def _together(samples: Samples, U: np.ndarray, constant: float) -> tuple[float, float]:
     """The loss and the constant of the stationary point nearest to U and c."""
-    X, y, _ = samples
+    X, y = samples.X, samples.y
     X = X.astype(np.float64, copy=False)
     n, (d, r) = len(y), U.shape
     size = np.sqrt((X**2).mean(axis=0))
     size = np.where(size > 0, size, 1.0)
-    Xs, root = X / size, np.sqrt(samples.mass)
+    Xs, root = X / size, np.sqrt(samples.relative)
     unit = float(np.abs(y - constant).max()) or 1.0
 
     def residual(v: np.ndarray) -> np.ndarray:

@@ -15,26 +15,41 @@ class Samples(NamedTuple):
 
     X: np.ndarray  # [n, d]
     y: np.ndarray  # [n]
-    weights: np.ndarray | None  # [n], positive
+    weights: np.ndarray | None = None  # [n], nonnegative
+    unit: float = 1.0  # mass of a weight of 1
 
     def take(self, rows: np.ndarray) -> Samples:
         w = None if self.weights is None else self.weights[rows]
-        return Samples(self.X[rows], self.y[rows], w)
+        return self._replace(X=self.X[rows], y=self.y[rows], weights=w)
+
+    def counted(self) -> Samples:
+        """The samples of positive weight."""
+        if self.weights is None or (self.weights > 0).all():
+            return self
+        kept = self.take(self.weights > 0)
+        return Samples(kept.X, kept.y) if len(kept.y) and (kept.relative == 1).all() else kept
 
     @property
     def mass(self) -> np.ndarray:
-        """Weights `[n]`, ones where none were given."""
-        return np.ones(len(self.y)) if self.weights is None else self.weights
+        """Weights `[n]` whose mean is 1 over the samples given; ones where none were given."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights * self.unit
+
+    @property
+    def relative(self) -> np.ndarray:
+        """Weights `[n]` in shares of the largest.
+
+        A search works with these, as they do not depend on how often an input was written: where
+        there are many answers, rounding decides which one is found.
+        """
+        return np.ones(len(self.y)) if self.weights is None else self.weights / self.weights.max()
 
 
-def counted(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Samples:
-    """The samples of positive weight, with weights of mean 1."""
+def weighed(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Samples:
+    """All samples, also those without weight; the mass of the others has mean 1."""
     if weights is None or (weights == weights[0]).all():
-        return Samples(X, y, None)
-    rows = weights > 0
-    kept = Samples(X, y, weights) if rows.all() else Samples(X[rows], y[rows], weights[rows])
-    mean = kept.mass.mean()
-    return Samples(kept.X, kept.y, None if (kept.weights == mean).all() else kept.mass / mean)
+        return Samples(X, y)
+    shares = weights / weights.max()  # the sum of very large ones would overflow
+    return Samples(X, y, shares, float(1 / shares[shares > 0].mean()))
 
 
 def merged(samples: Samples) -> Samples:
@@ -50,9 +65,10 @@ def merged(samples: Samples) -> Samples:
         return samples if X.size > _ORDERED_MOST else samples.take(first)
     if not np.array_equal(X[first][group], X):
         return samples  # rows that differ share a hash
-    mass = np.bincount(group, samples.mass)
-    mean = (np.bincount(group, samples.mass * y) / mass).astype(y.dtype)
-    return Samples(X[first], mean, None if (mass == 1).all() else mass)
+    given = np.ones(len(y)) if samples.weights is None else samples.weights
+    weights = np.bincount(group, given)
+    mean = (np.bincount(group, given * y) / weights).astype(y.dtype)
+    return samples._replace(X=X[first], y=mean, weights=weights)
 
 
 def _row_hashes(X: np.ndarray) -> np.ndarray:
