@@ -18,17 +18,19 @@ _LINEAR_MOST = 600  # unknowns of the linear problem that gives a first constant
 _DENSE_MOST = 2**21  # entries of a Jacobian that is decomposed
 _FEW = 12  # starts spent on a constant that may be wrong
 _ROUNDS = 3
+_STEPS = 30  # Gauss-Newton steps after the last digits
 _ROUNDING = 1e-14  # relative residual of responses that are reproduced
 
 
 class Fit(NamedTuple):
-    """A factor and a constant."""
+    """What a search found, with the factor (which may be better than that of the search) and c."""
 
     found: Recovery
+    U: np.ndarray
     intercept: float
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        return ((X @ self.found.U) ** 2).sum(axis=1) + self.intercept
+        return ((X @ self.U) ** 2).sum(axis=1) + self.intercept
 
 
 def fit_with_intercept(
@@ -41,23 +43,31 @@ def fit_with_intercept(
     constant better. A constant whose U reproduces the responses to rounding is taken as it is.
     """
     few = _FEW if most is None else min(_FEW, most)
-    best: tuple[float, float] | None = None  # loss and constant
+    tried: list[Joint] = []
     for constant in _constants(samples):
         found = search(_shifted(samples, constant), rank, few)
         if found.residual <= _ROUNDING or found.status is Status.INTERRUPTED:
-            return Fit(found, constant)
-        improved = _together(samples, found.U, constant)
-        best = improved if best is None else min(best, improved)
-    assert best is not None
-    loss, constant = best
-    found = search(_shifted(samples, constant), rank, most)
+            return Fit(found, found.U, constant)
+        tried.append(_together(samples, found.U, constant))
+    best = min(tried, key=lambda joint: joint.loss)
+    found = search(_shifted(samples, best.constant), rank, most)
     for _ in range(_ROUNDS):
-        better, improved = _together(samples, found.U, constant)
-        if better >= loss * (1 - 1e-9) or found.residual <= _ROUNDING:
+        if found.residual <= _ROUNDING:
+            return Fit(found, found.U, best.constant)
+        improved = _together(samples, found.U, best.constant)
+        gain, best = best.loss - improved.loss, min(improved, best, key=lambda joint: joint.loss)
+        if gain <= 1e-9 * best.loss:
             break
-        loss, constant = better, improved
-        found = search(_shifted(samples, constant), rank, most)
-    return Fit(found, constant)
+        found = search(_shifted(samples, best.constant), rank, most)
+    return Fit(found, best.U, best.constant)
+
+
+class Joint(NamedTuple):
+    """A stationary point of the loss in U and c."""
+
+    loss: float
+    U: np.ndarray
+    constant: float
 
 
 def _shifted(samples: Samples, constant: float) -> Samples:
@@ -79,10 +89,9 @@ def _constants(samples: Samples) -> list[float]:
     return [0.0, low, low - (high - low) / 4]
 
 
-def _together(samples: Samples, U: np.ndarray, constant: float) -> tuple[float, float]:
-    """The loss and the constant of the stationary point nearest to U and c."""
-    X, y = samples.X, samples.y
-    X = X.astype(np.float64, copy=False)
+def _together(samples: Samples, U: np.ndarray, constant: float) -> Joint:
+    """The stationary point nearest to U and c."""
+    X, y = samples.X.astype(np.float64, copy=False), samples.y
     n, (d, r) = len(y), U.shape
     size = np.sqrt((X**2).mean(axis=0))
     size = np.where(size > 0, size, 1.0)
@@ -98,9 +107,18 @@ def _together(samples: Samples, U: np.ndarray, constant: float) -> tuple[float, 
         J = 2 * (Xs[:, :, None] * Z[:, None, :]).reshape(n, d * r)
         return root[:, None] * np.column_stack([J, np.ones(n)])
 
-    v0 = np.append((U * size[:, None]).ravel() / np.sqrt(unit), constant / unit)
+    v = np.append((U * size[:, None]).ravel() / np.sqrt(unit), constant / unit)
     exact = n * d * r <= _DENSE_MOST
     tight = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15, "max_nfev": 200}
     solver = "exact" if exact else "lsmr"
-    result = least_squares(residual, v0, cast(Any, jacobian), tr_solver=solver, **tight)
-    return float(result.cost) * unit**2, float(result.x[-1]) * unit
+    v = least_squares(residual, v, cast(Any, jacobian), tr_solver=solver, **tight).x
+    # The loss says no more about v than half its digits; Gauss-Newton steps give the others.
+    last = np.inf
+    for _ in range(_STEPS if exact else 0):
+        step = np.linalg.lstsq(jacobian(v), residual(v))[0]
+        if not (length := float(np.linalg.norm(step))) < last / 2:
+            break
+        v, last = v - step, length
+    loss = float((residual(v) ** 2).sum()) * unit**2
+    factor = v[:-1].reshape(d, r) / size[:, None] * np.sqrt(unit)
+    return Joint(loss, factor, float(v[-1]) * unit)

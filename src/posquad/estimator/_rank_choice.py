@@ -34,7 +34,8 @@ class Solver:
         """The fit with all starts, or with at most so many."""
         if self.intercept and rank is not None:
             return fit_with_intercept(self.search, samples, rank, most)
-        return Fit(self.search(samples, rank, most), 0.0)
+        found = self.search(samples, rank, most)
+        return Fit(found, found.U, 0.0)
 
     def search(self, samples: Samples, rank: int | None, most: int | None = None) -> Recovery:
         """`recover`, counted and timed."""

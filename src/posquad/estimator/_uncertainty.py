@@ -31,7 +31,7 @@ class Uncertainty(NamedTuple):
     mean slope, with the sign turned.
     """
 
-    unit: np.ndarray  # [d]  root mean square of each input; 1 if that is 0
+    unit: np.ndarray  # [d]  largest size of each input; 1 if that is 0
     root: np.ndarray  # [q, d, r]  seen directions, scaled to unit variance of the noise
     center: np.ndarray  # [q]  what the constant takes of them; zeros without one
     constant: float  # variance of the constant beside; 0 without one
@@ -47,7 +47,7 @@ def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertai
     """
     mass, n = samples.mass, len(samples.y)
     X = samples.X.astype(np.float64, copy=False)
-    unit = np.sqrt(np.average(X**2, axis=0, weights=mass))
+    unit = np.abs(X).max(axis=0)
     unit = np.where(unit > 0, unit, 1.0)
     X = X / unit
     T, inverse, unseen = _isotropic(X * np.sqrt(mass)[:, None])

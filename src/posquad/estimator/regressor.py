@@ -24,7 +24,7 @@ from posquad.errors import DomainError, PosquadError
 from posquad.estimator import _files
 from posquad.estimator._intercept import Fit
 from posquad.estimator._rank_choice import Solver, by_information, by_validation
-from posquad.estimator._samples import Samples, merged, weighed
+from posquad.estimator._samples import Samples, column_units, merged, weighed
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
@@ -161,7 +161,8 @@ class PositiveQuadraticRegressor(
         if feature_names is not None:
             self._name_features(feature_names)
         self._require_choices(X.shape[1])
-        given = weighed(X, y, weights)
+        unit = column_units(X)
+        given = weighed(X, y, weights).times(1 / unit)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if isinstance(self.random_state, int | np.integer):
             seed = int(self.random_state)  # the answer of recover(seed=...)
@@ -175,7 +176,9 @@ class PositiveQuadraticRegressor(
             progress=progress,
         )
         samples = merged(given.counted())
-        self._keep(*self._fitted(solve, given, samples), given.counted(), samples)
+        fit, path, confidence = self._fitted(solve, given, samples)
+        self.rank_path_, self.rank_confidence_ = path, confidence
+        self._keep(fit, unit, given.counted(), samples)
         self.n_iter_ = max(1, solve.steps)
         return self
 
@@ -288,22 +291,15 @@ class PositiveQuadraticRegressor(
             return fit, dict(path), float(fit.found.rank_confidence)
         return solve(samples, rank), path, np.nan
 
-    def _keep(
-        self,
-        fit: Fit,
-        path: dict[str, np.ndarray],
-        confidence: float,
-        given: Samples,
-        samples: Samples,
-    ) -> None:
+    def _keep(self, fit: Fit, unit: np.ndarray, given: Samples, samples: Samples) -> None:
+        """What was found, and measured, for inputs in the user's units."""
         found = fit.found
-        U = _signed(np.asarray(found.U[:, : int(found.rank)], dtype=np.float64))
+        given, samples = (part.times(unit) for part in (given, samples))
+        U = _ordered(fit.U / unit[:, None])[:, : int(found.rank)]
         d, r = U.shape
         self.components_ = U.T
         self.intercept_ = fit.intercept
         self.rank_ = r
-        self.rank_path_ = path
-        self.rank_confidence_ = confidence
         self.status_ = found.status
         self.residual_ = float(found.residual)
         self.history_ = np.asarray(found.history, dtype=np.float64)
@@ -349,10 +345,12 @@ class PositiveQuadraticRegressor(
             self.status_ = Status.CERTIFIED
 
 
-def _signed(U: np.ndarray) -> np.ndarray:
-    """Columns whose largest entry is positive: the sign is free, and one must be chosen."""
-    if not U.size:
-        return U
+def _ordered(U: np.ndarray) -> np.ndarray:
+    """Orthogonal columns, the largest first, the largest entry of each positive.
+
+    U is rotated, which keeps the digits of its small rows.
+    """
+    U = U.astype(np.float64) @ np.linalg.svd(U, full_matrices=False)[2].T
     largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
     return U * np.where(largest < 0, -1.0, 1.0)
 
