@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from posquad._arrays import positive_number
 from posquad.errors import DomainError
 from posquad.estimator._intercept import Fit, fit_with_intercept
 from posquad.estimator._samples import Samples, merged
@@ -27,7 +28,9 @@ class Solver:
         self, *, intercept: bool, max_starts: int | None, time_limit: float | None, **options: Any
     ) -> None:
         self.intercept, self.max_starts, self.options = intercept, max_starts, options
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+        self.deadline = None
+        if time_limit is not None:
+            self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
         self.steps, self.stopped = 0, False
 
     def __call__(self, samples: Samples, rank: int | None, most: int | None = None) -> Fit:
