@@ -24,7 +24,7 @@ from posquad.errors import DomainError, MissingExtraError
 from posquad.estimator import PositiveQuadraticRegressor
 
 # Few starts and ranks: the checks fit responses that no quadratic form has, hundreds of times.
-QUICK = {"max_rank": 2, "max_starts": 1, "max_steps": 200}
+QUICK = {"max_rank": 2, "max_starts": 1, "max_steps": 40}
 
 
 @parametrize_with_checks(

@@ -46,13 +46,13 @@ def fit_with_intercept(
     tried: list[Joint] = []
     for constant in _constants(samples):
         found = search(_shifted(samples, constant), rank, few)
-        if found.residual <= _ROUNDING or found.status is Status.INTERRUPTED:
+        if _reproduced(samples, found, constant) or found.status is Status.INTERRUPTED:
             return Fit(found, found.U, constant)
         tried.append(_together(samples, found.U, constant))
     best = min(tried, key=lambda joint: joint.loss)
     found = search(_shifted(samples, best.constant), rank, most)
     for _ in range(_ROUNDS):
-        if found.residual <= _ROUNDING:
+        if _reproduced(samples, found, best.constant):
             return Fit(found, found.U, best.constant)
         improved = _together(samples, found.U, best.constant)
         gain, best = best.loss - improved.loss, min(improved, best, key=lambda joint: joint.loss)
@@ -70,6 +70,12 @@ class Joint(NamedTuple):
     constant: float
 
 
+def _reproduced(samples: Samples, found: Recovery, constant: float) -> bool:
+    """Whether errors are rounding of y; y - c may be rounding itself."""
+    size, shifted = (np.sqrt(samples.relative @ y**2) for y in (samples.y, samples.y - constant))
+    return bool(found.residual * shifted <= _ROUNDING * max(size, shifted))
+
+
 def _shifted(samples: Samples, constant: float) -> Samples:
     return samples._replace(y=samples.y - constant)
 
@@ -78,14 +84,16 @@ def _constants(samples: Samples) -> list[float]:
     """Constants worth trying: that of the linear problem if there is one, else the range of y."""
     X, y = samples.X, samples.y
     n, d = X.shape
+    low, high = float(y.min()), float(y.max())
+    if low == high:
+        return [low]  # to the last digit, as nothing is left then
     if n > d * (d + 1) // 2 and d * (d + 1) // 2 <= _LINEAR_MOST:
-        system = symmetric_system(torch.as_tensor(X, dtype=torch.float64)).numpy()
+        system = symmetric_system(torch.tensor(X, dtype=torch.float64)).numpy()
         root = np.sqrt(samples.relative)[:, None]
         columns = np.column_stack([system, np.ones(n)]) * root
         scale = np.linalg.norm(columns, axis=0)
         solution = np.linalg.lstsq(columns / np.where(scale > 0, scale, 1), y * root[:, 0])[0]
-        return [float(solution[-1] / scale[-1]), float(y.min())]
-    low, high = float(y.min()), float(y.max())
+        return [float(solution[-1] / scale[-1]), low]
     return [0.0, low, low - (high - low) / 4]
 
 

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posquad.curvature import Spectrum, effective_spectrum
+from posquad.errors import RankDeficientError
 from posquad.estimator._samples import Samples
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
@@ -103,17 +104,19 @@ def _errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
 def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
     """Effective eigenvalues in the user's coordinates: all, or the two ends of a large problem.
 
-    With a constant, those of the loss that is left when it is chosen best.
+    With a constant, those of the loss that is left when it is chosen best, unless the problem is
+    large. NaN where U has no full rank in these coordinates, as inputs differ too much in size.
     """
     X, mass = samples.X.astype(np.float64, copy=False), samples.mass
-    share = len(mass) / mass.sum()  # samples written twice are one here, of twice the mass
-    if dimension(*U.shape) > DENSE_MOST:
-        ends = [_spectrum(X, mass, U, which=which).values for which in ("smallest", "largest")]
-        return np.concatenate(ends) * share
-    spectrum = _spectrum(X, mass, U)
-    values = spectrum.values * len(mass)  # of J'WJ
-    if intercept:
-        values = _profiled(X, mass, U, values, spectrum.vectors)[0]
+    p, n = dimension(*U.shape), len(mass)
+    ends = ("smallest", "largest") if p > DENSE_MOST else ("all",)
+    try:
+        parts = [_spectrum(X, mass, U, which=which) for which in ends]
+    except RankDeficientError:
+        return np.full(p if len(ends) == 1 else 2, np.nan)
+    values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
+    if intercept and len(ends) == 1:
+        values = _profiled(X, mass, U, values, parts[0].vectors)[0]
     return values / mass.sum()
 
 
