@@ -75,7 +75,7 @@ class PositiveQuadraticRegressor(
         identifiable_: whether the data determine the predictor, at least locally: the samples
             exceed the unknowns and no direction is free.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
-            weight; NaN if there are no more samples than unknowns.
+            weight, p the unknowns that the data do not leave free; NaN unless n > p.
         certificate_: `Certificate` if asked for; None if not, or if rank_ is 0 or there is a
             constant, for which none is defined.
         status_: `Status` whose value says in words how the fit ended, cause and remedy.
@@ -141,8 +141,9 @@ class PositiveQuadraticRegressor(
         Args:
             X: array or data frame; float32 is fitted in float64, to a looser tolerance.
             y: real responses; negative ones are fitted as well as they can be.
-            sample_weight: weights of the squared errors; a weight of 2 is a sample written twice,
-                and 0 leaves it out.
+            sample_weight: weights of the squared errors; for the fit a weight of 2 is a sample
+                written twice, and 0 leaves it out. Standard errors take them for inverse
+                variances, up to a factor.
             feature_names: names of the columns of an array without names.
             progress: called with a `Progress` at every step of every search.
         """
@@ -310,12 +311,13 @@ class PositiveQuadraticRegressor(
         self.gauge_dimension_ = r * (r - 1) // 2
         self._measure(samples, U)
         errors = given.y - self._mean(given.X)
-        spare = len(given.y) - _unknowns(d, r) - constant
         squares = float(given.mass @ errors**2)
+        unknowns = _unknowns(d, r) + constant
+        free = int(np.nan_to_num(self.kernel_dimension_))
+        spare = len(given.y) - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
         undetermined = self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED)
-        free = self.kernel_dimension_ > 0
-        self.identifiable_ = bool(not undetermined and not free and spare > 0)
+        self.identifiable_ = not (undetermined or free or len(given.y) <= unknowns)
         self.certificate_ = None
         if self.certify and r and not self.fit_intercept:
             self._prove(given, U)
