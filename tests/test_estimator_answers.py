@@ -271,3 +271,16 @@ def test_columns_of_any_size(power, intercept):
     scaled = predictor(model) * units * units[:, None]
     np.testing.assert_allclose(scaled, U @ U.T, rtol=0, atol=1e-11)
     np.testing.assert_allclose(model.predict(X * units), y, rtol=0, atol=1e-12 * y.max())
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_inputs_of_extreme_size(size):
+    """The fit and its errors stand; only the spectrum has no number in such units."""
+    X, _, y = data(12, 40, 3, 1, noise=0.1)
+    model = PositiveQuadraticRegressor(rank=1).fit(X * size, y)
+    plain = PositiveQuadraticRegressor(rank=1).fit(X, y)
+    for mine, other in zip(
+        model.predict(X * size, return_std=True), plain.predict(X, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-8)
+    assert np.isnan(model.effective_spectrum_).all()

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posquad.curvature import Spectrum, effective_spectrum
-from posquad.errors import RankDeficientError
+from posquad.errors import DomainError, RankDeficientError
 from posquad.estimator._samples import Samples
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
@@ -105,14 +105,14 @@ def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarr
     """Effective eigenvalues in the user's coordinates: all, or the two ends of a large problem.
 
     With a constant, those of the loss that is left when it is chosen best, unless the problem is
-    large. NaN where U has no full rank in these coordinates, as inputs differ too much in size.
+    large. NaN where U has no full rank, or is out of range, in these coordinates.
     """
     X, mass = samples.X.astype(np.float64, copy=False), samples.mass
     p, n = dimension(*U.shape), len(mass)
     ends = ("smallest", "largest") if p > DENSE_MOST else ("all",)
     try:
         parts = [_spectrum(X, mass, U, which=which) for which in ends]
-    except RankDeficientError:
+    except (RankDeficientError, DomainError):
         return np.full(p if len(ends) == 1 else 2, np.nan)
     values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
     if intercept and len(ends) == 1:

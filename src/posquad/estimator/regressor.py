@@ -69,7 +69,7 @@ class PositiveQuadraticRegressor(
             by cross-validation or with a constant.
         effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) with
             the fitted predictor as the truth, ascending; the two ends if p > 1000. NaN if columns
-            of X differ so much in size (1e16) that U has no full rank beside the largest.
+            of X differ so much in size (1e16) that U has no full rank, or U is out of range.
         gauge_dimension_: r(r-1)/2 rotations, which are not among them.
         kernel_dimension_: directions that the data leave free; NaN if not computed.
         identifiable_: whether the data determine the predictor, at least locally: the samples
