@@ -19,12 +19,11 @@ from posquad._files import write_whole
 from posquad._version import __version__
 from posquad.errors import DomainError, PosquadError
 from posquad.estimator._uncertainty import Uncertainty
-from posquad.geometry import dimension
 from posquad.status import Status
 
 _FORMAT = "posquad model 1"
 _ARRAYS = ("components_", "effective_spectrum_", "history_")
-_UNCERTAIN = ("root", "center", "free", "unseen")
+_UNCERTAIN = ("unit", "root", "center", "free", "free_center", "unseen")
 _NUMBERS = ("intercept_", "residual_", "noise_std_", "rank_confidence_", "kernel_dimension_")
 _COUNTS = ("rank_", "n_iter_", "n_features_in_", "n_samples_", "needed_", "gauge_dimension_")
 
@@ -53,16 +52,16 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "numbers": {name: _number(getattr(model, name)) for name in _NUMBERS},
         "counts": {name: int(getattr(model, name)) for name in _COUNTS},
         "constant_variance": None if known is None else known.constant,
-        "certificate": model.certificate_ is not None,
+        "certificate_sha256": None,
         "arrays_sha256": hashlib.sha256(data).hexdigest(),
     }
-    body["sha256"] = _checksum(body)
-    text = json.dumps(body, indent=1, allow_nan=False) + "\n"
     written: tuple[Path, ...] = ()
     if model.certificate_ is not None:
         written = certificates.save(model.certificate_, certificate_path)
+        body["certificate_sha256"] = hashlib.sha256(certificate_path.read_bytes()).hexdigest()
+    body["sha256"] = _checksum(body)
     write_whole(array_path, data)
-    write_whole(json_path, text.encode())
+    write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
     return json_path, array_path, *written
 
 
@@ -74,13 +73,14 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
             _refuse(f"no file {needed.as_posix()}")
     try:
         body = json.loads(json_path.read_bytes().decode(), parse_constant=_refuse)
+        fits = isinstance(body, dict) and body.get("sha256") == _checksum(body)
     except (ValueError, RecursionError) as error:
         _refuse(f"{json_path.name} is not JSON ({error})")
     except OSError as error:
         _refuse(f"{json_path.name} cannot be read ({error.strerror})")
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
         _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
-    if body.get("sha256") != _checksum(body):
+    if not fits:
         _refuse(f"{json_path.name} was changed: its checksum does not fit")
     try:
         data = array_path.read_bytes()
@@ -88,20 +88,30 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
             _refuse(f"{array_path.name} was changed, or belongs to another model")
         model: Any = kind(**body["parameters"])
         _restore(model, body, load_arrays(data))
-        model.certificate_ = certificates.load(certificate_path) if body["certificate"] else None
+        model.certificate_ = _certificate(certificate_path, body["certificate_sha256"])
     except PosquadError:
         raise
     except OSError as error:
         _refuse(f"{array_path.name} cannot be read ({error.strerror})")
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        _refuse(f"a file that cannot be used: {error}")
+    except SafetensorError as error:
         _refuse(f"a file that cannot be used: {error}")
     return model
 
 
+def _certificate(path: Path, checksum: str | None) -> certificates.Certificate | None:
+    """The certificate that was saved with the model, and no other."""
+    if checksum is None:
+        return None
+    found = certificates.load(path)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
+        _refuse(f"{path.name} was changed, or belongs to another model")
+    return found
+
+
 def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes, after a look at what does not fit together."""
-    for name in _ARRAYS:
-        setattr(model, name, arrays[name])
     for name in _NUMBERS:
         value = body["numbers"][name]
         setattr(model, name, math.nan if value is None else float(value))
@@ -112,10 +122,15 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.status_ = Status[body["status"]]
     model.identifiable_ = bool(body["identifiable"])
     prefix = "rank_path_."
-    model.rank_path_ = {k.removeprefix(prefix): v for k, v in arrays.items() if prefix in k}
+    columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
+    for name, column in columns.items():
+        _require_array(name, column, arrays[prefix + "rank"].shape[:1], finite=False)
+    model.rank_path_ = {name.removeprefix(prefix): column for name, column in columns.items()}
     d, r = model.n_features_in_, model.rank_
-    if model.components_.shape != (r, d) or not np.isfinite(model.components_).all():
-        raise ValueError(f"components of shape {model.components_.shape}, not {(r, d)}")
+    for name in _ARRAYS:
+        shape = (r, d) if name == "components_" else arrays[name].shape[:1]
+        _require_array(name, arrays[name], shape, finite=name == "components_")
+        setattr(model, name, arrays[name])
     if body["feature_names"] is not None:
         if len(body["feature_names"]) != d:
             raise ValueError(f"{len(body['feature_names'])} names for {d} columns")
@@ -123,16 +138,27 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.uncertainty_ = None
     if body["constant_variance"] is not None:
         parts = {name: arrays[f"uncertainty_.{name}"] for name in _UNCERTAIN}
-        q = len(parts["root"])
-        shapes = {"root": (q, d, r), "center": (q,), "unseen": (len(parts["unseen"]), d)}
-        shapes["free"] = (len(parts["free"]), d, r)
-        if any(parts[k].shape != shape for k, shape in shapes.items()) or q > dimension(d, r):
-            raise ValueError("arrays of the standard errors that do not fit together")
+        q, m, unseen = (len(parts[name]) for name in ("root", "free", "unseen"))
+        shapes = {"unit": (d,), "root": (q, d, r), "center": (q,), "unseen": (unseen, d)}
+        shapes |= {"free": (m, d, r), "free_center": (m,)}
+        for name, shape in shapes.items():
+            _require_array(f"uncertainty_.{name}", parts[name], shape)
         model.uncertainty_ = Uncertainty(**parts, constant=float(body["constant_variance"]))
+
+
+def _require_array(
+    name: str, array: np.ndarray, shape: tuple[int, ...], *, finite: bool = True
+) -> None:
+    if array.shape != shape or array.dtype.kind not in "fi":
+        raise ValueError(f"{name} is {array.dtype.name} {array.shape}, not numbers {shape}")
+    if finite and not np.isfinite(array).all():
+        raise ValueError(f"{name} is not finite")
 
 
 def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
     given = Path(path)
+    if given.name in ("", ".."):
+        raise DomainError("path", expected="the name of a file", got=repr(os.fspath(path)))
     known = given.suffix in (".json", ".safetensors")
     stem = given.name.removesuffix(given.suffix) if known else given.name
     ends = (".json", ".safetensors", ".certificate.json")
@@ -143,9 +169,10 @@ def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
 def _plain(name: str, value: Any) -> Any:
     if isinstance(value, np.bool_ | np.integer | np.floating):
         value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if value is None or (isinstance(value, bool | int | float | str) and finite):
         return value
-    expected = "a plain value in a model that is saved (set_params can replace it)"
+    expected = "a plain finite value in a model that is saved (set_params can replace it)"
     raise DomainError(name, expected=expected, got=repr(value))
 
 

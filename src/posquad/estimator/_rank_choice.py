@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from posquad._arrays import positive_number
+from posquad.errors import DomainError
 from posquad.estimator._intercept import Fit, fit_with_intercept
 from posquad.estimator._samples import Samples, merged
 from posquad.geometry import dimension
-from posquad.recovery import recover
+from posquad.recovery import Recovery, recover
 from posquad.recovery._ranks import MOST, RISES, information, trial_starts
 from posquad.status import Status
 
@@ -22,23 +24,35 @@ Path = dict[str, np.ndarray]
 class Solver:
     """Solves one problem at one rank, within a time limit for all of them together."""
 
-    def __init__(self, *, intercept: bool, time_limit: float | None, **options: Any) -> None:
-        self.intercept, self.options = intercept, options
-        self.deadline = None if time_limit is None else time.monotonic() + time_limit
+    def __init__(
+        self, *, intercept: bool, max_starts: int | None, time_limit: float | None, **options: Any
+    ) -> None:
+        self.intercept, self.max_starts, self.options = intercept, max_starts, options
+        self.deadline = None
+        if time_limit is not None:
+            self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
         self.steps, self.stopped = 0, False
 
-    def __call__(self, samples: Samples, rank: int | None, max_starts: int | None) -> Fit:
-        options: dict[str, Any] = {**self.options, "max_starts": max_starts}
+    def __call__(self, samples: Samples, rank: int | None, most: int | None = None) -> Fit:
+        """The fit with all starts, or with at most so many."""
+        if self.intercept and rank is not None:
+            return fit_with_intercept(self.search, samples, rank, most)
+        found = self.search(samples, rank, most)
+        return Fit(found, found.U, 0.0)
+
+    def search(self, samples: Samples, rank: int | None, most: int | None = None) -> Recovery:
+        """`recover`, counted and timed."""
+        options = dict(self.options)
+        starts = [count for count in (self.max_starts, most) if count is not None]
+        if starts:
+            options["max_starts"] = min(starts)
         if self.deadline is not None:
             options["time_limit"] = max(1e-3, self.deadline - time.monotonic())
-        if self.intercept and rank is not None:
-            fit = fit_with_intercept(samples, rank, **options)
-        else:
-            X, y, weights = samples
-            fit = Fit(recover(X, y, rank, weights=weights, **options), 0.0)
-        self.steps += fit.found.steps
-        self.stopped |= fit.found.status is Status.INTERRUPTED
-        return fit
+        weights = None if samples.weights is None else samples.relative
+        found = recover(samples.X, samples.y, rank, weights=weights, **options)
+        self.steps += found.steps
+        self.stopped |= found.status is Status.INTERRUPTED
+        return found
 
 
 class Trial(NamedTuple):
@@ -58,9 +72,8 @@ def by_information(
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
-        errors = samples.y - solve(samples, rank, trial_starts(dimension(d, rank))).predict(
-            samples.X
-        )
+        fit = solve(samples, rank, trial_starts(dimension(d, rank)))
+        errors = samples.y - fit.predict(samples.X)
         residual = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
         score = information(residual, n, dimension(d, rank) + 1)
         return Trial(score, residual, np.nan, residual <= level)
@@ -75,9 +88,15 @@ def by_validation(
     max_rank: int | None,
     level: float,
 ) -> tuple[int, Path]:
-    """The rank of the lowest mean squared error on samples left out, and the path."""
+    """The rank of the lowest mean squared error on samples left out, and the path.
+
+    Folds are those of the samples as they were given, also of those without weight.
+    """
     d = samples.X.shape[1]
-    parts = [(merged(samples.take(train)), samples.take(test)) for train, test in folds]
+    parts = [(samples.take(train).counted(), samples.take(test).counted()) for train, test in folds]
+    parts = [(merged(train), test) for train, test in parts if len(train.y) and len(test.y)]
+    if not parts:
+        raise DomainError("cv", expected="a fold with weight on both sides", got="none")
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
@@ -87,7 +106,8 @@ def by_validation(
             errors = (test.y - fit.predict(test.X)) / size
             outside.append(float(np.average(errors**2, weights=test.mass)))
             inside.append(float(fit.found.residual))
-        spread = float(np.std(outside, ddof=1) / np.sqrt(len(outside)))
+        several = len(outside) > 1
+        spread = float(np.std(outside, ddof=1) / np.sqrt(len(outside))) if several else np.nan
         reproduced = max(inside) <= level
         return Trial(float(np.mean(outside)), float(np.mean(inside)), spread, reproduced)
 

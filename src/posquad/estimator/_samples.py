@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+_FAR = 10  # powers of two between columns that are of different size
 _ROWS = 2**22  # entries hashed at a time
 _ORDERED_MOST = 2**22  # entries up to which a copy in another order costs nothing worth saving
 
@@ -15,26 +16,57 @@ class Samples(NamedTuple):
 
     X: np.ndarray  # [n, d]
     y: np.ndarray  # [n]
-    weights: np.ndarray | None  # [n], positive
+    weights: np.ndarray | None = None  # [n], nonnegative
+    unit: float = 1.0  # mass of a weight of 1
 
     def take(self, rows: np.ndarray) -> Samples:
         w = None if self.weights is None else self.weights[rows]
-        return Samples(self.X[rows], self.y[rows], w)
+        return self._replace(X=self.X[rows], y=self.y[rows], weights=w)
+
+    def times(self, unit: np.ndarray) -> Samples:
+        """The inputs with each column times its unit; no copy where all units are 1."""
+        return self if (unit == 1).all() else self._replace(X=self.X * unit)
+
+    def counted(self) -> Samples:
+        """The samples of positive weight."""
+        if self.weights is None or (self.weights > 0).all():
+            return self
+        kept = self.take(self.weights > 0)
+        return Samples(kept.X, kept.y) if len(kept.y) and (kept.relative == 1).all() else kept
 
     @property
     def mass(self) -> np.ndarray:
-        """Weights `[n]`, ones where none were given."""
-        return np.ones(len(self.y)) if self.weights is None else self.weights
+        """Weights `[n]` whose mean is 1 over the samples given; ones where none were given."""
+        return np.ones(len(self.y)) if self.weights is None else self.weights * self.unit
+
+    @property
+    def relative(self) -> np.ndarray:
+        """Weights `[n]` in shares of the largest.
+
+        A search works with these, as they do not depend on how often an input was written: where
+        there are many answers, rounding decides which one is found.
+        """
+        return np.ones(len(self.y)) if self.weights is None else self.weights / self.weights.max()
 
 
-def counted(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Samples:
-    """The samples of positive weight, with weights of mean 1."""
+def weighed(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Samples:
+    """All samples, also those without weight; the mass of the others has mean 1."""
     if weights is None or (weights == weights[0]).all():
-        return Samples(X, y, None)
-    rows = weights > 0
-    kept = Samples(X, y, weights) if rows.all() else Samples(X[rows], y[rows], weights[rows])
-    mean = kept.mass.mean()
-    return Samples(kept.X, kept.y, None if (kept.weights == mean).all() else kept.mass / mean)
+        return Samples(X, y)
+    shares = weights / weights.max()  # the sum of very large ones would overflow
+    return Samples(X, y, shares, float(1 / shares[shares > 0].mean()))
+
+
+def column_units(X: np.ndarray) -> np.ndarray:
+    """Powers of two `[d]` to divide columns by, which is exact; ones unless sizes differ much.
+
+    `recover` squares its inputs, and would not see columns that are smaller than rounding then.
+    """
+    size = np.abs(X).max(axis=0).astype(np.float64)
+    powers = np.round(np.log2(np.where(size > 0, size, 1.0)))
+    present = powers[size > 0]
+    far = len(present) and np.ptp(present) > _FAR
+    return (np.exp2(powers) if far else np.ones(len(size))).astype(X.dtype)
 
 
 def merged(samples: Samples) -> Samples:
@@ -50,9 +82,10 @@ def merged(samples: Samples) -> Samples:
         return samples if X.size > _ORDERED_MOST else samples.take(first)
     if not np.array_equal(X[first][group], X):
         return samples  # rows that differ share a hash
-    mass = np.bincount(group, samples.mass)
-    mean = (np.bincount(group, samples.mass * y) / mass).astype(y.dtype)
-    return Samples(X[first], mean, None if (mass == 1).all() else mass)
+    given = np.ones(len(y)) if samples.weights is None else samples.weights
+    weights = np.bincount(group, given)
+    mean = (np.bincount(group, given * y) / weights).astype(y.dtype)
+    return samples._replace(X=X[first], y=mean, weights=weights)
 
 
 def _row_hashes(X: np.ndarray) -> np.ndarray:

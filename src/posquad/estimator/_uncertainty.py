@@ -14,48 +14,64 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posquad.curvature import Spectrum, effective_spectrum
+from posquad.errors import DomainError, RankDeficientError
 from posquad.estimator._samples import Samples
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
 from posquad.objectives import LeastSquares
 
 DENSE_MOST = 1000  # unknowns up to which standard errors are computed without being asked for
+_ENTRIES = 2**22  # slopes computed at a time
 _SEEN = 1e-9  # share of an input outside the span of the samples, or of a free direction
 
 
 class Uncertainty(NamedTuple):
-    """What a prediction at x does not know; see `standard_errors`."""
+    """What a prediction at x does not know, for inputs in units of `unit`; see `standard_errors`.
 
+    A direction moves the predictor and, where there is one, the constant: by what it takes of the
+    mean slope, with the sign turned.
+    """
+
+    unit: np.ndarray  # [d]  largest size of each input; 1 if that is 0
     root: np.ndarray  # [q, d, r]  seen directions, scaled to unit variance of the noise
     center: np.ndarray  # [q]  what the constant takes of them; zeros without one
     constant: float  # variance of the constant beside; 0 without one
     free: np.ndarray  # [m, d, r]  directions that leave every fitted response as it is
+    free_center: np.ndarray  # [m]  what the constant takes of them
     unseen: np.ndarray  # [d - k, d]  orthonormal inputs outside the span of the samples
 
 
 def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertainty:
     """Directions in which the samples determine the predictor UU' (and a constant), and how well.
 
-    `U[d, r]` has full rank.
+    `U[d, r]` has full rank in the span of the samples, or no column.
     """
-    X = samples.X.astype(np.float64, copy=False)
     mass, n = samples.mass, len(samples.y)
-    T, unseen = _isotropic(X * np.sqrt(mass)[:, None])
-    Z = X @ T  # [n, k]
-    V = np.linalg.lstsq(T, U)[0]  # [k, r]  U = TV, as U lies in the span of the samples
-    spectrum = _spectrum(Z, mass, V)
-    values, vectors, kernel = spectrum.values * n, spectrum.vectors, spectrum.is_kernel  # of J'WJ
+    X = samples.X.astype(np.float64, copy=False)
+    unit = np.abs(X).max(axis=0)
+    unit = np.where(unit > 0, unit, 1.0)
+    X = X / unit
+    T, inverse, unseen = _isotropic(X * np.sqrt(mass)[:, None])
+    Z, V = X @ T, inverse @ (U * unit[:, None])  # [n, k], [k, r]: ZV = XU
+    values, vectors = np.empty(0), np.empty((0, *V.shape))
+    kernel = np.empty(0, dtype=bool)
+    if V.size:
+        spectrum = _spectrum(Z, mass, V)
+        values, vectors, kernel = spectrum.values * n, spectrum.vectors, spectrum.is_kernel
     center, constant = np.zeros(len(values)), 0.0
     if intercept:
+        largest = values[-1:]  # of J'WJ, which rounding is relative to
         values, vectors, center = _profiled(Z, mass, V, values, vectors)
-        kernel = values <= 10 * len(values) * np.finfo(float).eps * values[-1:]
+        kernel = values <= 10 * len(values) * np.finfo(float).eps * largest
         constant = 1 / mass.sum()
     scale = 1 / np.sqrt(values[~kernel])
     return Uncertainty(
+        unit=unit,
         root=scale[:, None, None] * (T @ vectors[~kernel]),
         center=scale * center[~kernel],
-        constant=constant,
+        constant=float(constant),
         free=T @ vectors[kernel],
+        free_center=center[kernel],
         unseen=unseen,
     )
 
@@ -66,35 +82,42 @@ def standard_errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndar
     Infinite where the prediction is not determined: outside the span of the samples, or where a
     free direction moves it.
     """
-    variance = np.full(len(X), known.constant)
-    step = max(1, 2**22 // max(1, known.root.size // max(1, U.shape[0])))
+    error = np.empty(len(X))
+    columns = (len(known.root) + len(known.free)) * U.shape[1]
+    step = max(1, _ENTRIES // max(1, columns))
     for begin in range(0, len(X), step):
-        part = X[begin : begin + step]
-        variance[begin : begin + step] += ((_slopes(part, U, known.root) - known.center) ** 2).sum(
-            axis=1
-        )
+        error[begin : begin + step] = _errors(known, X[begin : begin + step], U)
+    return error
+
+
+def _errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
+    X, U = X / known.unit, U * known.unit[:, None]
+    variance = known.constant + ((_slopes(X, U, known.root) - known.center) ** 2).sum(axis=1)
     size = (X**2).sum(axis=1)
     outside = ((X @ known.unseen.T) ** 2).sum(axis=1) > _SEEN**2 * size
-    moves = _slopes(X, U, known.free)
-    reach = size * np.linalg.norm(U) * np.linalg.norm(known.free)
-    free = (np.abs(moves) > _SEEN * reach[:, None]).any(axis=1)
+    moves = np.abs(_slopes(X, U, known.free) - known.free_center)
+    reach = size[:, None] * np.linalg.norm(U) * np.linalg.norm(known.free, axis=(1, 2))
+    free = (moves > _SEEN * (reach + np.abs(known.free_center))).any(axis=1)
     return np.where(outside | free, np.inf, np.sqrt(variance))
 
 
 def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
     """Effective eigenvalues in the user's coordinates: all, or the two ends of a large problem.
 
-    With a constant, those of the loss that is left when it is chosen best.
+    With a constant, those of the loss that is left when it is chosen best, unless the problem is
+    large. NaN where U has no full rank, or is out of range, in these coordinates.
     """
     X, mass = samples.X.astype(np.float64, copy=False), samples.mass
-    if dimension(*U.shape) > DENSE_MOST:
-        ends = [_spectrum(X, mass, U, which=which).values for which in ("smallest", "largest")]
-        return np.concatenate(ends)
-    spectrum = _spectrum(X, mass, U)
-    if not intercept:
-        return spectrum.values
-    n = len(samples.y)
-    return _profiled(X, mass, U, spectrum.values * n, spectrum.vectors)[0] / n
+    p, n = dimension(*U.shape), len(mass)
+    ends = ("smallest", "largest") if p > DENSE_MOST else ("all",)
+    try:
+        parts = [_spectrum(X, mass, U, which=which) for which in ends]
+    except (RankDeficientError, DomainError):
+        return np.full(p if len(ends) == 1 else 2, np.nan)
+    values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
+    if intercept and len(ends) == 1:
+        values = _profiled(X, mass, U, values, parts[0].vectors)[0]
+    return values / mass.sum()
 
 
 def _profiled(
@@ -126,14 +149,13 @@ def _slopes(X: np.ndarray, U: np.ndarray, directions: np.ndarray) -> np.ndarray:
     return 2 * np.einsum("nr,nmr->nm", Z, moved)
 
 
-def _isotropic(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`T[d, k]` such that the rows of XT are isotropic in the span, and a basis outside it."""
+def _isotropic(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`T[d, k]` such that the rows of XT are isotropic in the span of the samples.
+
+    Then its inverse `[k, d]` on that span, and an orthonormal basis `[d - k, d]` outside it.
+    """
     n, d = X.shape
-    size = np.sqrt((X**2).mean(axis=0))
-    size = np.where(size > 0, size, 1.0)
-    _, s, right = np.linalg.svd(X / size, full_matrices=False)
-    seen = s > max(n, d) * np.finfo(float).eps * s[:1]
-    T = (right[seen] / size).T * np.sqrt(n) / s[seen]
-    complement = np.linalg.qr(np.column_stack([(right[seen] * size).T, np.eye(d)]))[0]
-    k = int(seen.sum())
-    return T, complement[:, k:d].T
+    _, s, right = np.linalg.svd(X, full_matrices=n < d)
+    k = int((s > max(n, d) * np.finfo(float).eps * s[:1]).sum())
+    s, inside = s[:k, None] / np.sqrt(n), right[:k]
+    return (inside / s).T, inside * s, right[k:]

@@ -24,7 +24,7 @@ from posquad.errors import DomainError, PosquadError
 from posquad.estimator import _files
 from posquad.estimator._intercept import Fit
 from posquad.estimator._rank_choice import Solver, by_information, by_validation
-from posquad.estimator._samples import Samples, counted, merged
+from posquad.estimator._samples import Samples, column_units, merged, weighed
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
@@ -70,13 +70,14 @@ class PositiveQuadraticRegressor(
         rank_confidence_: weight of the rank against the others tried; 1 if given, NaN if chosen
             by cross-validation or with a constant.
         effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) with
-            the fitted predictor as the truth, ascending; the two ends if p > 1000.
+            the fitted predictor as the truth, ascending; the two ends if p > 1000. NaN if columns
+            of X differ so much in size (1e16) that U has no full rank, or U is out of range.
         gauge_dimension_: r(r-1)/2 rotations, which are not among them.
         kernel_dimension_: directions that the data leave free; NaN if not computed.
         identifiable_: whether the data determine the predictor, at least locally: the samples
             exceed the unknowns and no direction is free.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
-            weight; NaN if there are no more samples than unknowns.
+            weight, p the unknowns that the data do not leave free; NaN unless n > p.
         certificate_: `Certificate` if asked for; None if not, or if rank_ is 0 or there is a
             constant, for which none is defined.
         status_: `Status` whose value says in words how the fit ended, cause and remedy.
@@ -142,15 +143,17 @@ class PositiveQuadraticRegressor(
         Args:
             X: array or data frame; float32 is fitted in float64, to a looser tolerance.
             y: real responses; negative ones are fitted as well as they can be.
-            sample_weight: weights of the squared errors; a weight of 2 is a sample written twice,
-                and 0 leaves it out.
+            sample_weight: weights of the squared errors; for the fit a weight of 2 is a sample
+                written twice, and 0 leaves it out. Standard errors take them for inverse
+                variances, up to a factor.
             feature_names: names of the columns of an array without names.
             progress: called with a `Progress` at every step of every search.
         """
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )
-        y = y.astype(X.dtype if y.dtype.kind != "f" else y.dtype, copy=False)
+        if y.dtype != np.float32:
+            y = y.astype(X.dtype if y.dtype.kind in "biu" else np.float64, copy=False)
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(
@@ -162,20 +165,24 @@ class PositiveQuadraticRegressor(
         if feature_names is not None:
             self._name_features(feature_names)
         self._require_choices(X.shape[1])
-        given = counted(X, y, weights)
-        samples = merged(given)
+        unit = column_units(X)
+        given = weighed(X, y, weights).times(1 / unit)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if isinstance(self.random_state, int | np.integer):
             seed = int(self.random_state)  # the answer of recover(seed=...)
         solve = Solver(
             intercept=bool(self.fit_intercept),
+            max_starts=self.max_starts,
             time_limit=self.time_limit,
             tolerance=self.tolerance,
             max_steps=self.max_steps,
             seed=seed,
             progress=progress,
         )
-        self._keep(*self._fitted(solve, given, samples), given, samples)
+        samples = merged(given.counted())
+        fit, path, confidence = self._fitted(solve, given, samples)
+        self.rank_path_, self.rank_confidence_ = path, confidence
+        self._keep(fit, unit, given.counted(), samples)
         self.n_iter_ = max(1, solve.steps)
         return self
 
@@ -188,13 +195,13 @@ class PositiveQuadraticRegressor(
         the variance `noise_std_ ** 2`. It is infinite where the data do not determine the
         prediction, NaN where there are no samples left to estimate the noise from.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         X = self._inputs(X)
         mean = self._mean(X)
         if not return_std:
             return mean
         if self.uncertainty_ is None:
-            p = dimension(self.n_features_in_, max(1, self.rank_))
+            p = _unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"
             raise DomainError("return_std", expected=expected, got=f"p = {p} unknowns without")
         with np.errstate(invalid="ignore"):
@@ -203,7 +210,7 @@ class PositiveQuadraticRegressor(
 
     def transform(self, X: Any) -> np.ndarray:
         """The features `U'x_i`, `[n, rank_]`, whose squares add up to the prediction."""
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         return self._inputs(X) @ self.components_.T
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -221,7 +228,7 @@ class PositiveQuadraticRegressor(
         >>> bool((again.predict(X) == model.predict(X)).all())
         True
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "components_")
         return _files.save(self, path)
 
     @classmethod
@@ -248,9 +255,9 @@ class PositiveQuadraticRegressor(
 
     def _name_features(self, names: Sequence[str]) -> None:
         given = np.array(names, dtype=object)
-        unique = given.ndim == 1 and len(set(names)) == len(names)
-        if len(given) != self.n_features_in_ or not unique:
-            expected = f"{self.n_features_in_} different names"
+        strings = given.ndim == 1 and all(isinstance(name, str) for name in given)
+        if not strings or len(given) != self.n_features_in_ or len(set(given)) != len(given):
+            expected = f"{self.n_features_in_} different strings"
             raise DomainError("feature_names", expected=expected, got=f"{list(names)[:8]}")
         self.feature_names_in_ = given
 
@@ -270,8 +277,10 @@ class PositiveQuadraticRegressor(
     ) -> tuple[Fit, dict[str, np.ndarray], float]:
         """The fit at the rank given or chosen, the path, and how sure the rank is."""
         if self.rank is not None:
-            return solve(samples, self.rank, self.max_starts), {}, 1.0
-        level = reproduction_level(self.tolerance, narrow=samples.X.dtype == np.float32)
+            return solve(samples, self.rank), {}, 1.0
+        level = reproduction_level(
+            self.tolerance, narrow=np.float32 in (samples.X.dtype, samples.y.dtype)
+        )
         if self.criterion == "cv" and len(given.y) > 1:
             splitter: Any = check_cv(_folds(self.cv, len(given.y)))
             folds = splitter.split(given.X, given.y)
@@ -280,28 +289,21 @@ class PositiveQuadraticRegressor(
             rank, path = by_information(solve, samples, self.max_rank, level)
         else:
             solve.options["max_rank"] = self.max_rank
-            fit = solve(samples, None, self.max_starts)
+            fit = solve(samples, None)
             tried = fit.found.rank_path
             path = {} if tried is None else vars(tried)
             return fit, dict(path), float(fit.found.rank_confidence)
-        return solve(samples, rank, self.max_starts), path, np.nan
+        return solve(samples, rank), path, np.nan
 
-    def _keep(
-        self,
-        fit: Fit,
-        path: dict[str, np.ndarray],
-        confidence: float,
-        given: Samples,
-        samples: Samples,
-    ) -> None:
+    def _keep(self, fit: Fit, unit: np.ndarray, given: Samples, samples: Samples) -> None:
+        """What was found, and measured, for inputs in the user's units."""
         found = fit.found
-        U = _signed(np.asarray(found.U[:, : int(found.rank)], dtype=np.float64))
+        given, samples = (part.times(unit) for part in (given, samples))
+        U = _ordered(fit.U / unit[:, None])[:, : int(found.rank)]
         d, r = U.shape
         self.components_ = U.T
         self.intercept_ = fit.intercept
         self.rank_ = r
-        self.rank_path_ = path
-        self.rank_confidence_ = confidence
         self.status_ = found.status
         self.residual_ = float(found.residual)
         self.history_ = np.asarray(found.history, dtype=np.float64)
@@ -310,14 +312,14 @@ class PositiveQuadraticRegressor(
         self.needed_ = int(found.needed) + constant
         self.gauge_dimension_ = r * (r - 1) // 2
         self._measure(samples, U)
-        unknowns = dimension(d, r) + constant if r else constant
         errors = given.y - self._mean(given.X)
-        spare = len(given.y) - unknowns
         squares = float(given.mass @ errors**2)
+        unknowns = _unknowns(d, r) + constant
+        free = int(np.nan_to_num(self.kernel_dimension_))
+        spare = len(given.y) - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
         undetermined = self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED)
-        free = self.kernel_dimension_ > 0
-        self.identifiable_ = bool(not undetermined and not free and spare > 0)
+        self.identifiable_ = not (undetermined or free or len(given.y) <= unknowns)
         self.certificate_ = None
         if self.certify and r and not self.fit_intercept:
             self._prove(given, U)
@@ -325,19 +327,15 @@ class PositiveQuadraticRegressor(
     def _measure(self, samples: Samples, U: np.ndarray) -> None:
         """The effective spectrum and what standard errors need."""
         d, r = U.shape
+        p, intercept = _unknowns(d, r), bool(self.fit_intercept)
         self.effective_spectrum_ = np.empty(0)
+        if r:
+            self.effective_spectrum_ = spectrum_of(samples, U, intercept=intercept)
         self.uncertainty_ = None
         self.kernel_dimension_ = np.nan
-        if not r:
-            return
-        wanted = self.standard_errors is True or (
-            self.standard_errors == "auto" and dimension(d, r) <= DENSE_MOST
-        )
-        self.effective_spectrum_ = spectrum_of(samples, U, intercept=bool(self.fit_intercept))
-        if wanted:
-            known = uncertainty(samples, U, intercept=bool(self.fit_intercept))
-            self.uncertainty_ = known
-            self.kernel_dimension_ = dimension(d, r) - len(known.root)
+        if self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST):
+            self.uncertainty_ = uncertainty(samples, U, intercept=intercept)
+            self.kernel_dimension_ = p - len(self.uncertainty_.root)
 
     def _mean(self, X: np.ndarray) -> np.ndarray:
         return ((X @ self.components_.T) ** 2).sum(axis=1) + self.intercept_
@@ -352,12 +350,18 @@ class PositiveQuadraticRegressor(
             self.status_ = Status.CERTIFIED
 
 
-def _signed(U: np.ndarray) -> np.ndarray:
-    """Columns whose largest entry is positive: the sign is free, and one must be chosen."""
-    if not U.size:
-        return U
+def _ordered(U: np.ndarray) -> np.ndarray:
+    """Orthogonal columns, the largest first, the largest entry of each positive.
+
+    U is rotated, which keeps the digits of its small rows.
+    """
+    U = U.astype(np.float64) @ np.linalg.svd(U, full_matrices=False)[2].T
     largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
     return U * np.where(largest < 0, -1.0, 1.0)
+
+
+def _unknowns(d: int, r: int) -> int:
+    return dimension(d, r) if r else 0
 
 
 def _folds(cv: Any, n: int) -> Any:
