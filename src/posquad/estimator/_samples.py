@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FAR = 10  # powers of two between columns that are of different size
 _ROWS = 2**22  # entries hashed at a time
 _ORDERED_MOST = 2**22  # entries up to which a copy in another order costs nothing worth saving
 
@@ -22,10 +21,6 @@ class Samples(NamedTuple):
     def take(self, rows: np.ndarray) -> Samples:
         w = None if self.weights is None else self.weights[rows]
         return self._replace(X=self.X[rows], y=self.y[rows], weights=w)
-
-    def times(self, unit: np.ndarray) -> Samples:
-        """The inputs with each column times its unit; no copy where all units are 1."""
-        return self if (unit == 1).all() else self._replace(X=self.X * unit)
 
     def counted(self) -> Samples:
         """The samples of positive weight."""
@@ -55,18 +50,6 @@ def weighed(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Samples
         return Samples(X, y)
     shares = weights / weights.max()  # the sum of very large ones would overflow
     return Samples(X, y, shares, float(1 / shares[shares > 0].mean()))
-
-
-def column_units(X: np.ndarray) -> np.ndarray:
-    """Powers of two `[d]` to divide columns by, which is exact; ones unless sizes differ much.
-
-    `recover` squares its inputs, and would not see columns that are smaller than rounding then.
-    """
-    size = np.abs(X).max(axis=0).astype(np.float64)
-    powers = np.round(np.log2(np.where(size > 0, size, 1.0)))
-    present = powers[size > 0]
-    far = len(present) and np.ptp(present) > _FAR
-    return (np.exp2(powers) if far else np.ones(len(size))).astype(X.dtype)
 
 
 def merged(samples: Samples) -> Samples:

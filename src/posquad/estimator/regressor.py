@@ -24,7 +24,7 @@ from posquad.errors import DomainError, PosquadError
 from posquad.estimator import _files
 from posquad.estimator._intercept import Fit
 from posquad.estimator._rank_choice import Solver, by_information, by_validation
-from posquad.estimator._samples import Samples, column_units, merged, weighed
+from posquad.estimator._samples import Samples, merged, weighed
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
 from posquad.measurements import RankOne
@@ -165,8 +165,7 @@ class PositiveQuadraticRegressor(
         if feature_names is not None:
             self._name_features(feature_names)
         self._require_choices(X.shape[1])
-        unit = column_units(X)
-        given = weighed(X, y, weights).times(1 / unit)
+        given = weighed(X, y, weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if isinstance(self.random_state, int | np.integer):
             seed = int(self.random_state)  # the answer of recover(seed=...)
@@ -182,7 +181,7 @@ class PositiveQuadraticRegressor(
         samples = merged(given.counted())
         fit, path, confidence = self._fitted(solve, given, samples)
         self.rank_path_, self.rank_confidence_ = path, confidence
-        self._keep(fit, unit, given.counted(), samples)
+        self._keep(fit, given.counted(), samples)
         self.n_iter_ = max(1, solve.steps)
         return self
 
@@ -295,11 +294,10 @@ class PositiveQuadraticRegressor(
             return fit, dict(path), float(fit.found.rank_confidence)
         return solve(samples, rank), path, np.nan
 
-    def _keep(self, fit: Fit, unit: np.ndarray, given: Samples, samples: Samples) -> None:
-        """What was found, and measured, for inputs in the user's units."""
+    def _keep(self, fit: Fit, given: Samples, samples: Samples) -> None:
+        """What was found, and what can be measured of it."""
         found = fit.found
-        given, samples = (part.times(unit) for part in (given, samples))
-        U = _ordered(fit.U / unit[:, None])[:, : int(found.rank)]
+        U = _ordered(fit.U)[:, : int(found.rank)]
         d, r = U.shape
         self.components_ = U.T
         self.intercept_ = fit.intercept

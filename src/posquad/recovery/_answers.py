@@ -79,9 +79,10 @@ class Answers:
             getattr(self, name)[index] = value[0] if isinstance(index, int) else value
 
     def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
-        left, s, _ = torch.linalg.svd(self.U, full_matrices=False)
+        right = torch.linalg.svd(self.U, full_matrices=False)[2].mT
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        U = (left * s[..., None, :])[..., :widest]
+        # A rotation of U keeps the digits of its small rows, those of inputs in small units.
+        U = (self.U @ right)[..., :widest]
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
         U = torch.where(beyond[:, None, :], 0.0, U)
         history = torch.stack([h.amin() for h in watch.history if h.numel()] or [U.new_zeros(())])
