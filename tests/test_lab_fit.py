@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from lab_support import contents
+from lab_support import assert_refused, contents
 from posquad.estimator import PositiveQuadraticRegressor, regressor
 from posquad.lab import cli_fit
 from posquad.lab.cli import main
@@ -33,18 +33,6 @@ CERTIFICATE = {"model.certificate.json", "model.certificate.npz"}
 
 def command(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def assert_refused(result: Result, *words: str) -> None:
-    """Status 2, one sentence on standard error, no traceback."""
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("Error: ")
-    for word in words:
-        assert word in lines[0]
 
 
 @pytest.fixture(scope="module")
