@@ -79,9 +79,9 @@ class Answers:
             getattr(self, name)[index] = value[0] if isinstance(index, int) else value
 
     def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
-        left, s, _ = torch.linalg.svd(self.U, full_matrices=False)
+        _, _, right = torch.linalg.svd(self.U, full_matrices=False)
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        U = (left * s[..., None, :])[..., :widest]
+        U = (self.U @ right.mT)[..., :widest]  # a rotation keeps the digits of small rows
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
         U = torch.where(beyond[:, None, :], 0.0, U)
         history = torch.stack([h.amin() for h in watch.history if h.numel()] or [U.new_zeros(())])
