@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import Result
 
 from posquad.lab.experiment import Experiment, Measured, Quantity
 from posquad.lab.records import Record, record_key
@@ -99,3 +100,15 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    """Status 2, one sentence on standard error, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    for word in words:
+        assert word in lines[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
+
+import posquad
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +44,13 @@ def test_every_row_of_the_readme_is_a_row_of_the_page_with_the_same_cells():
 def test_rows_keep_the_order_of_the_page():
     page, readme = rows(PAGE), rows(between_marks(README))
     assert [name for name in page if name in readme] == list(readme)
+
+
+def test_what_the_page_says_of_posquad_is_still_so():
+    """The two lines that a change of the library makes wrong without any run."""
+    assert rows(PAGE)["scikit-learn estimator"][0] == "yes"
+    arguments = ", ".join(inspect.signature(posquad.recover).parameters)
+    assert f"`recover` takes {arguments}: no constraints" in PAGE
 
 
 @pytest.mark.parametrize("name", [name for name in rows(PAGE) if name])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lab_support import assert_refused
 from posquad.lab.cli import main
 
 RNG = np.random.default_rng(0)
@@ -28,18 +29,6 @@ def files(tmp_path):
     np.savez(tmp_path / "data.npz", X=X, y=Y)
     np.savez(tmp_path / "model.npz", U=U)
     return tmp_path / "data.npz", tmp_path / "model.npz"
-
-
-def assert_refused(result, *words):
-    """Status 2, one sentence on standard error, no traceback."""
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("Error: ")
-    for word in words:
-        assert word in lines[0]
 
 
 def test_a_factor_is_certified_kept_and_proved_again(files, tmp_path):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from lab_support import contents
+from lab_support import assert_refused, contents
 from posquad.estimator import PositiveQuadraticRegressor, regressor
 from posquad.lab import cli_fit
 from posquad.lab.cli import main
@@ -33,18 +33,6 @@ CERTIFICATE = {"model.certificate.json", "model.certificate.npz"}
 
 def command(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def assert_refused(result: Result, *words: str) -> None:
-    """Status 2, one sentence on standard error, no traceback."""
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("Error: ")
-    for word in words:
-        assert word in lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -451,10 +439,10 @@ def test_a_disk_that_is_full_leaves_no_model(fits, tmp_path, monkeypatch):
         result = command("fit", data, "--rank", 2, "--out", out)
         assert_refused(result, "No space left on device")
         found = set(contents(out))
-        assert "model.json" not in found
+        assert not {"model.json", "report.html"} & found  # no report of a model that is not there
         assert not any("partial" in name for name in found)
-        assert len(found) > written  # each got one file further
-        written = len(found)
+        assert len(calls) > written  # each got one file further
+        written = len(calls)
     limits.append(0)
     assert command("fit", data, "--rank", 2, "--out", out).exit_code == 0
 
@@ -471,6 +459,15 @@ def test_nothing_is_written_before_everything_is_computed(fits, tmp_path, monkey
     data = fits["few"][1].parent / "few.csv"
     assert_refused(command("fit", data, "--out", tmp_path / "out"), "memory")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such file name")
+def test_a_file_name_that_is_not_text(fits, tmp_path):
+    data = tmp_path / os.fsdecode(b"\xff.csv")
+    data.write_bytes((fits["few"][1].parent / "few.csv").read_bytes())
+    result = command("fit", data, "--rank", 2, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "?.csv" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def program(*arguments: object, **options: object) -> subprocess.Popen:
@@ -564,6 +561,16 @@ def test_advice_follows_the_numbers():
     )
     free = fit_with(Status.NOT_IDENTIFIED, kernel_dimension_=2)
     assert "2 directions are free" in answer(free).steps[0].words
+
+
+def test_a_spectrum_of_which_only_the_ends_are_known():
+    """Of p = 1200 directions: nothing is said of those that were not looked at."""
+    ends = {"effective_spectrum_": np.array([0.5, 8.0]), "kernel_dimension_": np.nan}
+    fit = fit_with(Status.BEST_FIT, **ends)
+    fit.model.n_features_in_ = 1200
+    page = render(fit)
+    assert "1200 directions, how many are not identified was not counted" in page
+    assert "Only the two ends were computed: 0.5 and 8." in page
 
 
 def test_many_rows_are_thinned_and_the_largest_residuals_kept():

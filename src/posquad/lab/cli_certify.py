@@ -70,6 +70,8 @@ def certify_command(
             proved = _prove(*_fitted(data, asked, model), target)
     except PosquadError as problem:
         raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected a proof that fits into memory; it ran out") from None
     if not proved:
         raise SystemExit(1)
 

@@ -235,10 +235,13 @@ def _write(out: Path, fit: Fit, text: str) -> None:
     if threading.current_thread() is threading.main_thread():
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a few files, then it is done
     try:
-        write_file(out / REPORT, text.encode())
+        # A file name need not be text; in the page a question mark stands for what is not.
+        write_file(out / REPORT, text.encode(errors="replace"))
         try:
             fit.model.save(out / MODEL)
         except OSError as problem:
+            with suppress(OSError):  # a report of a model that is not there
+                (out / REPORT).unlink()
             got = f"{problem.strerror or problem}"
             raise RecordError(str(out), expected="a folder to write to", got=got) from None
         if fit.model.certificate_ is None:  # one of an earlier fit would not be about this model

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posquad.geometry import dimension
 from posquad.lab.experiment import Panel
 from posquad.lab.fit_answer import Fit
 from posquad.lab.palette import COLOURS, INK, MARKERS, legend_below
@@ -104,7 +105,7 @@ def _say_ranks(fit: Fit) -> str:
 
 
 def _kernel(fit: Fit) -> int:
-    """Directions that are not identified; none are drawn where they were not counted."""
+    """Directions that are not identified, 0 where they were not counted: then none are drawn."""
     dimension = fit.model.kernel_dimension_
     return 0 if np.isnan(dimension) else int(dimension)
 
@@ -138,7 +139,14 @@ def _draw_spectrum(axes: Any, fit: Fit) -> None:
 def _say_spectrum(fit: Fit) -> str:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
-    words = f"{len(values)} directions, {kernel} of them not identified; besides {gauge} of gauge."
+    unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
+    if np.isnan(fit.model.kernel_dimension_):
+        count = "how many are not identified was not counted"
+    else:
+        count = f"{kernel} of them not identified"
+    words = f"{unknowns} directions, {count}; besides {gauge} of gauge."
+    if len(values) < unknowns:
+        return f"{words} Only the two ends were computed: {values[0]:.3g} and {values[-1]:.3g}."
     seen = values[kernel:]
     if len(seen) and seen[0] > 0:
         words += f" Identified ones from {seen[0]:.3g} to {seen[-1]:.3g}."
@@ -275,8 +283,8 @@ _HISTOGRAM = Panel[Fit](
 _CONVERGENCE = Panel[Fit](
     "convergence",
     "Convergence",
-    "The best relative residual so far, over all ranks and starts that were tried. A plateau above "
-    "rounding is the noise floor.",
+    "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "
+    "above rounding is the noise floor.",
     _draw_convergence,
     _say_convergence,
 )

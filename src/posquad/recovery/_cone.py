@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posquad.recovery._fit import Quadratic, Watch
-from posquad.recovery._symmetric import symmetric_system
+from posquad.recovery._symmetric import symmetric_matrix, symmetric_system
 
 _FALL = 0.1  # of mu, once a step is well inside the region of quadratic convergence
 _CENTRED = 0.3  # size of such a step
@@ -43,7 +43,7 @@ def positive_fit(problem: Quadratic, watch: Watch) -> tuple[Tensor, Tensor]:
         step = torch.where((info == 0)[..., None] & torch.isfinite(step), step, 0.0)
         length = torch.linalg.vector_norm(step, dim=-1)
         step = step / (1 + torch.where(length > _CENTRED, length, 0.0))[..., None]
-        L = L @ torch.linalg.cholesky(eye + _matrix(step, d))
+        L = L @ torch.linalg.cholesky(eye + symmetric_matrix(step, d))
         least = _LEAST * e.square().sum(-1)
         if bool(((mu <= least) & (length <= _CENTRED)).all()):
             break
@@ -64,13 +64,3 @@ def gap(problem: Quadratic, U: Tensor) -> Tensor:
     spread = torch.linalg.eigvalsh(problem.X.mT @ problem.X)[..., 0]
     trace = problem.n**0.5 * torch.linalg.vector_norm(problem.y, dim=-1) / spread
     return 2 * (slope - trace * lowest.clamp_max(0)) / e.square().sum(-1)
-
-
-def _matrix(entries: Tensor, d: int) -> Tensor:
-    """The symmetric matrix of an svec."""
-    i, j = torch.triu_indices(d, d, device=entries.device)
-    entries = torch.where(i == j, entries, entries / 2**0.5)
-    S = torch.zeros(*entries.shape[:-1], d, d, dtype=entries.dtype, device=entries.device)
-    S[..., i, j] = entries
-    S[..., j, i] = entries
-    return S

@@ -13,27 +13,31 @@ def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns `S[..., k, k]` and `[...]`, whether the system determines it.
     """
-    k = Z.shape[-1]
-    i, j, weight = _triangle(Z)
     basis, R = torch.linalg.qr(symmetric_system(Z))
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
     complete = pivots.amin(-1) > 1e-12 * pivots.amax(-1)
     R = torch.where(complete[..., None, None], R, torch.eye(R.shape[-1]).to(R))
     right = basis.mT @ y[..., None]
-    entries = torch.linalg.solve_triangular(R, right, upper=True)[..., 0] / weight
-    S = torch.zeros(*entries.shape[:-1], k, k, dtype=Z.dtype, device=Z.device)
-    S[..., i, j] = entries
-    S[..., j, i] = entries
-    return S, complete
+    entries = torch.linalg.solve_triangular(R, right, upper=True)[..., 0]
+    return symmetric_matrix(entries, Z.shape[-1]), complete
 
 
 def symmetric_system(Z: Tensor) -> Tensor:
     """Rows `svec(z_i z_i')`, `[..., n, k(k+1)/2]`; svec is an isometry."""
-    i, j, weight = _triangle(Z)
+    i, j, weight = _triangle(Z, Z.shape[-1])
     return Z[..., i] * Z[..., j] * weight
 
 
-def _triangle(Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    k = Z.shape[-1]
-    i, j = torch.triu_indices(k, k, device=Z.device)
-    return i, j, torch.where(i == j, 1.0, Z.new_tensor(math.sqrt(2)))
+def symmetric_matrix(entries: Tensor, k: int) -> Tensor:
+    """`S[..., k, k]` of its svec `[..., k(k+1)/2]`."""
+    i, j, weight = _triangle(entries, k)
+    entries = entries / weight
+    S = torch.zeros(*entries.shape[:-1], k, k, dtype=entries.dtype, device=entries.device)
+    S[..., i, j] = entries
+    S[..., j, i] = entries
+    return S
+
+
+def _triangle(like: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    i, j = torch.triu_indices(k, k, device=like.device)
+    return i, j, torch.where(i == j, 1.0, like.new_tensor(math.sqrt(2)))
