@@ -81,15 +81,16 @@ def test_exact_step_of_a_zero_direction_is_zero(rng):
     assert float(exact_step(normal(rng, 5), Z, torch.zeros_like(Z))) == 0.0
 
 
-@pytest.mark.parametrize("form", ["dual", "primal"])
-def test_levenberg_step_is_damped_least_squares(rng, form):
-    X, U, y = gaussian_problem(rng, 9, 4, 2, smallest=0.5)
+@pytest.mark.parametrize(("form", "n"), [("dual", 9), ("primal", 9), ("primal", 90)])
+def test_levenberg_step_is_damped_least_squares(rng, form, n):
+    X, U, y = gaussian_problem(rng, n, 4, 2, smallest=0.5)
     V = nearby(rng, U)
     problem = Quadratic(X, y)
-    Z = problem.forward(V)
-    e = problem.residual(Z)
+    e = problem.residual(problem.forward(V))
     damping = torch.tensor(0.3, dtype=X.dtype)
-    D = Levenberg(problem, 2, form)._step(Z, e, damping)
+    method = Levenberg(problem, 2, form)
+    assert method.from_moments == (n == 90)  # d(d+1)/2 = 10 takes the place of n
+    D = method._step(method.start(V), damping)
     J = jacobian(X.numpy(), V.numpy())
     stacked = np.vstack([J, np.sqrt(0.3) * np.eye(8)])
     expected = np.linalg.lstsq(stacked, np.concatenate([-e.numpy(), np.zeros(8)]), rcond=None)[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from posquad._frames import Frame
 from posquad._kernel import Method, Rule, State, clock, iterate
 from posquad._results import Result
 from posquad.errors import ShapeError
+from posquad.recovery._symmetric import symmetric_gram
 from posquad.status import Status, from_codes
 from posquad.trajectory import Progress
 
@@ -58,6 +60,11 @@ class Quadratic:
 
     def relative(self, e: Tensor) -> Tensor:
         return torch.linalg.vector_norm(e, dim=-1) / self.size
+
+    @cached_property
+    def moments(self) -> Tensor:
+        """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]` with D = d(d+1)/2; one pass."""
+        return symmetric_gram(self.X)
 
     def select(self, chosen: Tensor) -> Quadratic:
         """The problems of a batch at these indices."""

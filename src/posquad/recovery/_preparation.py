@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from posquad.recovery._fit import Quadratic
-from posquad.recovery._symmetric import symmetric_system
+from posquad.recovery._symmetric import symmetric_gram
 
 _TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
 _RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
@@ -203,12 +203,7 @@ def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
         return _distinct(X).clamp_max(D), None
     lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     unit = X / torch.where(lengths > 0, lengths, 1.0)
-    if n <= D:
-        gram = (unit @ unit.mT).square()
-    else:
-        rows = max(1, _RANK_MOST**2 // D)
-        systems = (symmetric_system(part) for part in unit.split(rows, dim=-2))
-        gram = sum((s.mT @ s for s in systems), start=X.new_zeros(D, D))
+    gram = (unit @ unit.mT).square() if n <= D else symmetric_gram(unit)
     values = torch.linalg.eigvalsh(gram)
     return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1), values
 

@@ -41,6 +41,7 @@ _DIRECT_MOST = 2**22  # entries of the direct system
 _TINY = 60  # unknowns up to which a dense step costs less than its overhead
 _MODERATE = 250  # and up to which it costs less than reweighting
 _AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_PLENTY = 20  # samples per unknown from which starts hardly ever disagree
 _COMPANY = 8  # further starts beside the first, near the information limit
 _QUOTA = 600  # first-order steps before Gauss-Newton takes over
 _PATIENCE, _RATE = 10, 0.5  # of the screening of starts
@@ -206,7 +207,8 @@ class Search:
         problem, chosen = self._chosen(self.open)
         self.watch.last, self.working = None, chosen
         if self.p <= _TINY:
-            reweighted, count = rounds % 4 == 1, 8 if rounds == 0 else 24
+            first = 2 if problem.n >= _PLENTY * self.p else 8
+            reweighted, count = rounds % 4 == 1, first if rounds == 0 else 24
         elif self.p <= _MODERATE and problem.n <= _DENSE_MOST:
             reweighted, count = rounds % 2 == 0, 4 if rounds % 2 == 0 else 16
         else:

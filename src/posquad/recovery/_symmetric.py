@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+_ENTRIES = 2**21  # of a part of a system
+
 
 def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """`argmin_S ||z_i'S z_i - y_i||` for `Z[..., n, k]`, `n >= k(k+1)/2`.
@@ -26,6 +28,25 @@ def symmetric_system(Z: Tensor) -> Tensor:
     """Rows `svec(z_i z_i')`, `[..., n, k(k+1)/2]`; svec is an isometry."""
     i, j, weight = _triangle(Z, Z.shape[-1])
     return Z[..., i] * Z[..., j] * weight
+
+
+def symmetric_gram(Z: Tensor) -> Tensor:
+    """Fourth moments `sum_i svec(z_i z_i') svec(z_i z_i')'`, a part of the rows at a time."""
+    D = Z.shape[-1] * (Z.shape[-1] + 1) // 2
+    rows = max(1, _ENTRIES // (D * max(1, Z[..., 0, 0].numel())))
+    gram = Z.new_zeros(*Z.shape[:-2], D, D)
+    for part in Z.split(rows, dim=-2):
+        system = symmetric_system(part)
+        gram += system.mT @ system
+    return gram
+
+
+def symmetric_jacobian(U: Tensor) -> Tensor:
+    """The derivative of `svec(UU')` in the entries of `U[..., d, r]`, `[..., d(d+1)/2, dr]`."""
+    i, j, weight = _triangle(U, U.shape[-2])
+    eye = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)[..., None]  # [d, d, 1]
+    both = eye[i] * U[..., j, None, :] + eye[j] * U[..., i, None, :]  # [..., D, d, r]
+    return (weight[:, None, None] * both).flatten(-2)
 
 
 def symmetric_matrix(entries: Tensor, k: int) -> Tensor:
