@@ -284,3 +284,19 @@ def test_inputs_of_extreme_size(size):
     ):
         np.testing.assert_allclose(mine, other, rtol=1e-8)
     assert np.isnan(model.effective_spectrum_).all()
+
+
+def test_replicates_that_contradict_each_other_are_no_recovery():
+    """Responses 0.5 above and below: their means are exact, and the data are not."""
+    rng = np.random.default_rng(5)
+    X, U = rng.standard_normal((30, 4)), rng.standard_normal((4, 1))
+    exact = ((X @ U) ** 2).sum(axis=1)
+    twice, y = np.repeat(X, 2, axis=0), np.repeat(exact, 2) + np.tile([0.5, -0.5], 30)
+    model = PositiveQuadraticRegressor(rank=1).fit(twice, y)
+    assert model.status_ is Status.BEST_FIT
+    np.testing.assert_allclose(model.predict(X), exact, rtol=1e-10)
+    by_hand = np.sqrt(60 * 0.25 / (y**2).sum())
+    np.testing.assert_allclose(model.residual_, by_hand, rtol=1e-10)
+    np.testing.assert_allclose(model.noise_std_, np.sqrt(60 * 0.25 / (60 - 4)), rtol=1e-10)
+    same = PositiveQuadraticRegressor(rank=1).fit(twice, np.repeat(exact, 2))
+    assert same.status_ is Status.RECOVERED

@@ -192,7 +192,8 @@ class PositiveQuadraticRegressor(
         `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`, g and J the derivatives of predictions along
         horizontal directions, so that the rotation of U does not matter. For a new response add
         the variance `noise_std_ ** 2`. It is infinite where the data do not determine the
-        prediction, NaN where there are no samples left to estimate the noise from.
+        prediction, NaN where there are no samples left to estimate the noise from, and 0 at rank
+        0, where the first order has nothing to say.
         """
         check_is_fitted(self, "components_")
         X = self._inputs(X)
@@ -277,9 +278,7 @@ class PositiveQuadraticRegressor(
         """The fit at the rank given or chosen, the path, and how sure the rank is."""
         if self.rank is not None:
             return solve(samples, self.rank), {}, 1.0
-        level = reproduction_level(
-            self.tolerance, narrow=np.float32 in (samples.X.dtype, samples.y.dtype)
-        )
+        level = self._level(samples)
         if self.criterion == "cv" and len(given.y) > 1:
             splitter: Any = check_cv(_folds(self.cv, len(given.y)))
             folds = splitter.split(given.X, given.y)
@@ -316,6 +315,11 @@ class PositiveQuadraticRegressor(
         free = int(np.nan_to_num(self.kernel_dimension_))
         spare = len(given.y) - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
+        if len(samples.y) < len(given.y):  # of inputs written twice the search saw the mean
+            size = float(given.mass @ (given.y - self.intercept_) ** 2)
+            self.residual_ = np.sqrt(squares / size) if size else 0.0
+            if self.status_ is Status.RECOVERED and self.residual_ > self._level(given):
+                self.status_ = Status.BEST_FIT
         undetermined = self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED)
         self.identifiable_ = not (undetermined or free or len(given.y) <= unknowns)
         self.certificate_ = None
@@ -334,6 +338,10 @@ class PositiveQuadraticRegressor(
         if self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST):
             self.uncertainty_ = uncertainty(samples, U, intercept=intercept)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
+
+    def _level(self, samples: Samples) -> float:
+        narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
+        return reproduction_level(self.tolerance, narrow=narrow)
 
     def _mean(self, X: np.ndarray) -> np.ndarray:
         return ((X @ self.components_.T) ** 2).sum(axis=1) + self.intercept_
