@@ -141,7 +141,7 @@ def studentized(seed: int, *, intercept: bool = False, weighted: bool = False) -
     weights = 4.0 ** rng.uniform(-2, 2, n) if weighted else np.ones(n)
     noise = 0.2 * rng.standard_normal(n) / np.sqrt(weights)
     y = ((X @ U) ** 2).sum(axis=1) + c + noise
-    model = PositiveQuadraticRegressor(rank=r, fit_intercept=intercept, max_starts=2)
+    model = PositiveQuadraticRegressor(rank=r, fit_intercept=intercept, max_starts=6)
     model.fit(X, y, weights if weighted else None)
     at = rng.standard_normal((1, d))
     mean, error = model.predict(at, return_std=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pandas as pd
 import pytest
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
@@ -113,9 +114,39 @@ def test_a_dot_in_a_name_is_not_a_suffix(tmp_path):
 @pytest.mark.parametrize("path", ["", ".", "..", "/"])
 def test_a_path_must_have_a_name(path):
     model, _ = fitted(rank=1)
-    for call in (model.save, load):
-        with pytest.raises(DomainError, match="path: expected the name of a file"):
-            call(path)
+    with pytest.raises(DomainError, match="path: expected the name of a file"):
+        model.save(path)
+
+
+def test_a_folder_stands_for_the_model_in_it(tmp_path):
+    model, X = fitted(rank=1)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path).predict(X), model.predict(X))
+    with pytest.raises(
+        DomainError, match=r"model\.json: expected a fitted model; got no such file"
+    ):
+        load(tmp_path.parent)
+
+
+@pytest.mark.parametrize("end", [".json", ".safetensors"])
+def test_files_of_another_size_are_not_read(tmp_path, end):
+    """Ten gigabytes of zeros, of which a disk keeps none."""
+    model, _ = fitted(rank=1)
+    model.save(tmp_path / "m")
+    with (tmp_path / f"m{end}").open("r+b") as file:
+        file.truncate(10 * 2**30)
+    with pytest.raises(DomainError, match=f"m{end}: expected a fitted model"):
+        load(tmp_path / "m")
+
+
+def test_the_name_of_the_responses_is_kept(tmp_path):
+    model, X = fitted(rank=1)
+    assert model.response_name_ is None
+    y = model.predict(X)
+    model.fit(X, pd.Series(y, name="height"))
+    model.save(tmp_path / "m")
+    assert load(tmp_path / "m").response_name_ == "height"
+    assert model.fit(X, y, response_name="width").response_name_ == "width"
 
 
 def test_there_is_no_pickle_in_it(tmp_path):
@@ -246,10 +277,10 @@ def test_a_flipped_bit_is_refused_or_means_nothing(copy, part):
 )
 def test_other_json_is_refused(copy, text):
     (copy / "one.json").write_bytes(text.encode())
-    with pytest.raises(DomainError, match="path: expected a fitted model"):
+    with pytest.raises(DomainError, match="expected a fitted model"):
         load(copy / "one")
     (copy / "one.json").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
-    with pytest.raises(DomainError, match="path: expected a fitted model"):
+    with pytest.raises(DomainError, match="expected a fitted model"):
         load(copy / "one")
 
 
@@ -353,7 +384,7 @@ def test_a_crash_between_two_writes_leaves_the_old_model_or_one_that_is_refused(
 
 def test_saving_into_a_folder_that_is_not_there_says_so(tmp_path):
     model, _ = fitted(rank=1)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DomainError, match="path: expected a folder that exists; got .*nowhere"):
         model.save(tmp_path / "nowhere" / "m")
 
 

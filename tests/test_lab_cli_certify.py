@@ -96,7 +96,7 @@ def test_a_changed_certificate_is_refused(files, tmp_path):
     path.write_text(json.dumps(body))
     assert_refused(command(files[0], path), "checksum")
     (tmp_path / "answer.npz").unlink()
-    assert_refused(command(files[0], path), "no file", "answer.npz")
+    assert_refused(command(files[0], path), "no such file", "answer.npz")
     path.write_text("{")
     assert_refused(command(files[0], path), "fitted model", "answer")
 

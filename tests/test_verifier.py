@@ -138,7 +138,7 @@ def test_files_that_are_not_certificates_are_refused(example, tmp_path, content)
     with pytest.raises(DomainError):
         load(path)
     arrays.unlink()
-    with pytest.raises(DomainError, match="no file"):
+    with pytest.raises(DomainError, match="no such file"):
         load(path)
 
 

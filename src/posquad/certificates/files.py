@@ -27,6 +27,7 @@ __all__ = ["load", "save"]
 
 _FORMAT = "posquad certificate 1"
 _ARRAYS = ("U", "z", "dual")
+_JSON_MOST = 2**24  # bytes
 _UNREADABLE = (
     *(ValueError, KeyError, TypeError, ArithmeticError, OSError, EOFError, MemoryError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),  # NotImplementedError is a RuntimeError
@@ -79,24 +80,26 @@ def load(path: str | os.PathLike[str]) -> Certificate:
 
     >>> load("no/such/file")
     Traceback (most recent call last):
-    posquad.errors.DomainError: path: expected a certificate; got no file no/such/file.json
+    posquad.errors.DomainError: no/such/file.json: expected a certificate; got no such file
     """
     json_path, npz_path = _paths(path)
     for needed in (json_path, npz_path):
         if not needed.is_file():
-            _refuse(f"no file {needed.as_posix()}")
+            _refuse(needed, "no such file")
     try:
+        if json_path.stat().st_size > _JSON_MOST:
+            raise ValueError(f"a file of more than {_JSON_MOST >> 20} MB")
         text = json_path.read_bytes().decode()
-        body = json.loads(text, parse_constant=_refuse, parse_int=_integer)
-    except (ValueError, RecursionError) as error:  # of a DomainError too, which says why
-        _refuse(f"{json_path.name} is not JSON ({error})")
+        body = json.loads(text, parse_constant=_integer, parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        _refuse(json_path, f"no JSON ({error})")
     if not isinstance(body, dict) or set(body) != _KEYS or body["format"] != _FORMAT:
-        _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
+        _refuse(json_path, f"a file that is not of the format {_FORMAT!r}")
     if body["sha256"] != _checksum(body):
-        _refuse(f"{json_path.name} was changed: its checksum does not fit")
+        _refuse(json_path, "one that was changed: its checksum does not fit")
     arrays = npz_path.read_bytes()
     if body["arrays_sha256"] != hashlib.sha256(arrays).hexdigest():
-        _refuse(f"{npz_path.name} was changed: its checksum does not fit")
+        _refuse(npz_path, "one that was changed: its checksum does not fit")
     try:
         with np.load(io.BytesIO(arrays), allow_pickle=False) as stored:
             held = {name: stored[name] for name in stored.files}
@@ -110,7 +113,7 @@ def load(path: str | os.PathLike[str]) -> Certificate:
             loaded=True,
         )
     except _UNREADABLE as error:
-        _refuse(f"a file that cannot be read: {error}")
+        _refuse(npz_path, f"what cannot be used: {error}")
 
 
 def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -121,14 +124,14 @@ def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     return given.with_name(f"{stem}.json"), given.with_name(f"{stem}.npz")
 
 
-def _refuse(got: str) -> NoReturn:
-    raise DomainError("path", expected="a certificate", got=got) from None
+def _refuse(path: Path, got: str) -> NoReturn:
+    raise DomainError(path.as_posix(), expected="a certificate", got=got) from None
 
 
 def _integer(digits: str) -> int:
-    """Integers here are counts; a longer one would not fit a float."""
-    if len(digits) > 15:
-        raise ValueError(f"an integer of {len(digits)} digits")
+    """Integers here are counts; a longer one would not fit a float, and NaN is none."""
+    if len(digits) > 15 or digits.lstrip("-").isalpha():
+        raise ValueError(f"{digits[:15]} where a count was expected")
     return int(digits)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +23,7 @@ from posquad.estimator._uncertainty import Uncertainty
 from posquad.status import Status
 
 _FORMAT = "posquad model 1"
+_JSON_MOST = 2**24  # bytes: names of a few hundred thousand columns
 _ARRAYS = ("components_", "effective_spectrum_", "history_")
 _UNCERTAIN = ("unit", "root", "center", "free", "free_center", "unseen")
 _NUMBERS = ("intercept_", "residual_", "noise_std_", "rank_confidence_", "kernel_dimension_")
@@ -33,6 +35,11 @@ M = TypeVar("M")
 def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a fitted `PositiveQuadraticRegressor`; see its `save`."""
     json_path, array_path, certificate_path = _paths(path)
+    if not json_path.parent.is_dir():
+        expected = "a folder that exists"
+        raise DomainError(
+            "path", expected=expected, got=f"{json_path.parent.as_posix()}: no folder"
+        )
     parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
     arrays = {name: getattr(model, name) for name in _ARRAYS}
     arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
@@ -53,6 +60,8 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "counts": {name: int(getattr(model, name)) for name in _COUNTS},
         "constant_variance": None if known is None else known.constant,
         "certificate_sha256": None,
+        "response_name": model.response_name_,
+        "arrays_bytes": len(data),
         "arrays_sha256": hashlib.sha256(data).hexdigest(),
     }
     written: tuple[Path, ...] = ()
@@ -67,37 +76,52 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
 
 def load(kind: type[M], path: str | os.PathLike[str]) -> M:
     """Read a model; see `PositiveQuadraticRegressor.load`."""
-    json_path, array_path, certificate_path = _paths(path)
-    for needed in (json_path, array_path):
-        if not needed.is_file():
-            _refuse(f"no file {needed.as_posix()}")
+    given = Path(path)
+    json_path, array_path, certificate_path = _paths(given / "model" if given.is_dir() else given)
+    body = _body(json_path)
     try:
-        body = json.loads(json_path.read_bytes().decode(), parse_constant=_refuse)
-        fits = isinstance(body, dict) and body.get("sha256") == _checksum(body)
-    except (ValueError, RecursionError) as error:
-        _refuse(f"{json_path.name} is not JSON ({error})")
-    except OSError as error:
-        _refuse(f"{json_path.name} cannot be read ({error.strerror})")
-    if not isinstance(body, dict) or body.get("format") != _FORMAT:
-        _refuse(f"{json_path.name} is not of the format {_FORMAT!r}")
-    if not fits:
-        _refuse(f"{json_path.name} was changed: its checksum does not fit")
-    try:
-        data = array_path.read_bytes()
-        if body["arrays_sha256"] != hashlib.sha256(data).hexdigest():
-            _refuse(f"{array_path.name} was changed, or belongs to another model")
+        data = _arrays(array_path, body["arrays_bytes"], body["arrays_sha256"])
         model: Any = kind(**body["parameters"])
         _restore(model, body, load_arrays(data))
         model.certificate_ = _certificate(certificate_path, body["certificate_sha256"])
     except PosquadError:
         raise
-    except OSError as error:
-        _refuse(f"{array_path.name} cannot be read ({error.strerror})")
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        _refuse(f"a file that cannot be used: {error}")
+        _refuse(array_path, f"what cannot be used: {error}")
     except SafetensorError as error:
-        _refuse(f"a file that cannot be used: {error}")
+        _refuse(array_path, f"what cannot be used: {error}")
     return model
+
+
+def _body(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _JSON_MOST:
+            _refuse(path, f"a file of more than {_JSON_MOST >> 20} MB")
+        body = json.loads(path.read_bytes().decode(), parse_constant=partial(_refuse, path))
+        fits = isinstance(body, dict) and body.get("sha256") == _checksum(body)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, PosquadError):
+            raise
+        _refuse(path, f"no JSON ({error})")
+    except OSError as error:
+        _refuse(path, (error.strerror or str(error)).lower())
+    if not isinstance(body, dict) or body.get("format") != _FORMAT:
+        _refuse(path, f"a file that is not of the format {_FORMAT!r}")
+    if not fits:
+        _refuse(path, "one that was changed: its checksum does not fit")
+    return body
+
+
+def _arrays(path: Path, size: int, checksum: str) -> bytes:
+    """What the model's file of arrays holds, read only if it has the right size."""
+    try:
+        if path.stat().st_size == size:
+            data = path.read_bytes()
+            if hashlib.sha256(data).hexdigest() == checksum:
+                return data
+    except OSError as error:
+        _refuse(path, (error.strerror or str(error)).lower())
+    _refuse(path, "one that was changed, or belongs to another model")
 
 
 def _certificate(path: Path, checksum: str | None) -> certificates.Certificate | None:
@@ -106,7 +130,7 @@ def _certificate(path: Path, checksum: str | None) -> certificates.Certificate |
         return None
     found = certificates.load(path)
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
-        _refuse(f"{path.name} was changed, or belongs to another model")
+        _refuse(path, "one that was changed, or belongs to another model")
     return found
 
 
@@ -121,6 +145,9 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         model.kernel_dimension_ = int(model.kernel_dimension_)
     model.status_ = Status[body["status"]]
     model.identifiable_ = bool(body["identifiable"])
+    model.response_name_ = body["response_name"]
+    if not isinstance(model.response_name_, str | None):
+        raise ValueError("a response whose name is no text")
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():
@@ -181,8 +208,8 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _refuse(got: str) -> NoReturn:
-    raise DomainError("path", expected="a fitted model", got=got) from None
+def _refuse(path: Path, got: str) -> NoReturn:
+    raise DomainError(path.as_posix(), expected="a fitted model", got=got) from None
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -74,8 +74,10 @@ def by_information(
     def trial(rank: int) -> Trial:
         fit = solve(samples, rank, trial_starts(dimension(d, rank)))
         errors = samples.y - fit.predict(samples.X)
-        residual = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
-        score = information(residual, n, dimension(d, rank) + 1)
+        # For the criterion all ranks have one scale; the residual is relative to y - c.
+        share = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
+        score = information(share, n, dimension(d, rank) + 1)
+        residual = float(fit.found.residual)
         return Trial(score, residual, np.nan, residual <= level)
 
     return _lowest(trial, solve, n, d, max_rank)

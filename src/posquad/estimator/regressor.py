@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,6 +15,7 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -44,6 +46,10 @@ class PositiveQuadraticRegressor(
     `predict` gives `f(x)`; `transform` the r features `U'x`, whose squares add up to it, in
     descending order of strength. The predictor `Q = UU'` is found by `posquad.recover`.
 
+    The form has no linear terms: centred inputs are another model, and a column of ones adds
+    linear terms and a constant. Units of the columns do not matter. A fit that did not settle or
+    was cut off warns with `ConvergenceWarning`; `status_` says how every fit ended.
+
     Args:
         rank: of Q; None chooses it by `criterion`, and `rank_path_` keeps what was tried.
         fit_intercept: whether there is a constant c, of either sign; otherwise c = 0.
@@ -56,8 +62,10 @@ class PositiveQuadraticRegressor(
         certify: whether to prove, where possible, that Q is the only answer (`posquad.certify`).
         max_starts: starts of the search; None for those of `posquad.recover`, up to 2000, worth
             their time for few samples without noise.
-        tolerance, max_steps, time_limit: as in `posquad.recover`; the time limit is that of all
-            searches together, and what is measured of the answer comes on top.
+        tolerance: relative residual at which responses count as reproduced, as in
+            `posquad.recover`.
+        max_steps: most steps of a search.
+        time_limit: seconds of all searches together; what is measured of the answer comes on top.
         random_state: of the restarts; an integer makes the fit repeatable.
 
     Attributes:
@@ -84,6 +92,7 @@ class PositiveQuadraticRegressor(
         residual_: `||f(X) - y|| / ||y - c||`, weighted.
         history_: best relative residual at each step of the last search.
         n_iter_: steps of all searches together.
+        response_name_: name of the responses, if they came with one.
         n_samples_, needed_: samples that count, and those needed to identify this rank.
 
     >>> rng = np.random.default_rng(0)
@@ -136,6 +145,7 @@ class PositiveQuadraticRegressor(
         sample_weight: Any = None,
         *,
         feature_names: Sequence[str] | None = None,
+        response_name: str | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Self:
         """Fit to inputs `X[n, d]` and responses `y[n]`.
@@ -146,9 +156,11 @@ class PositiveQuadraticRegressor(
             sample_weight: weights of the squared errors; for the fit a weight of 2 is a sample
                 written twice, and 0 leaves it out. Standard errors take them for inverse
                 variances, up to a factor.
-            feature_names: names of the columns of an array without names.
+            feature_names, response_name: names of the columns of arrays without names.
             progress: called with a `Progress` at every step of every search.
         """
+        name = getattr(y, "name", None) if response_name is None else response_name
+        self.response_name_ = name if isinstance(name, str) else None
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )
@@ -183,6 +195,8 @@ class PositiveQuadraticRegressor(
         self.rank_path_, self.rank_confidence_ = path, confidence
         self._keep(fit, given.counted(), samples)
         self.n_iter_ = max(1, solve.steps)
+        if self.status_ in (Status.STALLED, Status.INTERRUPTED):
+            warnings.warn(self.status_.value, ConvergenceWarning, stacklevel=2)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -233,7 +247,7 @@ class PositiveQuadraticRegressor(
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; `path` with or without a suffix.
+        """Read what `save` wrote; `path` with or without a suffix, or a folder of `posquad fit`.
 
         Files that are damaged, incomplete or of another kind raise `DomainError`.
         """
@@ -264,6 +278,10 @@ class PositiveQuadraticRegressor(
     def _require_choices(self, d: int) -> None:
         if self.criterion not in ("bic", "cv"):
             raise DomainError("criterion", expected="'bic' or 'cv'", got=repr(self.criterion))
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise DomainError(
+                "fit_intercept", expected="True or False", got=repr(self.fit_intercept)
+            )
         if self.standard_errors not in (True, False, "auto"):
             expected = "True, False or 'auto'"
             raise DomainError("standard_errors", expected=expected, got=repr(self.standard_errors))
