@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pandas as pd
 import pytest
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
@@ -122,9 +121,7 @@ def test_a_folder_stands_for_the_model_in_it(tmp_path):
     model, X = fitted(rank=1)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(load(tmp_path).predict(X), model.predict(X))
-    with pytest.raises(
-        DomainError, match=r"model\.json: expected a fitted model; got no such file"
-    ):
+    with pytest.raises(DomainError, match=r"model\.json: expected .* got no such file"):
         load(tmp_path.parent)
 
 
@@ -384,7 +381,7 @@ def test_a_crash_between_two_writes_leaves_the_old_model_or_one_that_is_refused(
 
 def test_saving_into_a_folder_that_is_not_there_says_so(tmp_path):
     model, _ = fitted(rank=1)
-    with pytest.raises(DomainError, match="path: expected a folder that exists; got .*nowhere"):
+    with pytest.raises(DomainError, match="path: expected a folder that exists"):
         model.save(tmp_path / "nowhere" / "m")
 
 
