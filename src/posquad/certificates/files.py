@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from posquad._files import write_whole
+from posquad._files import json_checksum, write_whole
 from posquad._version import __version__
 from posquad.certificates import _report
 from posquad.certificates._claims import Claims, Witness
@@ -65,7 +65,7 @@ def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, 
         "findings": {name: _plain(getattr(certificate, name)) for name in FINDINGS},
         "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
     }
-    body["sha256"] = _checksum(body)
+    body["sha256"] = json_checksum(body)
     write_whole(npz_path, arrays)
     write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
     return json_path, npz_path
@@ -95,7 +95,7 @@ def load(path: str | os.PathLike[str]) -> Certificate:
         _refuse(json_path, f"no JSON ({error})")
     if not isinstance(body, dict) or set(body) != _KEYS or body["format"] != _FORMAT:
         _refuse(json_path, f"a file that is not of the format {_FORMAT!r}")
-    if body["sha256"] != _checksum(body):
+    if body["sha256"] != json_checksum(body):
         _refuse(json_path, "one that was changed: its checksum does not fit")
     arrays = npz_path.read_bytes()
     if body["arrays_sha256"] != hashlib.sha256(arrays).hexdigest():
@@ -181,8 +181,3 @@ def _claims(plain: Mapping[str, Any]) -> Claims:
             raise ValueError(f"claim {name} = {value!r}")
     numbers: dict[str, Any] = {k: float(v) if type(v) is int else v for k, v in plain.items()}
     return Claims(**numbers)
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in body.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -16,7 +16,7 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from posquad import certificates
-from posquad._files import write_whole
+from posquad._files import json_checksum, write_whole
 from posquad._version import __version__
 from posquad.errors import DomainError, PosquadError
 from posquad.estimator._uncertainty import Uncertainty
@@ -68,7 +68,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     if model.certificate_ is not None:
         written = certificates.save(model.certificate_, certificate_path)
         body["certificate_sha256"] = hashlib.sha256(certificate_path.read_bytes()).hexdigest()
-    body["sha256"] = _checksum(body)
+    body["sha256"] = json_checksum(body)
     write_whole(array_path, data)
     write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
     return json_path, array_path, *written
@@ -98,7 +98,7 @@ def _body(path: Path) -> dict[str, Any]:
         if path.stat().st_size > _JSON_MOST:
             _refuse(path, f"a file of more than {_JSON_MOST >> 20} MB")
         body = json.loads(path.read_bytes().decode(), parse_constant=partial(_refuse, path))
-        fits = isinstance(body, dict) and body.get("sha256") == _checksum(body)
+        fits = isinstance(body, dict) and body.get("sha256") == json_checksum(body)
     except (ValueError, RecursionError) as error:
         if isinstance(error, PosquadError):
             raise
@@ -210,8 +210,3 @@ def _number(value: float) -> float | None:
 
 def _refuse(path: Path, got: str) -> NoReturn:
     raise DomainError(path.as_posix(), expected="a fitted model", got=got) from None
-
-
-def _checksum(body: dict[str, Any]) -> str:
-    rest = {key: value for key, value in body.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
