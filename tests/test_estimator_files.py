@@ -289,7 +289,7 @@ def forge(folder, change, name="one"):
     data = save_arrays({key: np.ascontiguousarray(array) for key, array in arrays.items()})
     array_path.write_bytes(data)
     body["arrays_sha256"] = hashlib.sha256(data).hexdigest()
-    body["sha256"] = files._checksum(body)
+    body["sha256"] = files.json_checksum(body)
     json_path.write_text(json.dumps(body))
 
 
