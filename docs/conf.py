@@ -107,6 +107,16 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 # Pages that are alone in their section have nothing to navigate.
-ALONE = ("index", "start", "guide", "which-function", "changelog", "search", "genindex")
+ALONE = (
+    "index",
+    "start",
+    "before-you-fit",
+    "guide",
+    "command-line",
+    "which-function",
+    "changelog",
+    "search",
+    "genindex",
+)
 # Examples give that room to their code.
 html_sidebars = {name: [] for name in (*ALONE, "auto_gallery/plot_*")}
