@@ -19,7 +19,7 @@ from posquad.errors import DomainError, PosquadError
 from posquad.lab.claims import Verdict, failures
 from posquad.lab.cli_certify import certify_command
 from posquad.lab.cli_demo import demo_command
-from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_failure import Commands, Failure
 from posquad.lab.cli_fit import fit_command
 from posquad.lab.cli_predict import predict_command
 from posquad.lab.progress import watcher_for
@@ -39,7 +39,10 @@ _OUT = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+)
 @click.version_option(__version__, prog_name="posquad")
 def main() -> None:
     """Positive quadratic networks f_U(x) = x'UU'x.
@@ -126,6 +129,8 @@ def reproduce_command(
 @click.option("--json", "as_json", is_flag=True, help="Print claims.json as it is.")
 def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     """Show published and measured values of a finished run, with their verdicts.
+
+    Exit status: 0; 2 for a folder without a finished run; 130 after Ctrl-C.
 
     \b
     Examples:

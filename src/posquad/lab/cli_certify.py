@@ -49,7 +49,7 @@ def certify_command(
     nearest ones. Rows of weight zero are no part of the proof; other weights do not matter to it.
 
     Exit status: 0 if UU' is proved to fit the data and to be the only positive semidefinite matrix
-    with its measurements, 1 if not, 2 for files that cannot be used.
+    with its measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:

@@ -27,7 +27,8 @@ __all__ = ["demo_command"]
 def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
     """Write the example data NAME, and say what to run next.
 
-    Exit status: 0, or 2 for a NAME that is not known or a file that cannot be written.
+    Exit status: 0; 2 for a NAME that is not known or a file that cannot be written; 130 after
+    Ctrl-C.
 
     \b
     Examples:

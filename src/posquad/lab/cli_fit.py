@@ -20,7 +20,7 @@ from posquad._arrays import positive_number
 from posquad._extras import optional
 from posquad.errors import DomainError, PosquadError
 from posquad.geometry import dimension
-from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_failure import INTERRUPTED, Failure
 from posquad.lab.cli_options import FILE, columns_option, names
 from posquad.lab.fit_answer import Answer, Fit, answer
 from posquad.lab.fit_report import render
@@ -146,7 +146,7 @@ def fit_command(
     except MemoryError:
         raise Failure(f"{data}: expected a fit that fits into memory; it ran out") from None
     except (_Stopped, KeyboardInterrupt):
-        click.echo("Interrupted: nothing was written.", err=True)
+        click.echo(INTERRUPTED, err=True)
         raise SystemExit(130) from None
     _tell(answer(fit), out)
 

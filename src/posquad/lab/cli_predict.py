@@ -43,7 +43,7 @@ def predict_command(
     column `standard_error` of the mean response: as CSV to standard output, or to the file --out,
     whole or not at all. If DATA have the response too, says on standard error how well it is met.
 
-    Exit status: 0, or 2 for files that cannot be used.
+    Exit status: 0; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -75,9 +75,6 @@ def predict_command(
         raise Failure(str(problem)) from None
     except MemoryError:
         raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
-    except KeyboardInterrupt:
-        click.echo("Interrupted: no file was written.", err=True)
-        raise SystemExit(130) from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)
 
