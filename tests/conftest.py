@@ -1,5 +1,8 @@
 """Test-wide settings: one thread a worker, derandomized property tests, float64 generators."""
 
+import os
+from pathlib import Path
+
 import hypothesis
 import pytest
 import torch
@@ -22,6 +25,27 @@ def browser():
 
     with launched() as chromium:
         yield chromium
+
+
+@pytest.fixture(scope="session")
+def fits(tmp_path_factory):
+    """Every example fitted as its command says: the result of the command and its folder."""
+    from lab_support import command  # the lab is not needed by the other tests
+    from posquad.lab.demo import DEMOS
+
+    folder = tmp_path_factory.mktemp("fits")
+    made = {}
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for name in DEMOS:
+            told = command("demo", name)
+            assert told.exit_code == 0, told.output
+            words = told.stdout.splitlines()[-1].removeprefix("Next: posquad ").split()
+            made[name] = command(*words, "--out", f"{name}-fit"), folder / f"{name}-fit"
+    finally:
+        os.chdir(before)
+    return made
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,7 +59,7 @@ class _Stopped(BaseException):
 @click.option(
     "--max-rank",
     type=click.IntRange(min=1),
-    help="Highest rank to try.  [default: what the samples can tell]",
+    help="Highest rank to try.  [default: 12]",
 )
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option(
@@ -202,10 +203,17 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)
-    with fit_progress() as progress:
+    with fit_progress() as progress, warnings.catch_warnings():
+        # the answer says it in words of its own
+        warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
         try:
             return model.fit(
-                samples.X, samples.y, samples.weights, feature_names=names, progress=progress
+                samples.X,
+                samples.y,
+                samples.weights,
+                feature_names=names,
+                response_name=samples.response if samples.named else None,
+                progress=progress,
             )
         except PosquadError:
             raise

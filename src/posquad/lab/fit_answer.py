@@ -121,16 +121,15 @@ class Answer:
 def answer(fit: Fit) -> Answer:
     """The answer of a fit in words.
 
-        >>> from types import SimpleNamespace
-        >>> from posquad.lab.fit_certificate import misses_responses
-    from posquad.lab.tables import Samples
-        >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
-        >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
-        ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
-        ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
-        >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
-        >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
-        'Recovered'
+    >>> from types import SimpleNamespace
+    >>> from posquad.lab.tables import Samples
+    >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
+    >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
+    ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
+    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
+    >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
+    >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
+    'Recovered'
     """
     model = fit.model
     word, tone, headline = HEADINGS[model.status_]
