@@ -10,7 +10,9 @@ import torch
 hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("posquad")
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("browser_support", "conformance", "lab_support", "support")
+pytest.register_assert_rewrite(
+    "browser_support", "conformance", "lab_support", "support", "tables_support"
+)
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ def test_a_quantity_that_was_not_measured():
     judged = judge(claim_of("1.0", rule="printed"), Measured())
     assert judged.verdict is UNKNOWN
     assert judged.measured is None
-    assert judged.why == "q was not measured in this run"
+    assert judged.why == "its quantity was not measured in this run"
 
 
 def test_a_coordinate_that_was_not_run():
@@ -289,7 +289,7 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind, value):
         strict = kind in {"identity", "deterministic"}
         assert judged.verdict is (DIFFERS if strict else UNKNOWN)
         assert judged.measured is None
-        assert judged.why == "q is not finite"
+        assert judged.why == "what was measured is not finite"
         assert failures([judged]) == ([judged] if strict else [])
         json.dumps(judged.as_dict(), allow_nan=False)
 
