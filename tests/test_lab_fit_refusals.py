@@ -13,7 +13,7 @@ import pytest
 
 from lab_support import assert_refused, command, contents
 from posquad.estimator import regressor
-from posquad.lab import cli_fit
+from posquad.lab import cli_fit, records
 from posquad.lab.demo import make
 from posquad.lab.tables import read_samples, write_columns
 
@@ -74,6 +74,26 @@ def test_places_that_cannot_be_written(fits, tmp_path, monkeypatch):
     assert_refused(command("fit", data, "--out", tmp_path / "file" / "out"), "file")
     (tmp_path / "out" / "model.json").mkdir(parents=True)
     assert_refused(command("fit", data, "--out", tmp_path / "out"), "a folder of that name")
+
+
+def test_files_on_the_way_are_not_named(fits, tmp_path, monkeypatch):
+    """A file is written under another name first, and a folder probed: neither is the user's."""
+    data, folder = fits["few"][1].parent / "few.csv", fits["few"][1]
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", f".{path.name}.7.partial")
+
+    monkeypatch.setattr(records, "write_whole", full)
+    out = tmp_path / "out"
+    refused = command("fit", data, "--out", out)
+    assert_refused(refused, f"{out}: expected a folder to write to; got No space left on device")
+    predictions = tmp_path / "new.csv"
+    refused = command("predict", folder, data, "--out", predictions)
+    assert_refused(refused, f"{predictions}: expected a place", "got No space left on device")
+    assert "partial" not in refused.stderr
+    refused = command("predict", data, data)
+    assert_refused(refused, f"{data}: expected a fitted model: the model.json of a fit, or its f")
+    assert_refused(command("predict", tmp_path, data), "got a folder without model.json")
 
 
 def test_what_was_read_is_not_replaced(fits, tmp_path):
