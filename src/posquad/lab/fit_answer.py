@@ -283,7 +283,8 @@ def _of_rows(fit: Fit) -> list[str]:
     more = f" and {len(fit.loud) - _NAMED} more" if len(fit.loud) > _NAMED else ""
     noun = "Row" if len(fit.loud) == 1 else "Rows"
     verb = "stands" if len(fit.loud) == 1 else "stand"
-    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without them."]
+    rest = "it" if len(fit.loud) == 1 else "them"
+    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without {rest}."]
 
 
 def _not_identified(fit: Fit) -> list[str | Step]:
