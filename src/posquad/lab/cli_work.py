@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from posquad._extras import optional
 from posquad.lab.tables import Samples, TableError
 
 __all__ = ["require_scale", "suitable_threads"]
@@ -19,7 +20,7 @@ _LARGEST = 1e50  # of inputs and responses: far from where fourth powers overflo
 
 @contextmanager
 def suitable_threads(entries: int) -> Iterator[None]:
-    """One thread of torch for a small problem, unless the user set OMP_NUM_THREADS.
+    """One thread of torch and of BLAS for a small problem, unless the user set OMP_NUM_THREADS.
 
     >>> with suitable_threads(300 * 8):
     ...     torch.get_num_threads() == 1 or "OMP_NUM_THREADS" in os.environ
@@ -31,7 +32,8 @@ def suitable_threads(entries: int) -> Iterator[None]:
         return
     torch.set_num_threads(1)
     try:
-        yield
+        with optional("threadpoolctl", "lab").threadpool_limits(1):  # it comes with scikit-learn
+            yield
     finally:
         torch.set_num_threads(before)
 

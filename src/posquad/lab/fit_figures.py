@@ -199,7 +199,8 @@ def _residual_name(fit: Fit) -> str:
 def _say_residuals(fit: Fit) -> str:
     values = fit.residuals
     words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
-    words += f"largest {np.abs(values).max():.3g} in row {int(np.abs(values).argmax()) + 1}."
+    [row] = fit.samples.rows([int(np.abs(values).argmax())])
+    words += f"largest {np.abs(values).max():.3g} in {row}."
     return words + _few(fit)
 
 
