@@ -1,5 +1,8 @@
 """Test-wide settings: one thread a worker, derandomized property tests, float64 generators."""
 
+import os
+from pathlib import Path
+
 import hypothesis
 import pytest
 import torch
@@ -7,7 +10,9 @@ import torch
 hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.load_profile("posquad")
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("browser_support", "conformance", "lab_support", "support")
+pytest.register_assert_rewrite(
+    "browser_support", "conformance", "lab_support", "support", "tables_support"
+)
 
 
 @pytest.fixture
@@ -22,6 +27,27 @@ def browser():
 
     with launched() as chromium:
         yield chromium
+
+
+@pytest.fixture(scope="session")
+def fits(tmp_path_factory):
+    """Every example fitted as its command says: the result of the command and its folder."""
+    from lab_support import command  # the lab is not needed by the other tests
+    from posquad.lab.demo import DEMOS
+
+    folder = tmp_path_factory.mktemp("fits")
+    made = {}
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        for name in DEMOS:
+            told = command("demo", name)
+            assert told.exit_code == 0, told.output
+            words = told.stdout.splitlines()[-1].removeprefix("Next: posquad ").split()
+            made[name] = command(*words, "--out", f"{name}-fit"), folder / f"{name}-fit"
+    finally:
+        os.chdir(before)
+    return made
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from posquad.lab.cli import main
 from posquad.lab.experiment import Experiment, Measured, Quantity
 from posquad.lab.records import Record, record_key
 from posquad.lab.registry import EXPERIMENTS
@@ -100,6 +101,16 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+FILES = {"model.json", "model.safetensors", "report.html"}
+CERTIFICATE = {"model.certificate.json", "model.certificate.npz"}
+"""What `posquad fit` writes, and what it writes beside where a proof was tried."""
+
+
+def command(*arguments: object) -> Result:
+    """A command of `posquad`, run in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def assert_refused(result: Result, *words: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 
 from lab_support import REAL, falsified, measured
-from posquad.lab.claims import Claim, Judged, Verdict, claims, failures, judge
+from posquad.lab.claims import Claim, Judged, Verdict, claims, failures, judge, tally
 from posquad.lab.experiment import Measured
 
 CLAIMS = claims()
@@ -256,7 +256,7 @@ def test_a_quantity_that_was_not_measured():
     judged = judge(claim_of("1.0", rule="printed"), Measured())
     assert judged.verdict is UNKNOWN
     assert judged.measured is None
-    assert judged.why == "q was not measured in this run"
+    assert judged.why == "its quantity was not measured in this run"
 
 
 def test_a_coordinate_that_was_not_run():
@@ -289,7 +289,7 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind, value):
         strict = kind in {"identity", "deterministic"}
         assert judged.verdict is (DIFFERS if strict else UNKNOWN)
         assert judged.measured is None
-        assert judged.why == "q is not finite"
+        assert judged.why == "what was measured is not finite"
         assert failures([judged]) == ([judged] if strict else [])
         json.dumps(judged.as_dict(), allow_nan=False)
 
@@ -593,3 +593,28 @@ def test_only_identities_and_deterministic_claims_that_differ_are_failures():
 
 def test_the_words_of_verdicts_are_fixed_by_the_design():
     assert [word.value for word in Verdict] == ["holds", "differs", "not-comparable"]
+
+
+# Words.
+
+
+def test_a_check_of_our_own_names_its_number_not_a_published_one():
+    claim = claim_of("1", rule="near", absolute=0.25)
+    assert judge(claim, measuring(1.0)).tolerance == "within 0.25 of the published value"
+    ours = dataclasses.replace(claim, source="posquad")
+    assert judge(ours, measuring(1.0)).tolerance == "within 0.25 of 1"
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "words"),
+    [
+        ([], [], "no claim belongs to this run"),
+        (["holds"] * 3, [], "3 of 3 published claims hold, none differs"),
+        (["differs"] * 2, [], "0 of 2 published claims hold, 2 differ"),
+        ([], ["holds", "not-comparable"], "1 of 2 checks of our own hold, 1 cannot be compared"),
+        ([], ["differs"], "0 of 1 checks of our own hold, 1 differs"),
+    ],
+)
+def test_counts_in_words(paper, ours, words):
+    verdicts = [("paper", verdict) for verdict in paper] + [("posquad", word) for word in ours]
+    assert tally(verdicts) == words

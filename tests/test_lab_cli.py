@@ -82,7 +82,7 @@ def test_a_run_whose_strict_claims_hold_exits_with_0(calls, out):
     assert "[1/2] exp5" in result.stdout
     assert "[2/2] exp6" in result.stdout
     assert f"Report: {out / 'report.html'}" in result.stdout
-    assert "0 differs" in result.stdout
+    assert "published claims hold, none differs" in result.stdout
     assert result.stderr == ""
 
 
@@ -346,8 +346,12 @@ def test_claims_shows_a_finished_run(calls, out):
         (line,) = [line for line in lines if line.split()[0] == entry["id"]]
         assert line.split()[1] == entry["kind"]
         assert line.rstrip().endswith(entry["verdict"])
-    holds = sum(entry["verdict"] == "holds" for entry in entries)
-    assert f"{len(entries)} claims: {holds} holds, 0 differs, 2 not-comparable" in lines[-1]
+    published = [entry["verdict"] for entry in entries if entry["source"] == "paper"]
+    ours = [entry["verdict"] for entry in entries if entry["source"] != "paper"]
+    assert lines[-1] == (
+        f"{published.count('holds')} of {len(published)} published claims hold, none differs, "
+        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} checks of our own hold."
+    )
 
 
 def test_claims_can_be_limited_to_a_verdict(calls, monkeypatch, out):

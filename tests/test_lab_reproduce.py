@@ -529,6 +529,19 @@ def test_the_page_needs_nothing_from_outside_and_forbids_it(calls, tmp_path):
     assert "url(" not in page.style
 
 
+def test_a_check_of_our_own_is_called_so_where_it_cannot_be_compared(calls, monkeypatch, tmp_path):
+    answer = measured("exp5")
+    (own,) = [c for c in claims() if c.experiment == "exp5" and c.source != "paper"]
+    del answer.quantities[own.measure]
+    monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
+    run(tmp_path, plan(["exp5"]), quick=True)
+    text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
+    assert "0 of 1 checks of our own hold; 1 cannot be compared." in text
+    told = f"{own.statement} : a check of our own; its quantity was not measured in this run."
+    assert told.replace(" :", ":") in text.replace(" :", ":")
+    assert own.measure not in text
+
+
 def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     answer = falsified("exp5", "stop_changes", False)
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))

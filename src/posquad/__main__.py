@@ -11,10 +11,14 @@ def main() -> None:
     try:
         for package in ("click", "rich"):
             optional(package, "lab")
+        command = optional("posquad.lab.cli", "lab").main  # a second of imports
     except MissingExtraError as problem:
         print(f"Error: the command line needs {problem}", file=sys.stderr)
         raise SystemExit(2) from None
-    optional("posquad.lab.cli", "lab").main(prog_name="posquad")
+    except KeyboardInterrupt:
+        print("Interrupted: nothing was written.", file=sys.stderr)
+        raise SystemExit(130) from None
+    command(prog_name="posquad")
 
 
 if __name__ == "__main__":

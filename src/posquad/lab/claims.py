@@ -8,7 +8,7 @@ distribution over seeds.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -22,7 +22,7 @@ import scipy
 from posquad.lab.experiment import Measured
 from posquad.lab.problems import wilson
 
-__all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge"]
+__all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge", "tally"]
 
 
 STRICT = ("identity", "deterministic")  # kinds that must hold
@@ -107,13 +107,13 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     """
     rule = _RULES[claim.tolerance["rule"]]
     if claim.measure not in measured.quantities:
-        return _unknown(claim, f"{claim.measure} was not measured in this run")
+        return _unknown(claim, "its quantity was not measured in this run")
     values = measured.at(claim.measure, claim.where)
     if values is None:
         asked = ", ".join(f"{name} = {value:g}" for name, value in claim.where.items())
         return _unknown(claim, f"not run, or not run once: {asked}")
     if not np.isfinite(np.asarray(values, dtype=float)).all():
-        found = f"{claim.measure} is not finite"
+        found = "what was measured is not finite"
         if claim.kind in STRICT:
             return Judged(claim, None, _finite(claim), Verdict.DIFFERS, found)
         return _unknown(claim, found)
@@ -127,6 +127,24 @@ def failures(judged: list[Judged]) -> list[Judged]:
     []
     """
     return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in STRICT]
+
+
+def tally(verdicts: Sequence[tuple[str, str]]) -> str:
+    """How many claims hold, from their sources and verdicts: published ones, then our own checks.
+
+    >>> tally([("paper", "holds"), ("paper", "differs"), ("posquad", "holds")])
+    '1 of 2 published claims hold, 1 differs; 1 of 1 checks of our own hold'
+    """
+    parts = []
+    for ours, noun in ((False, "published claims"), (True, "checks of our own")):
+        found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
+        holds, differs, unknown = (found.count(verdict.value) for verdict in Verdict)
+        words = f"{holds} of {len(found)} {noun} hold"
+        if differs or not ours:
+            words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
+        words += f", {unknown} cannot be compared" if unknown else ""
+        parts += [words] if found else []
+    return "; ".join(parts) or "no claim belongs to this run"
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
@@ -169,7 +187,8 @@ def _printed(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
 
 def _near(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     bound = claim.tolerance["absolute"]
-    return _compared(claim, values, lambda _: bound, f"within {bound:g} of the published value")
+    target = "the published value" if claim.source == "paper" else claim.published
+    return _compared(claim, values, lambda _: bound, f"within {bound:g} of {target}")
 
 
 def _at_most(claim: Claim, values: np.ndarray, _: Measured) -> Judged:

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from posquad import __version__
 from posquad.errors import DomainError, PosquadError
-from posquad.lab.claims import Verdict, failures
+from posquad.lab.claims import Verdict, failures, tally
 from posquad.lab.cli_certify import certify_command
 from posquad.lab.cli_demo import demo_command
-from posquad.lab.cli_failure import Failure
+from posquad.lab.cli_failure import Commands, Failure
 from posquad.lab.cli_fit import fit_command
 from posquad.lab.cli_predict import predict_command
 from posquad.lab.progress import watcher_for
@@ -39,7 +39,10 @@ _OUT = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
+)
 @click.version_option(__version__, prog_name="posquad")
 def main() -> None:
     """Positive quadratic networks f_U(x) = x'UU'x.
@@ -127,6 +130,8 @@ def reproduce_command(
 def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     """Show published and measured values of a finished run, with their verdicts.
 
+    Exit status: 0; 2 for a folder without a finished run; 130 after Ctrl-C.
+
     \b
     Examples:
       posquad claims
@@ -156,9 +161,8 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    counts = {v.value: sum(e["verdict"] == v.value for e in entries) for v in Verdict}
-    words = ", ".join(f"{count} {word}" for word, count in counts.items())
-    console.print(f"{len(entries)} claims: {words}", highlight=False)
+    words = tally([(entry["source"], entry["verdict"]) for entry in entries])
+    console.print(f"{words[0].upper()}{words[1:]}.", highlight=False)
 
 
 @main.command("info", short_help="Versions and devices, for bug reports.")
@@ -210,11 +214,8 @@ def _list(parameters: Any) -> None:
 
 
 def _summarize(outcome: Outcome, out: Path) -> None:
-    counts = dict.fromkeys(Verdict, 0)
-    for judged in outcome.judged:
-        counts[judged.verdict] += 1
-    words = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
-    click.echo(f"{len(outcome.judged)} claims: {words} ({outcome.seconds:.0f} s)")
+    words = tally([(judged.claim.source, judged.verdict.value) for judged in outcome.judged])
+    click.echo(f"{words[0].upper()}{words[1:]} ({outcome.seconds:.0f} s).")
     for judged in outcome.judged:
         if judged.verdict is Verdict.DIFFERS:
             published = published_cell(judged.as_dict() | {"published": judged.claim.published})

@@ -11,7 +11,9 @@ import numpy as np
 from posquad.certificates import certify, load, save, verify
 from posquad.errors import DomainError, PosquadError
 from posquad.lab.cli_failure import Failure
-from posquad.lab.cli_options import FILE, columns_option, names
+from posquad.lab.cli_options import DROP, FILE, columns_option, names
+from posquad.lab.cli_work import suitable_threads
+from posquad.lab.fit_certificate import certificate_words, misses_responses
 from posquad.lab.models import columns_for, is_certificate, load_model
 from posquad.lab.records import RecordError
 from posquad.lab.tables import TableError, arrays, open_table
@@ -25,15 +27,27 @@ __all__ = ["certify_command"]
 @click.command("certify", short_help="Prove that an answer is the only one, or check a proof.")
 @click.argument("data", type=FILE)
 @click.argument("model", type=FILE)
-@columns_option("--response", "Column of the responses.  [default: y]")
+@columns_option(
+    "--response",
+    "Column of the responses.  [default: that of the model; else y, response or target]",
+)
 @columns_option("--features", "Columns of the inputs.  [default: those of the model]")
-@columns_option("--weights", "Column of weights: rows of weight zero are left out.")
-@click.option("--save", "target", type=FILE, help="Keep the certificate as PATH.json and .npz.")
+@DROP
+@columns_option(
+    "--weights", "Column of weights: rows of weight zero are left out.  [default: none]"
+)
+@click.option(
+    "--save",
+    "target",
+    type=FILE,
+    help="Keep the certificate as PATH.json and .npz.  [default: it is only printed]",
+)
 def certify_command(
     data: Path,
     model: Path,
     response: str | None,
     features: str | None,
+    drop: str | None,
     weights: str | None,
     target: Path | None,
 ) -> None:
@@ -49,7 +63,7 @@ def certify_command(
     nearest ones. Rows of weight zero are no part of the proof; other weights do not matter to it.
 
     Exit status: 0 if UU' is proved to fit the data and to be the only positive semidefinite matrix
-    with its measurements, 1 if not, 2 for files that cannot be used.
+    with its measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -59,6 +73,7 @@ def certify_command(
     """
     try:
         asked = {"response": response, "features": names(features), "weights": weights}
+        asked |= {"drop": names(drop, "--drop") or ()}
         require_file(data)
         if target is not None:
             _require_own_files(target, data, model)
@@ -77,8 +92,11 @@ def certify_command(
 
 
 def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
-    certificate = certify(objective, U)
+    with suitable_threads(_entries(objective)):
+        certificate = certify(objective, U)
     click.echo(str(certificate))
+    if misses_responses(certificate):
+        click.echo(certificate_words(certificate))
     if target is not None:
         try:
             written = save(certificate, target)
@@ -95,18 +113,28 @@ def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | 
         got = f"{model}, which is a kept certificate already"
         raise DomainError("--save", expected="a model to certify", got=got)
     certificate = load(model)
-    outcome = verify(_objective(data, asked), certificate)
+    objective = _objective(data, asked)
+    with suitable_threads(_entries(objective)):
+        outcome = verify(objective, certificate)
     for problem in outcome.problems:
         click.echo(f"wrong: {problem}")
     for name in outcome.confirmed:
         click.echo(f"proved again: {name}")
     if not outcome.valid:
         click.echo("not valid: the certificate does not hold for these data")
+    elif misses_responses(certificate):
+        words = certificate_words(certificate)
+        click.echo(f"valid, but {words[0].lower()}{words[1:]}")
     elif not certificate.proved:
         click.echo("valid, but it does not say that the answer is the only one")
     else:
         click.echo("valid: proved to be the only answer")
     return outcome.valid and certificate.proved
+
+
+def _entries(objective: LeastSquares) -> int:
+    measurements = objective.measurements
+    return measurements.n * measurements.d
 
 
 def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquares, np.ndarray]:

@@ -22,12 +22,19 @@ __all__ = ["demo_command"]
     type=click.Path(path_type=Path),
     help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: NAME.csv]",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random numbers: another seed gives other data of the same kind.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the example data, and stop.")
 def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
     """Write the example data NAME, and say what to run next.
 
-    Exit status: 0, or 2 for a NAME that is not known or a file that cannot be written.
+    Exit status: 0; 2 for a NAME that is not known or a file that cannot be written; 130 after
+    Ctrl-C.
 
     \b
     Examples:
@@ -38,6 +45,9 @@ def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -
     if listing or name is None:
         for demo in DEMOS.values():
             click.echo(f"{demo.name:<10} {demo.shows}; {demo.says}")
+            options = fit_options(demo.name, ".csv")
+            told = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
+            click.echo(f"{'':<10} {told.rstrip()}")
         return
     try:
         columns = make(name, seed)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,14 +15,14 @@ from types import FrameType
 from typing import Any
 
 import click
-import numpy as np
 
 from posquad._arrays import positive_number
 from posquad._extras import optional
 from posquad.errors import DomainError, PosquadError
 from posquad.geometry import dimension
-from posquad.lab.cli_failure import Failure
-from posquad.lab.cli_options import FILE, columns_option, names
+from posquad.lab.cli_failure import INTERRUPTED, Failure
+from posquad.lab.cli_options import DROP, FILE, columns_option, names
+from posquad.lab.cli_work import require_scale, suitable_threads
 from posquad.lab.fit_answer import Answer, Fit, answer
 from posquad.lab.fit_report import render
 from posquad.lab.models import MODEL, predicted
@@ -33,7 +34,6 @@ __all__ = ["fit_command"]
 
 REPORT = "report.html"
 _COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
-_SMALLEST = 1e-50  # of the largest input and response: far from where fourth powers vanish
 _WIDTH = 80  # of a plain terminal
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof is tried unasked: seconds
 
@@ -44,9 +44,10 @@ class _Stopped(BaseException):
 
 @click.command("fit", short_help="Fit a model to a data file; write the model and a report.")
 @click.argument("data", type=FILE)
-@columns_option("--response", "Column of the responses.  [default: y]")
-@columns_option("--weights", "Column of weights of the squared errors.")
+@columns_option("--response", "Column of the responses.  [default: y, response or target]")
+@columns_option("--weights", "Column of weights of the squared errors.  [default: all alike]")
 @columns_option("--features", "Columns of the inputs.  [default: all others]")
+@DROP
 @click.option("--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen]")
 @click.option(
     "--criterion",
@@ -55,14 +56,22 @@ class _Stopped(BaseException):
     show_default=True,
     help="How the rank is chosen: information criterion or cross-validation.",
 )
-@click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.")
+@click.option(
+    "--max-rank",
+    type=click.IntRange(min=1),
+    help="Highest rank to try.  [default: 12]",
+)
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option(
     "--certify/--no-certify",
     default=None,
     help="Try to prove that the answer is the only one.  [default: if the problem is small]",
 )
-@click.option("--tolerance", type=float, help="Relative residual that counts as reproduced.")
+@click.option(
+    "--tolerance",
+    type=float,
+    help="Relative residual that counts as reproduced.  [default: rounding of the numbers]",
+)
 @click.option(
     "--max-starts",
     type=click.IntRange(min=1),
@@ -70,8 +79,19 @@ class _Stopped(BaseException):
     show_default=True,
     help="Starts of the search.",
 )
-@click.option("--time-limit", type=float, metavar="SECONDS", help="Stop with the best so far.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="Stop with the best so far.  [default: none]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random starts: the same seed gives the same answer.",
+)
 @click.option(
     "--out",
     type=FILE,
@@ -84,6 +104,7 @@ def fit_command(
     response: str | None,
     weights: str | None,
     features: str | None,
+    drop: str | None,
     certify: bool | None,
     out: Path,
     **options: Any,
@@ -109,7 +130,7 @@ def fit_command(
       posquad fit data.parquet --intercept --criterion cv
     """
     began = time.monotonic()
-    columns = {"response": response, "weights": weights, "features": features}
+    columns = {"response": response, "weights": weights, "features": features, "drop": drop}
     try:
         for name in ("tolerance", "time_limit"):
             if options[name] is not None:
@@ -117,9 +138,14 @@ def fit_command(
         new = _require_place(data, out)
         try:
             samples = read_samples(
-                data, response=response, weights=weights, features=names(features), copies=_COPIES
+                data,
+                response=response,
+                weights=weights,
+                features=names(features),
+                drop=names(drop, "--drop") or (),
+                copies=_COPIES,
             )
-            with _stoppable():
+            with _stoppable(), suitable_threads(samples.X.size):
                 model = _fitted(samples, certify, options)
                 fit = Fit(
                     model=model,
@@ -136,6 +162,7 @@ def fit_command(
                     ),
                 )
                 text = render(fit)
+            replaced = fit.model_path.exists()
             _write(out, fit, text)
         finally:
             for folder in new:  # where nothing was written, nothing is left
@@ -146,9 +173,9 @@ def fit_command(
     except MemoryError:
         raise Failure(f"{data}: expected a fit that fits into memory; it ran out") from None
     except (_Stopped, KeyboardInterrupt):
-        click.echo("Interrupted: nothing was written.", err=True)
+        click.echo(INTERRUPTED, err=True)
         raise SystemExit(130) from None
-    _tell(answer(fit), out)
+    _tell(answer(fit), out, replaced)
 
 
 def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
@@ -175,29 +202,24 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
         random_state=options["seed"],
     )
     names = list(samples.features) if samples.named else None
-    _require_scale(samples)
-    with fit_progress() as progress:
+    require_scale(samples)
+    with fit_progress() as progress, warnings.catch_warnings():
+        # the answer says it in words of its own
+        warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
         try:
             return model.fit(
-                samples.X, samples.y, samples.weights, feature_names=names, progress=progress
+                samples.X,
+                samples.y,
+                samples.weights,
+                feature_names=names,
+                response_name=samples.response if samples.named else None,
+                progress=progress,
             )
         except PosquadError:
             raise
         except (ValueError, ArithmeticError, RuntimeError) as problem:  # of scikit-learn and torch
             reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
             raise TableError(str(samples.path), expected="data to fit", got=reason) from None
-
-
-def _require_scale(samples: Samples) -> None:
-    """Squares and fourth powers of the numbers must be numbers too."""
-    for what, array in (("the inputs", samples.X), ("the responses", np.asarray(samples.y))):
-        size = max(float(array.max()), -float(array.min()))  # without a copy of what is mapped
-        if size and not _SMALLEST <= size <= 1 / _SMALLEST:
-            raise TableError(
-                f"{samples.path}: {what}",
-                expected=f"numbers between {_SMALLEST:.0e} and {1 / _SMALLEST:.0e} in size",
-                got=f"{size:.1e} as the largest; choose another unit",
-            )
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:
@@ -252,7 +274,7 @@ def _write(out: Path, fit: Fit, text: str) -> None:
             signal.signal(signal.SIGINT, before)
 
 
-def _tell(said: Answer, out: Path) -> None:
+def _tell(said: Answer, out: Path, replaced: bool) -> None:
     click.echo(f"{said.word}: {said.headline}.")
     click.echo(click.wrap_text(said.message, _WIDTH))
     click.echo()
@@ -263,5 +285,6 @@ def _tell(said: Answer, out: Path) -> None:
         click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
         if step.command:  # on a line of its own, to be copied
             click.echo(f"       {step.command}")
-    click.echo(f"\nModel:  {out / f'{MODEL}.json'}")
+    before = " (replaced: an earlier fit was there)" if replaced else ""
+    click.echo(f"\nModel:  {out / f'{MODEL}.json'}{before}")
     click.echo(f"Report: {out / REPORT}")

@@ -23,11 +23,11 @@ def columns_option(name: str, words: str) -> Callable[[Any], Any]:
     >>> callable(columns_option("--response", "Column of the responses."))
     True
     """
-    shown = "A,B,C" if name == "--features" else "NAME"
+    shown = {"--features": "A,B,C", "--drop": "A,B"}.get(name, "NAME")
     return click.option(name, metavar=shown, help=words)
 
 
-def names(text: str | None) -> list[str] | None:
+def names(text: str | None, option: str = "--features") -> list[str] | None:
     """Names between commas; a name that holds a comma stands in quotation marks.
 
     >>> names('age, "height, cm"')
@@ -37,5 +37,9 @@ def names(text: str | None) -> list[str] | None:
         return None
     found = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
     if not found or not all(found):
-        raise DomainError("--features", expected="names such as a,b,c", got=repr(text))
+        raise DomainError(option, expected="names such as a,b,c", got=repr(text))
     return found
+
+
+DROP = columns_option("--drop", "Columns to leave out of the inputs.  [default: none]")
+"""The option beside --features."""

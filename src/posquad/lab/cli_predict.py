@@ -12,6 +12,7 @@ import numpy as np
 from posquad.errors import DomainError, PosquadError
 from posquad.lab.cli_failure import Failure
 from posquad.lab.cli_options import FILE, columns_option, names
+from posquad.lab.cli_work import require_scale, suitable_threads
 from posquad.lab.models import columns_for, load_model, predicted
 from posquad.lab.records import RecordError
 from posquad.lab.tables import Table, TableError, open_table, write_columns
@@ -24,10 +25,24 @@ __all__ = ["predict_command"]
 @click.command("predict", short_help="Predict responses with a fitted model.")
 @click.argument("model", type=FILE)
 @click.argument("data", type=FILE)
-@columns_option("--response", "Column to compare with, if there is one.")
-@columns_option("--features", "Columns of the inputs.  [default: those of the model]")
-@click.option("--out", type=FILE, help="File to write: .csv, .tsv, .parquet, .npz or .npy.")
-@click.option("--std/--no-std", default=None, help="Standard errors beside the predictions.")
+@columns_option(
+    "--response", "Column to compare with.  [default: that of the model, if DATA has it]"
+)
+@columns_option(
+    "--features",
+    "Columns of the inputs by position: the first is the model's first, whatever its name.  "
+    "[default: those of the model, by name]",
+)
+@click.option(
+    "--out",
+    type=FILE,
+    help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: standard output, as CSV]",
+)
+@click.option(
+    "--std/--no-std",
+    default=None,
+    help="Standard errors beside the predictions.  [default: where the model knows them]",
+)
 def predict_command(
     model: Path,
     data: Path,
@@ -43,7 +58,7 @@ def predict_command(
     column `standard_error` of the mean response: as CSV to standard output, or to the file --out,
     whole or not at all. If DATA have the response too, says on standard error how well it is met.
 
-    Exit status: 0, or 2 for files that cannot be used.
+    Exit status: 0; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -60,12 +75,13 @@ def predict_command(
         samples = _samples(table, choice, asked=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
-        if std:
-            values, errors = predicted(fitted, samples.X, errors=True)
-            columns = {"prediction": values, "standard_error": errors}
-        else:
-            values = predicted(fitted, samples.X)
-            columns = {"prediction": values}
+        with suitable_threads(samples.X.size):
+            if std:
+                values, errors = predicted(fitted, samples.X, errors=True)
+                columns = {"prediction": values, "standard_error": errors}
+            else:
+                values = predicted(fitted, samples.X)
+                columns = {"prediction": values}
         if out is None:
             click.echo(as_bytes(".csv", columns), nl=False)
         else:
@@ -75,9 +91,6 @@ def predict_command(
         raise Failure(str(problem)) from None
     except MemoryError:
         raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
-    except KeyboardInterrupt:
-        click.echo("Interrupted: no file was written.", err=True)
-        raise SystemExit(130) from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)
 
@@ -85,13 +98,15 @@ def predict_command(
 def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
     """Inputs, and the response if it is there: what is to be predicted may be missing."""
     try:
-        return taken(table, choice)
+        samples = taken(table, choice)
+        require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if asked or choice.response is None:
             raise
         samples = taken(table, replace(choice, response=None))
         click.echo(f"Not compared with {choice.response!r}: {problem}", err=True)
-        return samples
+    require_scale(samples, small=True)
+    return samples
 
 
 def _compared(samples: Samples, values: np.ndarray) -> str:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from posquad.lab.fit_certificate import misses_responses
 from posquad.lab.tables import Samples
 from posquad.status import Status
 
-__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer"]
+__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer", "explained", "proportional"]
 
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
@@ -28,6 +31,8 @@ HEADINGS = {
     Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
     Status.INTERRUPTED: ("Not finished", "bad", "the search was cut off; this is the best so far"),
 }
+_NEGATIVE = 0.05  # share of the squares of all responses that is more than noise
+_NAMED = 10  # rows in a sentence
 _LOUD = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
 
 
@@ -64,12 +69,17 @@ class Fit:
 
     @cached_property
     def r_squared(self) -> float:
-        """Share of the variance of the responses that is explained, weighted; 1 is all of it."""
+        """Share of the variance of the responses that is explained, weighted; 1 is all of it.
+
+        NaN for constant responses, which have no variance.
+        """
+        if self.observed.min() == self.observed.max():
+            return float("nan")
         w = np.square(self.scale)
         mean = np.average(self.observed, weights=w)
         total = float(w @ np.square(self.observed - mean))
         left = float(np.square(self.residuals).sum())
-        return 1 - left / total if total else float(left == 0)
+        return 1 - left / total if total else float("nan")
 
     @cached_property
     def loud(self) -> np.ndarray:
@@ -80,6 +90,12 @@ class Fit:
             return np.empty(0, dtype=int)
         order = np.argsort(-size, kind="stable")
         return order[size[order] > _LOUD * scale]
+
+    @cached_property
+    def loud_named(self) -> list[str]:
+        """The first ten of these rows by number, and by line where the file has a header."""
+        found = self.samples.rows(self.loud[:_NAMED].tolist())
+        return [name.removeprefix("row ") for name in found]
 
 
 @dataclass(frozen=True)
@@ -128,19 +144,26 @@ def answer(fit: Fit) -> Answer:
     }[model.status_](fit)
     message = model.status_.value
     sentence = message[0].upper() + message[1:] + "."
+    if model.status_ is Status.BEST_FIT and np.isfinite(fit.r_squared):
+        sentence = f"The model explains {_percent(fit.r_squared)} of the variance. {sentence}"
     told = tuple(step if isinstance(step, Step) else Step(step) for step in steps)
     return Answer(word, tone, headline, sentence, tuple(_facts(fit)), told)
 
 
 def _facts(fit: Fit) -> list[tuple[str, str]]:
     model = fit.model
-    d = fit.samples.X.shape[1]
+    d, needed = fit.samples.X.shape[1], _needed(model)
+    of = "of the responses, less the intercept" if model.fit_intercept else "of the responses"
     facts = [
-        ("samples", f"{model.n_samples_}; at least {model.needed_} are needed at this rank"),
+        (
+            "samples",
+            f"{model.n_samples_}"
+            + (f"; at least {needed} are needed at this rank" if needed is not None else ""),
+        ),
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
         ("rank", f"{model.rank_} ({_sureness(model)})"),
-        ("relative residual", f"{model.residual_:.3g}"),
-        ("R²", _share(fit.r_squared)),
+        ("relative residual", f"{model.residual_:.3g} {of}"),
+        ("R²", explained(fit.r_squared)),
     ]
     if model.fit_intercept:
         facts.append(("intercept", f"{model.intercept_:.6g}"))
@@ -150,8 +173,16 @@ def _facts(fit: Fit) -> list[tuple[str, str]]:
         facts.append(("free directions", str(model.kernel_dimension_)))
     if model.certificate_ is not None:
         proved = "proved" if model.certificate_.proved else "not proved to be the only answer"
+        if misses_responses(model.certificate_):
+            proved = "does not apply: the responses are not reproduced exactly"
         facts.append(("certificate", proved))
     return facts
+
+
+def _needed(model: Any) -> int | None:
+    """Samples needed at the rank found, where that is the rank that was asked for."""
+    lowered = model.rank is not None and model.rank != model.rank_
+    return None if lowered or not model.rank_ else model.needed_
 
 
 def _sureness(model: Any) -> str:
@@ -161,9 +192,24 @@ def _sureness(model: Any) -> str:
     return f"chosen, confidence {sure:.3g}" if np.isfinite(sure) else "chosen"
 
 
-def _share(value: float) -> str:
-    """R² so that what is missing to 1 can be read."""
-    return f"1 - {1 - value:.1e}" if 0 < 1 - value < 1e-3 else f"{value:.4g}"
+def explained(value: float) -> str:
+    """R² so that what is missing to 1 can be read.
+
+    >>> explained(0.99954), explained(1 - 2**-30), explained(float("nan"))
+    ('0.9995', '1 - 9.3e-10', 'undefined (constant responses)')
+    """
+    if np.isnan(value):
+        return "undefined (constant responses)"
+    missing = 1 - value
+    if 0 < missing < 1e-6:
+        return f"1 - {missing:.1e}"
+    return f"{value:.{int(np.ceil(-np.log10(missing)))}f}" if 0 < missing < 1e-3 else f"{value:.4g}"
+
+
+def _percent(share: float) -> str:
+    if share <= 0:
+        return "none"
+    return "more than 99.9%" if share > 0.999 else f"{100 * share:.3g}%"
 
 
 def _predict(fit: Fit) -> Step:
@@ -197,12 +243,13 @@ def _best_fit(fit: Fit) -> list[str | Step]:
             "they are a quadratic function of these columns before you use it."
         )
     steps += _of_rows(fit)
-    negative = int((fit.observed * fit.scale < -4 * np.nan_to_num(model.noise_std_)).sum())
     offset = float(fit.residuals.mean())
-    if not model.fit_intercept and negative:
+    if not model.fit_intercept and _beyond_noise(fit):
+        count, n = int((fit.observed < 0).sum()), len(fit.observed)
+        told = "1 response is" if count == 1 else f"{count} of {n} responses are"
+        pronoun = "its" if count == 1 else "their"
         steps.append(
-            f"{negative} responses are negative, which x'Qx never is: try --intercept, or check "
-            "their sign."
+            f"{told} negative, which x'Qx never is: try --intercept, or check {pronoun} sign."
         )
     elif not model.fit_intercept and abs(offset) > 0.1 * float(fit.residuals.std()) > 0:
         steps.append(f"Residuals are not centred (mean {offset:.2g}): try --intercept.")
@@ -217,19 +264,32 @@ def _best_fit(fit: Fit) -> list[str | Step]:
     return [*steps, _predict(fit)]
 
 
+def _beyond_noise(fit: Fit) -> bool:
+    """Whether negative responses are more than noise around zero.
+
+    The noise that a model without a constant estimates holds the negative responses themselves: a
+    share of the squares says what it hides.
+    """
+    scaled = fit.observed * fit.scale
+    low = np.minimum(scaled, 0.0)
+    far = low.min() < -4 * np.nan_to_num(fit.model.noise_std_)
+    return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
+
+
 def _of_rows(fit: Fit) -> list[str]:
     if not len(fit.loud):
         return []
-    rows = ", ".join(str(row + 1) for row in fit.loud[:10])
-    more = f" and {len(fit.loud) - 10} more" if len(fit.loud) > 10 else ""
+    rows = ", ".join(fit.loud_named)
+    more = f" and {len(fit.loud) - _NAMED} more" if len(fit.loud) > _NAMED else ""
     noun = "Row" if len(fit.loud) == 1 else "Rows"
     verb = "stands" if len(fit.loud) == 1 else "stand"
-    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without them."]
+    rest = "it" if len(fit.loud) == 1 else "them"
+    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without {rest}."]
 
 
 def _not_identified(fit: Fit) -> list[str | Step]:
     model = fit.model
-    missing = model.needed_ - model.n_samples_
+    missing = (_needed(model) or 0) - model.n_samples_
     steps: list[str | Step] = []
     if missing > 0:
         steps.append(
@@ -253,13 +313,46 @@ def _undetermined(fit: Fit) -> list[str | Step]:
     ]
     steps: list[str | Step] = []
     if dead:
-        names = ", ".join(dead[:8]) + (", ..." if len(dead) > 8 else "")
-        steps.append(f"Leave out the columns that are zero throughout, with --features: {names}.")
+        steps.append(f"Leave out the columns that are zero throughout: {_drop(dead)}")
+    alike = proportional(X, fit.samples.features)
+    if alike:
+        pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
+        told = _drop([b for _, b, _ in alike])
+        steps.append(f"Leave out columns that repeat others ({pairs}): {told}")
     return [
         *steps,
         "Leave out columns that are combinations of others, or collect inputs that differ.",
         "Predict only inputs in the span of those seen here.",
     ]
+
+
+def _drop(columns: list[str]) -> str:
+    """The option that leaves these columns out, to be copied."""
+    text = ",".join(f'"{name}"' if "," in name else name for name in columns)
+    return f"--drop {shlex.quote(text)}"
+
+
+def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Columns that are multiples of an earlier one: that one, the column, and how it is alike.
+
+    >>> X = np.array([[1.0, 2.0, 1.0], [3.0, 6.0, 1.0]])
+    >>> proportional(X, ["a", "b", "c"])
+    [('a', 'b', '2 times')]
+    """
+    found: list[tuple[str, str, str]] = []
+    seen: dict[str, int] = {}
+    for k, column in enumerate(X.T):
+        top = column[int(np.abs(column).argmax())]
+        if not top:
+            continue
+        # to 10 digits; minus zero is zero
+        shape = sha256((np.round(column / top, 10) + 0.0).tobytes()).hexdigest()
+        first = seen.setdefault(shape, k)
+        if first != k:
+            times = float(top / X[int(np.abs(column).argmax()), first])
+            how = "the same as" if times == 1 else f"{times:.6g} times"
+            found.append((names[first], names[k], how))
+    return found
 
 
 def _stalled(fit: Fit) -> list[str | Step]:

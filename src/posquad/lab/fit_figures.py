@@ -8,7 +8,7 @@ import numpy as np
 
 from posquad.geometry import dimension
 from posquad.lab.experiment import Panel
-from posquad.lab.fit_answer import Fit
+from posquad.lab.fit_answer import Fit, explained
 from posquad.lab.palette import COLOURS, INK, MARKERS, legend_below
 
 __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
@@ -169,7 +169,7 @@ def _say_predicted(fit: Fit) -> str:
         words = (
             "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
         )
-    return f"{words}R² {fit.r_squared:.4g}.{_few(fit)}"
+    return f"{words}R² {explained(fit.r_squared)}.{_few(fit)}"
 
 
 def _draw_residuals(axes: Any, fit: Fit) -> None:
@@ -199,7 +199,8 @@ def _residual_name(fit: Fit) -> str:
 def _say_residuals(fit: Fit) -> str:
     values = fit.residuals
     words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
-    words += f"largest {np.abs(values).max():.3g} in row {int(np.abs(values).argmax()) + 1}."
+    [row] = fit.samples.rows([int(np.abs(values).argmax())])
+    words += f"largest {np.abs(values).max():.3g} in {row}."
     return words + _few(fit)
 
 

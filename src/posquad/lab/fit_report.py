@@ -9,6 +9,7 @@ import numpy as np
 from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
 from posquad.lab.figures import draw
 from posquad.lab.fit_answer import Fit, answer
+from posquad.lab.fit_certificate import certificate_words
 from posquad.lab.fit_figures import eigenvalues, panels
 from posquad.lab.page import image, page
 
@@ -50,6 +51,7 @@ def render(fit: Fit) -> str:
         seconds=fit.seconds,
         panels=[{"panel": p, "words": d.words, "image": image(d.svg)} for p, d in drawings],
         components=_components(fit),
+        proof="" if certificate is None else certificate_words(certificate),
         findings=[] if certificate is None else _findings(certificate),
         asked=bool(fit.model.certify),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,12 @@ def load_model(path: Path) -> Any:
     place = path / f"{MODEL}.json" if path.is_dir() else path
     named = place if place.suffix == ".json" else place.with_name(f"{place.name}.json")
     if not named.is_file():
-        got = "no such file" if named == path else f"no file {named}"
-        raise TableError(str(path), expected="a fitted model", got=got)
+        expected, got = "a fitted model", "no such file"
+        if path.is_file():
+            expected, got = "a fitted model: the model.json of a fit, or its folder", "another file"
+        elif path.is_dir():
+            got = f"a folder without {MODEL}.json"
+        raise TableError(str(path), expected=expected, got=got)
     return optional("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
 
 
@@ -69,6 +74,7 @@ def columns_for(
     response: str | None = None,
     weights: str | None = None,
     features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     optional_response: bool = True,
 ) -> Choice:
     """The columns of a table that a model needs: by name where both have names, else by position.
@@ -83,13 +89,20 @@ def columns_for(
     if features is None and names is not None and table.named:
         features = [str(name) for name in names]
         _require_names(table, features)
+    trained = getattr(model, "response_name_", None) if table.named else None
+    by_name = response is None and trained is not None
+    if by_name and (trained in table.names or not optional_response):
+        response = trained
     choice = choose(
         table,
         response=response,
         weights=weights,
         features=features,
+        drop=drop,
         optional_response=optional_response,
     )
+    if by_name and choice.response != trained:  # another column may be called y by chance
+        choice = replace(choice, response=None)
     if len(choice.features) != model.n_features_in_:
         raise TableError(
             str(table.path),

@@ -176,7 +176,9 @@ def write_file(path: Path, data: bytes) -> None:
         write_whole(path, data)
     except OSError as problem:
         raise RecordError(
-            str(path), expected="a place that can be written to", got=str(problem)
+            str(path),
+            expected="a place that can be written to",
+            got=problem.strerror or str(problem),  # without the name of a file that is not theirs
         ) from None
 
 
@@ -193,7 +195,10 @@ def require_folder(folder: Path, names: Iterable[str]) -> None:
         if (folder / name).is_dir():
             raise RecordError(str(folder / name), expected="a file", got="a folder of that name")
     probe = folder / ".probe"
-    write_file(probe, b"")
+    try:
+        write_file(probe, b"")
+    except RecordError as problem:
+        raise RecordError(str(folder), expected="a folder to write to", got=problem.got) from None
     probe.unlink(missing_ok=True)
 
 

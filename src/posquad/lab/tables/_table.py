@@ -28,6 +28,7 @@ class Table:
     read: Callable[[Sequence[str]], np.ndarray]  # names -> [n, k], float64 or float32, finite
     response: str | None = None  # where the file itself says so: y beside X in an npz file
     weights: str | None = None
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
 
 
 def numbered(count: int) -> tuple[str, ...]:

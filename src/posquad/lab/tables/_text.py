@@ -39,7 +39,14 @@ def open_text(path: Path) -> Table:
     _require_text(path)
     layout = _layout(path)
     require_distinct(path, layout.names)
-    return Table(path, layout.names, _rows_foreseen(path), layout.named, partial(_read, layout))
+    return Table(
+        path,
+        layout.names,
+        _rows_foreseen(path),
+        layout.named,
+        partial(_read, layout),
+        lines=partial(_numbers, layout),
+    )
 
 
 def _require_text(path: Path) -> None:
@@ -157,6 +164,18 @@ def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
     if not np.isfinite(values).all():
         _explain(layout, columns, "NaN or an infinity")
     return values
+
+
+def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
+    """The lines, from 1, in which these rows, from 0, stand: blank lines are no rows."""
+    wanted, found = set(rows), {}
+    with _opened(layout.path) as file:
+        for row, (number, _) in enumerate(_rows(layout, file)):
+            if row in wanted:
+                found[row] = number
+            if len(found) == len(wanted):
+                break
+    return [found[row] for row in rows]
 
 
 def _rows_foreseen(path: Path) -> int:

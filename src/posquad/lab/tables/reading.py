@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,18 @@ class Samples:
     features: tuple[str, ...]  # names of the columns of X
     named: bool  # whether the file gives these names
     response: str | None
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
+
+    def rows(self, places: Sequence[int]) -> list[str]:
+        """Rows (from 0) by number, with the line of a text file where that is another number."""
+        lines = [place + 1 for place in places]
+        if self.lines is not None:
+            with suppress(OSError, TableError, LookupError):  # the file was changed since
+                lines = self.lines(places)
+        return [
+            f"row {place + 1}" + (f" (line {line})" if line != place + 1 else "")
+            for place, line in zip(places, lines, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,7 @@ def choose(
     response: str | None = None,
     weights: str | None = None,
     features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     optional_response: bool = False,
 ) -> Choice:
     """The columns meant by these names; by default y is the response, and the rest are inputs.
@@ -120,14 +134,21 @@ def choose(
         if name is not None:
             _require_column(table, option, name)
     if response is None:
-        response = _default_response(table, optional_response, features or ())
-    weights = table.weights if weights is None else weights
+        response = _default_response(table, optional_response, features or (), drop)
+    if weights is None and table.weights not in drop:
+        weights = table.weights
+    for name in drop:
+        _require_column(table, "--drop", name)
+        if name in (response, weights, *(features or ())):
+            where = f"{table.path}: --drop"
+            got = f"{name!r}, which is response, weights or an input too"
+            raise TableError(where, expected="columns to leave out", got=got)
     taken = {response: "--response", weights: "--weights"}
     if response is not None and response == weights:
         got = f"{response!r} for both"
         raise TableError(str(table.path), expected="a response and other weights", got=got)
     if features is None:
-        features = [name for name in table.names if name not in taken]
+        features = [name for name in table.names if name not in taken and name not in drop]
         if not features:
             got = f"only {_listed(table.names)}"
             raise TableError(str(table.path), expected="columns of inputs beside it", got=got)
@@ -146,6 +167,7 @@ def read_samples(
     response: str | None = None,
     weights: str | None = None,
     features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
     copies: int = 2,
 ) -> Samples:
     """Inputs, responses and weights of a data file.
@@ -157,7 +179,7 @@ def read_samples(
     array([ 5., 25.])
     """
     table = open_table(path)
-    choice = choose(table, response=response, weights=weights, features=features)
+    choice = choose(table, response=response, weights=weights, features=features, drop=drop)
     return taken(table, choice, copies=copies)
 
 
@@ -188,24 +210,33 @@ def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
         raise TableError(str(table.path), expected="a data file", got=got) from None
     y = columns.get(choice.response) if choice.response is not None else None
     weights = columns.get(choice.weights) if choice.weights is not None else None
+    named, response = table.named, choice.response
+    samples = Samples(table.path, X, y, weights, choice.features, named, response, table.lines)
     if weights is not None and ((weights < 0).any() or not weights.any()):
-        row = int(np.argmin(weights)) + 1
+        [row] = samples.rows([int(np.argmin(weights))])
         where = f"{table.path}: column {choice.weights!r}"
-        got = f"{weights.min():g} in row {row}"
+        got = f"{weights.min():g} in {row}"
         raise TableError(where, expected="nonnegative weights, not all zero", got=got)
-    return Samples(table.path, X, y, weights, choice.features, table.named, choice.response)
+    return samples
 
 
-def _default_response(table: Table, optional_response: bool, features: Sequence[str]) -> str | None:
+def _default_response(
+    table: Table, optional_response: bool, features: Sequence[str], drop: Sequence[str]
+) -> str | None:
     if table.response is not None:
         return table.response
     known = [name for name in table.names if table.named and name.lower() in RESPONSES]
-    found = [name for name in known if name not in features]  # an input is no response
+    found = [name for name in known if name not in (*features, *drop)]  # an input is no response
     if len(found) == 1:
         return found[0]
     if optional_response:
         return None
-    if found:
+    if known and not found:
+        expected = "a response beside the inputs: name it with --response"
+        got = f"{known[0]!r} as both input and response"
+        if known[0] not in features:
+            got = f"{known[0]!r}, which --drop leaves out"
+    elif found:
         expected, got = "one response: name it with --response", " and ".join(found)
     else:
         expected = "a column y, response or target: name the response with --response"

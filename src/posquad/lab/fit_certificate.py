@@ -1,0 +1,44 @@
+"""What a certificate says, in a sentence for those who do not read its table."""
+
+from __future__ import annotations
+
+import math
+
+from posquad.certificates import Certificate
+
+__all__ = ["certificate_words", "misses_responses"]
+
+
+def misses_responses(certificate: Certificate) -> bool:
+    """Whether it is about responses that the answer does not reproduce: noise, or a wrong rank.
+
+    >>> import numpy as np
+    >>> from posquad import LeastSquares, RankOne, certify
+    >>> X = np.random.default_rng(0).standard_normal((20, 2))
+    >>> misses_responses(certify(LeastSquares(RankOne(X), X[:, 0] ** 2 + 1), np.eye(2)[:, :1]))
+    True
+    """
+    value = certificate.interpolation.value
+    known = value is not None and math.isfinite(value)
+    return known and not certificate.interpolation.proved
+
+
+def certificate_words(certificate: Certificate) -> str:
+    """What is proved, in a sentence.
+
+    >>> import numpy as np
+    >>> from posquad import LeastSquares, RankOne, certify
+    >>> X = np.random.default_rng(0).standard_normal((20, 2))
+    >>> certificate_words(certify(LeastSquares(RankOne(X), X[:, 0] ** 2 + 1), np.eye(2)[:, :1]))
+    'Unique for its own fitted values; the responses are not fitted exactly, so nothing is proved about them.'
+    """  # noqa: E501
+    if certificate.proved:
+        return (
+            "Proved to be the only answer: no other positive semidefinite matrix of any rank "
+            "explains the data as well."
+        )
+    if misses_responses(certificate):
+        unique = certificate.global_uniqueness.proved
+        start = "Unique for its own fitted values; the" if unique else "The"
+        return f"{start} responses are not fitted exactly, so nothing is proved about them."
+    return "Not proved to be the only answer. What could be proved, and what failed:"
