@@ -94,9 +94,12 @@ def test_rank_with_noise(criterion, intercept):
     assert {len(column) for column in path.values()} == {4}
     assert path["score"].argmin() == 1
     if criterion == "bic":
-        p = np.array([4, 7, 9, 10]) + intercept
-        expected = 2 * 120 * np.log(path["residual"]) + p * np.log(120)
-        np.testing.assert_allclose(path["score"], expected, rtol=1e-12)
+        for k, p in enumerate(np.array([4, 7, 9, 10]) + intercept):
+            alone = PositiveQuadraticRegressor(rank=k + 1, fit_intercept=intercept).fit(X, y)
+            share = np.mean((alone.predict(X) - y) ** 2) / np.mean(y**2)
+            by_hand = 120 * np.log(share) + p * np.log(120)
+            np.testing.assert_allclose(path["score"][k], by_hand, rtol=1e-9)
+            np.testing.assert_allclose(path["residual"][k], alone.residual_, rtol=1e-6)
     assert np.isnan(model.rank_confidence_) == (criterion == "cv" or intercept)
 
 
