@@ -8,14 +8,14 @@ SITE := docs/_build/html
 .PHONY: reproduce test lint unit docs bench peers adversarial clean help
 
 help:
-	@echo "make reproduce  run the paper's experiments and write reproduction/report.html"
-	@echo "make test	install into .venv, then lint, types and tests"
-	@echo "make lint	ruff and pyright only"
-	@echo "make docs	build the documentation site, every warning an error"
-	@echo "make bench	the benchmarks that the README quotes"
-	@echo "make peers	the comparison with other packages, checked cell by cell: docs/comparison.md"
-	@echo "make adversarial  10,000 and more attempts to obtain a false certificate"
-	@echo "make clean	remove .venv and everything built"
+	@echo "make reproduce   run the paper's experiments and write reproduction/report.html"
+	@echo "make test        install into .venv, then lint, types and tests"
+	@echo "make lint        ruff and pyright only"
+	@echo "make docs        build the documentation site, every warning an error"
+	@echo "make bench       the benchmarks that the README quotes"
+	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
+	@echo "make adversarial 10,000 and more attempts to obtain a false certificate"
+	@echo "make clean       remove .venv and everything built"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -46,6 +46,14 @@ def test_a_factor_is_certified_kept_and_proved_again(files, tmp_path):
     assert command(files[0], tmp_path / "answer.npz").exit_code == 0
 
 
+def test_ten_gigabytes_of_zeros_are_no_model(files, tmp_path):
+    """Judged by their size: read, they would take twice as much memory."""
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(10 * 2**30)
+    assert_refused(command(files[0], path), "huge.json", "more than 16 MB")
+
+
 def test_dense_measurements(tmp_path):
     A = np.einsum("ni,nj->nij", X, X)
     np.savez(tmp_path / "data.npz", A=A, y=np.einsum("nij,ik,jk->n", A, U, U))

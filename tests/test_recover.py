@@ -10,11 +10,12 @@ import scipy.optimize
 import torch
 
 import posquad
+from conformance import Record
 from posquad import Status, recover
 from posquad.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
 from posquad.recovery import _diagnosis, _search, logdet_irls
-from posquad.recovery._preparation import prepare
+from posquad.recovery._preparation import evened, prepare, structured
 from support import gaussian_problem, normal, rotation
 
 
@@ -497,6 +498,16 @@ def test_columns_in_different_units_do_not_matter(rng, power, batch):
     # The residual is that of the factor handed out.
     e = (inputs @ found.U).square().sum(-1) - y
     assert torch.linalg.matrix_norm(torch.atleast_2d(e)) < 1e-12 * torch.linalg.vector_norm(y)
+
+
+def test_looking_at_the_inputs_takes_no_copy_of_them(rng):
+    X = normal(rng, 4000, 600)
+    y = X[:, 0].square()
+    with Record(X) as record:
+        assert evened(X, y, None) is None
+        assert not bool(structured(X))
+        prepare(X, y, None)
+    assert record.largest <= 2**20 < X.numel()
 
 
 def test_rank_path(rng):

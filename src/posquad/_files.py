@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+_JSON_MOST = 2**24  # bytes: names of a few hundred thousand columns
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -24,6 +26,22 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def read_json(path: Path, *, parse_int: Callable[[str], Any] = int) -> Any:
+    """What a JSON file says; OSError, or ValueError with the reason where it is none we wrote."""
+    if path.stat().st_size > _JSON_MOST:
+        raise ValueError(f"a file of more than {_JSON_MOST >> 20} MB")
+    try:
+        return json.loads(
+            path.read_bytes().decode(), parse_constant=_not_finite, parse_int=parse_int
+        )
+    except RecursionError:
+        raise ValueError("brackets within brackets without end") from None
+
+
+def _not_finite(word: str) -> NoReturn:
+    raise ValueError(f"{word}, which is no number")
 
 
 def json_checksum(body: Mapping[str, Any]) -> str:

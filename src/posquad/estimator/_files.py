@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -16,14 +15,13 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from posquad import certificates
-from posquad._files import json_checksum, write_whole
+from posquad._files import json_checksum, read_json, write_whole
 from posquad._version import __version__
 from posquad.errors import DomainError, PosquadError
 from posquad.estimator._uncertainty import Uncertainty
 from posquad.status import Status
 
 _FORMAT = "posquad model 1"
-_JSON_MOST = 2**24  # bytes: names of a few hundred thousand columns
 _ARRAYS = ("components_", "effective_spectrum_", "history_")
 _UNCERTAIN = ("unit", "root", "center", "free", "free_center", "unseen")
 _NUMBERS = ("intercept_", "residual_", "noise_std_", "rank_confidence_", "kernel_dimension_")
@@ -95,13 +93,9 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
 
 def _body(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _JSON_MOST:
-            _refuse(path, f"a file of more than {_JSON_MOST >> 20} MB")
-        body = json.loads(path.read_bytes().decode(), parse_constant=partial(_refuse, path))
+        body = read_json(path)
         fits = isinstance(body, dict) and body.get("sha256") == json_checksum(body)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, PosquadError):
-            raise
+    except (ValueError, RecursionError) as error:  # the checksum of nested lists recurses too
         _refuse(path, f"no JSON ({error})")
     except OSError as error:
         _refuse(path, (error.strerror or str(error)).lower())

@@ -86,6 +86,7 @@ class PositiveQuadraticRegressor(
             exceed the unknowns and no direction is free.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
             weight, p the unknowns that the data do not leave free; NaN unless n > p.
+        uncertainty_: arrays behind `predict(return_std=True)`; None if not prepared for.
         certificate_: `Certificate` if asked for; None if not, or if rank_ is 0 or there is a
             constant, for which none is defined.
         status_: `Status` whose value says in words how the fit ended, cause and remedy.
@@ -178,16 +179,17 @@ class PositiveQuadraticRegressor(
             self._name_features(feature_names)
         self._require_choices(X.shape[1])
         given = weighed(X, y, weights)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if isinstance(self.random_state, int | np.integer):
-            seed = int(self.random_state)  # the answer of recover(seed=...)
+        seed = self.random_state  # an integer gives the answer of recover(seed=...)
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31 - 1)
         solve = Solver(
             intercept=bool(self.fit_intercept),
+            max_rank=self.max_rank,
             max_starts=self.max_starts,
             time_limit=self.time_limit,
             tolerance=self.tolerance,
             max_steps=self.max_steps,
-            seed=seed,
+            seed=int(seed),
             progress=progress,
         )
         samples = merged(given.counted())
@@ -304,7 +306,6 @@ class PositiveQuadraticRegressor(
         elif self.fit_intercept:
             rank, path = by_information(solve, samples, self.max_rank, level)
         else:
-            solve.options["max_rank"] = self.max_rank
             fit = solve(samples, None)
             tried = fit.found.rank_path
             path = {} if tried is None else vars(tried)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from posquad._extras import optional
+from posquad._files import read_json
 from posquad.lab.tables import Table, TableError
 from posquad.lab.tables.reading import Choice, choose
 
@@ -46,8 +46,8 @@ def is_certificate(path: Path) -> bool:
     False
     """
     try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        body = read_json(path)
+    except (OSError, ValueError):
         return False
     return isinstance(body, dict) and str(body.get("format")).startswith("posquad certificate")
 

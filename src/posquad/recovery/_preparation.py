@@ -26,6 +26,7 @@ _RANK_MOST = 1500  # size of the systems whose rank is computed
 _SAME = 1e-14  # directions closer than this are one sample
 _UNITS = 1000.0  # ratio of columns from which they are in different units
 _UNEVEN = 30.0  # ratio of lengths from which samples are given one length
+_PART = 2**20  # entries of X worked on at a time
 _LOOKED = 20_000  # entries looked at for repetition
 
 
@@ -123,17 +124,19 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
 
 def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
     """The problems with rows of length one; None if they are alike already, or out of range."""
-    peak = X.abs().amax(-1)  # [..., n]
+    peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    along = torch.where(present[..., None], X / peak[..., None], 0.0)
-    lengths = torch.where(present, torch.linalg.vector_norm(along, dim=-1), 1.0)
+    rows = max(1, _PART // max(1, X[..., 0, :].numel()))  # a copy of X is made only if it is needed
+    parts = zip(X.split(rows, dim=-2), peak.split(rows, dim=-1), strict=True)
+    norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
+    lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
     size = peak.log2() + lengths.log2()
     factor = 2 * size if weights is None else 2 * size + torch.where(present, weights, 1).log2() / 2
     spread = _range(factor, present)
     if not bool((spread > 2 * math.log2(_UNEVEN)).any()):
         return None
-    unit = along / lengths[..., None]
+    unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
     # A response to a zero input stays: it cannot be reproduced, and that must be seen.
     kept = present if weights is None else present | (weights > 0)
     responses = torch.where(kept, y / peak / peak / lengths.square(), 0.0)
@@ -153,10 +156,10 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
 
 def structured(X: Tensor) -> Tensor:
     """Inputs not in general position to all appearance, `[...]`: zeros, or entries that repeat."""
-    flat = X.flatten(-2).abs()
-    zeros = (flat == 0).any(-1)
+    flat = X.flatten(-2)
+    zeros = flat.count_nonzero(-1) < flat.shape[-1]
     looked = flat[..., :: max(1, flat.shape[-1] // _LOOKED)]
-    values = looked.sort(-1).values
+    values = looked.abs().sort(-1).values
     fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
     return zeros | (2 * fresh <= values.shape[-1])
 
