@@ -11,7 +11,7 @@ import click
 
 from posquad.errors import DomainError
 
-__all__ = ["DROP", "FILE", "columns_option", "names"]
+__all__ = ["FILE", "columns_option", "names"]
 
 FILE: Any = click.Path(path_type=Path)
 """A path; whether it can be used is for the command to say."""
