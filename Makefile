@@ -14,7 +14,7 @@ help:
 	@echo "make docs        build the documentation site, every warning an error"
 	@echo "make bench       the benchmarks that the README quotes"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
-	@echo "make adversarial 10,000 and more attempts to obtain a false certificate"
+	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows"
 	@echo "make clean       remove .venv and everything built"
 
 $(READY): pyproject.toml constraints.txt
@@ -65,7 +65,7 @@ peers: .venv-peers/.ready
 	.venv-peers/bin/python benchmarks/peers.py --docs docs/comparison.md --readme README.md
 
 adversarial: $(READY)
-	$(BIN)/python benchmarks/adversarial_certificates.py
+	$(BIN)/python benchmarks/adversarial.py $(ARGS)
 
 clean:
 	rm -rf .venv .venv-peers reproduction build dist docs/_build docs/auto_gallery docs/api/generated

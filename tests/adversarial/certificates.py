@@ -3,7 +3,7 @@
 A case builds data, a factor to certify, and what is known to be true of them: other positive
 semidefinite matrices that fit, tangent directions that are hardly measured. `lies` compares what a
 certificate says is PROVED with that, in extended precision; an empty list means that it told no
-lie. Used by the tests at a reduced count and by `benchmarks/adversarial_certificates.py` in full.
+lie. Saved certificates are also forged: bits flipped, numbers changed, dual vectors moved.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from adversarial import Family, Outcome
 from posquad import Certificate, Dense, LeastSquares, RankOne, certify
 from posquad.certificates import FINDINGS, Verdict, _report, files, load, save, verify
 from posquad.errors import DomainError
@@ -344,14 +347,14 @@ def largest_curvature(X: np.ndarray, U: np.ndarray) -> float:
     return float(np.linalg.eigvalsh(tangent_gram(X, U))[-1])
 
 
-def attempt(kind: str, seed: int) -> tuple[list[str], Certificate | None]:
+def attempt(kind: str, seed: int) -> Outcome:
     """One case: certify, verify, compare with the truth."""
     rng = np.random.default_rng([seed, sorted(KINDS).index(kind)])
     case = KINDS[kind](rng)
     try:
         certificate = certify(case.objective, case.U, compare=False)
     except DomainError:
-        return [], None  # refused before any work
+        return Outcome(said=Counter(["refused before any work"]))
     found = lies(case, certificate)
     outcome = verify(case.objective, certificate)
     told = [name for name in FINDINGS if getattr(certificate, name).proved]
@@ -360,7 +363,8 @@ def attempt(kind: str, seed: int) -> tuple[list[str], Certificate | None]:
     if outcome.proved != certificate.proved:
         found.append("the verifier does not agree on the headline")
     found += rival_lies(case, certificate)
-    return [f"{kind} {seed}: {lie}" for lie in found], certificate
+    said = {"unique": certificate.global_uniqueness.proved, "proved": certificate.proved}
+    return Outcome(found, Counter(word for word, holds in said.items() if holds))
 
 
 # Certificates that were tampered with.
@@ -445,7 +449,7 @@ def raised(certificate: Certificate, model: Certificate) -> Iterator[tuple[str, 
         yield f"{name} borrowed with claims", replace(borrowed, claims=model.claims)
 
 
-def attempt_raising(seed: int) -> tuple[list[str], int]:
+def attempt_raising(seed: int) -> Outcome:
     """Certificates in which something is refused, forged to say that it is proved."""
     rng = np.random.default_rng([seed, 978])
     d, r = int(rng.integers(3, 6)), int(rng.integers(1, 3))
@@ -467,8 +471,8 @@ def attempt_raising(seed: int) -> tuple[list[str], int]:
             count += 1
             outcome = verify(case.objective, forged)
             if outcome.valid or name.split()[0] in outcome.confirmed:
-                found.append(f"raising {seed}: case {k}, {name} was accepted")
-    return found, count
+                found.append(f"case {k}, {name} was accepted")
+    return Outcome(found, tried=count)
 
 
 def slightly_off_dual(rng: Rng, case: Case, certificate: Certificate, size: float) -> list[str]:
@@ -544,21 +548,21 @@ def forged_file(rng: Rng, case: Case, certificate: Certificate, folder: Path) ->
     return []
 
 
-def attempt_forgery(seed: int) -> tuple[list[str], int]:
-    """Every forgery of one good certificate; returns the lies and how many forgeries were tried."""
+def attempt_forgery(seed: int) -> Outcome:
+    """Every forgery of one good certificate."""
     rng = np.random.default_rng([seed, 977])
     d = int(rng.integers(3, 7))
     r = int(rng.integers(1, 3))
     case = planted(rng, 4 * dimension(d, r), d, r)
     certificate = certify(case.objective, case.U, compare=False)
     if not certificate.proved:
-        return [], 0
+        return Outcome(tried=0)
     found: list[str] = []
     count = 0
     for name, forged in tampered(rng, certificate):
         count += 1
         if verify(case.objective, forged).valid:
-            found.append(f"forgery {seed}: {name} was accepted")
+            found.append(f"{name} was accepted")
     for size in (1e-15, 1e-12, 1e-9, 1e-7, 1e-5, 1e-3):
         count += 1
         found += slightly_off_dual(rng, case, certificate, size)
@@ -572,5 +576,11 @@ def attempt_forgery(seed: int) -> tuple[list[str], int]:
     moved = LeastSquares(RankOne(case.X), case.y * (1 + 1e-15 * rng.integers(3, 9, len(case.y))))
     count += 1
     if verify(moved, certificate).valid:
-        found.append(f"forgery {seed}: other data were accepted")
-    return found, count
+        found.append("other data were accepted")
+    return Outcome(found, tried=count)
+
+
+FAMILIES = {kind: Family(partial(attempt, kind), 25, 700) for kind in KINDS} | {
+    "forgery": Family(attempt_forgery, 4, 100),
+    "raising": Family(attempt_raising, 3, 100),
+}

@@ -1,0 +1,9 @@
+"""The adversarial suites of all rooms, by name."""
+
+from __future__ import annotations
+
+from adversarial import Family, certificates
+
+SUITES: dict[str, dict[str, Family]] = {
+    "certificates": certificates.FAMILIES,
+}
