@@ -47,10 +47,8 @@ def main() -> None:
             total = totals(family, seeds)
             said = ", ".join(f"{word} {count}" for word, count in sorted(total.said.items()))
             span = f"{seeds.start}-{seeds.stop - 1}"
-            print(
-                f"{suite:13s} {name:23s} {span:>9s} {total.tried:9d} {len(total.broken):7d}  {said}",
-                flush=True,
-            )
+            counts = f"{total.tried:9d} {len(total.broken):7d}"
+            print(f"{suite:13s} {name:23s} {span:>9s} {counts}  {said}", flush=True)
             tried += total.tried
             broken += [f"{suite} {name}, {promise}" for promise in total.broken]
     print(f"{tried} cases, {len(broken)} broken, {time.perf_counter() - begin:.0f} s")
