@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import clarabel
 import mpmath
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.sparse
 import torch
 
 from posquad.errors import DomainError, DtypeError, InfeasibleError, NonFiniteError, ShapeError
@@ -18,8 +20,10 @@ from posquad.selection import (
     entropic_minimizer,
     joint_spectral_reduction,
     minimum_trace,
+    trace,
     trace_gap_bound,
 )
+from posquad.selection.system import prepare
 
 LOG = np.log
 PAPER_B = [[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
@@ -384,18 +388,86 @@ def test_bad_checks_are_refused(changed, error, named):
         check_trace_bound(**arguments | changed)
 
 
-def test_slack_is_reported_as_it_is():
-    """Nearly tied columns: the programs may not tell them apart, but nothing is hidden."""
+def test_columns_tied_but_for_1e_11_are_told_apart():
+    """The second column is cheaper by 1e-11, far above rounding: it alone is optimal."""
     B, d = np.array([[1.0, 1 + 1e-11]]), np.array([1, 1])
     found = minimum_trace(B, np.array([1.0]), d)
-    np.testing.assert_allclose(found.slack, d - B.T @ found.dual, atol=1e-12)
+    assert found.face.support == (1,)
+    assert found.slack[0] == pytest.approx(1e-11, rel=1e-4)
 
 
-def test_coordinates_too_small_for_the_programs_are_refused_in_words():
+@pytest.mark.parametrize("small", [1e-8, 1e-12, 1e-15])
+def test_small_coordinates_are_found(small):
+    """Two programs of one row each: the cheaper of the last two columns takes all of y_2."""
     B, d = np.array([[1.0, 0, 0], [0, 1, 1]]), np.array([1, 1, 2])
-    found = minimum_trace(B, np.array([1.0, 1e-8]), d)
-    np.testing.assert_allclose(found.q, [1, 1e-8, 0], rtol=1e-9, atol=1e-20)
-    with pytest.raises(DomainError, match=r"^y: expected optimal coordinates within"):
-        minimum_trace(B, np.array([1.0, 1e-12]), d)
+    found = minimum_trace(B, np.array([1.0, small]), d)
+    np.testing.assert_allclose(found.q, [1, small, 0], rtol=1e-14, atol=0)
+    assert found.face.support == (0, 1)
+    assert found.resolution < 1e-14
+
+
+def test_a_coordinate_below_the_rounding_of_y_is_zero():
+    """y = (1, 1 + eps) is (1, 1) but for its last bit, and (1, 1) has q = (1, 0)."""
+    B = np.array([[1.0, 0.0], [1.0, 1.0]])
+    found = minimum_trace(B, np.array([1.0, 1.0 + 2.3e-16]), np.ones(2))
+    assert found.face.support == (0,)
+    assert 4e-16 < found.resolution < 1e-14
+
+
+def test_nothing_measured_is_refused():
     with pytest.raises(DomainError, match=r"^B: expected at least one row"):
         minimum_trace(np.zeros((1, 2)), np.zeros(1), np.ones(2))
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 5), (10, 100), (40, 500), (60, 2000)])
+def test_second_opinions(n, m):
+    """The value against HiGHS without presolve and against Clarabel, each to its own accuracy."""
+    for seed in range(3):
+        rng = np.random.default_rng([seed, m])
+        B, d = rng.standard_normal((n, m)), rng.uniform(0.5, 3.0, m)
+        y = B @ (rng.exponential(size=m) * (np.arange(m) % 3 == 0))
+        result = minimum_trace(B, y, d)
+        require_optimal(result, B, y, d)
+        program = scipy.optimize.linprog(
+            d, A_eq=B, b_eq=y, method="highs", options={"presolve": False}
+        )
+        assert result.value == pytest.approx(program.fun, rel=1e-8)
+        assert result.value == pytest.approx(clarabel_value(B, y, d), rel=1e-6)
+
+
+def clarabel_value(B: np.ndarray, y: np.ndarray, d: np.ndarray) -> float:
+    n, m = B.shape
+    constraints = scipy.sparse.csc_matrix(np.vstack([B, -np.eye(m)]))
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    cones = [clarabel.ZeroConeT(n), clarabel.NonnegativeConeT(m)]
+    none = scipy.sparse.csc_matrix((m, m))
+    solver = clarabel.DefaultSolver(
+        none, d, constraints, np.append(y, np.zeros(m)), cones, settings
+    )
+    return solver.solve().obj_val
+
+
+WRONG = {
+    "a row of Bq = y": lambda q, dual: (q * [1 + 1e-9, 1, 1, 1], dual),
+    "a coordinate of the face": lambda q, dual: (q * [-1, 1, 1, 1] + [0, 0.7, 0, 0], dual),
+    "a slack of": lambda q, dual: (q, dual * [1 + 1e-9, 1]),
+    "a slack off the face": lambda q, dual: (q, dual * [1, 3]),
+}
+
+
+@pytest.mark.parametrize("failure", WRONG)
+def test_an_answer_that_does_not_prove_itself_is_refused(failure):
+    """The system of experiment 6, whose answer is known, with one thing wrong at a time."""
+    system, _ = prepare(*arrays(BY_HAND["experiment 6"][0]))
+    rows, scale = system.rows.numpy(), system.scale.numpy()
+    q, dual, face = np.array([0.35, 0.35, 0.3, 0.0]), np.ones(2), trace.Face((0, 1, 2), (3,), 1)
+
+    def checked(q, dual):
+        return trace._require_proof(system, q, dual[rows] / scale, face, np.finfo(float).eps)
+
+    assert checked(q, dual) < 1e-15
+    if failure == "a slack off the face":  # the dual (1, 3) has slack (0, 0, -2, 0)
+        q, face = np.array([0.5, 0.5, 0.0, 0.3]), trace.Face((0, 1), (2, 3), 1)
+    with pytest.raises(DomainError, match=failure):
+        checked(*WRONG[failure](q, dual))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
-import scipy
 import torch
-from torch import Tensor
 
 from posquad._arrays import (
     A,
@@ -22,9 +20,12 @@ from posquad._arrays import (
 from posquad._results import Result
 from posquad.errors import DomainError, InfeasibleError, ShapeError
 from posquad.measurements import Dense
+from posquad.selection._face import complementary_dual, face_support, rank
+from posquad.selection._vertex import optimal_vertex, scaled_program
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.projection import bregman_projection
 from posquad.selection.system import System, prepare, require_rows
+from posquad.status import Status
 
 __all__ = [
     "Face",
@@ -36,8 +37,7 @@ __all__ = [
     "trace_gap_bound",
 ]
 
-_ZERO = 1e-9  # of the linear programs, relative to their own scale
-_TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+_CHECKED = 50.0  # units of rounding, times the root of the number of terms, that checks allow
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,21 @@ class Face:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MinimumTrace(Result):
-    """`min sum_a d_a q_a` over `q >= 0`, `Bq = y`, with the proof of optimality."""
+    """`min sum_a d_a q_a` over `q >= 0`, `Bq = y`, with the proof of optimality.
+
+    The pair (q, dual) proves itself: q is feasible and positive on the support, the slack is zero
+    there and positive elsewhere, so that no solution of the same trace leaves the support.
+    """
 
     value: float  # tau*
     q: Any  # [m]  the entropic minimizer, inside the face
     dual: Any  # [n]  B'dual <= d, y'dual = value
-    slack: Any  # [m]  d - B'dual, zero to rounding on the support of the face
+    slack: Any  # [m]  d - B'dual, zero on the support of the face, positive elsewhere
     face: Face
     constant: float  # C = psi(q) + d of the trace gap bound
     gap: float  # d'q - y'dual, the duality gap that was reached
+    residual: float  # max_i |Bq - y|_i / (|B|q + |y|)_i, redundant rows included
+    resolution: float  # coordinates below this share of the largest count as zero
 
 
 def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
@@ -69,6 +75,16 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
     face and the dual vector has the largest smallest slack off the face (it is strictly
     complementary). By `prop:global-psd-trace-equivalence` the value is that of all positive
     semidefinite interpolants; small starts approach it (`cor:global-minimum-trace-bias`).
+
+    Coordinates and slacks are told from zero down to the rounding of the data (`resolution` says
+    where that is for the coordinates). The answer has been checked to `50 sqrt(m + n)` units of
+    rounding of the terms whose difference is to vanish: `Bq = y` in each independent row, the slack
+    of each coordinate of the support, the gap. Off the support every slack is positive beyond
+    rounding.
+
+    Raises:
+        InfeasibleError: if no q >= 0 solves the system, with a Farkas vector.
+        DomainError: if the answer does not pass the checks, with the check that failed.
 
     >>> result = minimum_trace(np.array([[1.0, 1.0, 3.0]]), np.array([3.0]), np.array([1, 1, 1]))
     >>> round(result.value, 12), result.face.vanishing
@@ -80,26 +96,38 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
         raise DomainError("y", expected="one right-hand side (n,)", got=got)
     require_rows(system)
     b, v, d = (t.cpu().numpy().astype(float) for t in (*system.independent, system.d))
-    unit = float(np.abs(v).max()) or 1.0  # the tolerances of linear programs are absolute
-    support = _face_support(b, v / unit, d, system)
-    q = _entropy_on_support(system, support)
-    lam = _complementary_dual(b, d, support)
-    value = float(v @ lam)
-    dual = system.full_dual(torch.as_tensor(lam).to(q))
-    slack = d - b.T @ lam
-    rounding = 1e-13 * (d + np.abs(b).T @ np.abs(lam))
-    slack = np.where(np.abs(slack) <= rounding, 0.0, slack)
-    rank = int(np.linalg.matrix_rank(b[:, support])) if support.size else 0
-    psi = float((system.d * (torch.special.xlogy(q, q) - q)).sum())
-    off = np.setdiff1d(np.arange(len(d)), support)
+    program, units = scaled_program(b, v, d, torch.finfo(system.d.dtype).eps)
+    vertex = optimal_vertex(program)
+    if isinstance(vertex, str):
+        _refuse(system, vertex)
+    support = face_support(program, vertex)
+    face = Face(
+        tuple(support.tolist()),
+        tuple(np.setdiff1d(np.arange(len(d)), support).tolist()),
+        len(support) - rank(program.b[:, support]),
+    )
+    if face.dimension == 0:
+        q = units.point(vertex.on_positive(program))
+    else:
+        q = _entropy_on_face(system, face)
+    lam = complementary_dual(program, vertex, support)
+    slack = units.slack(program.c - program.b.T @ lam)
+    slack[support] = 0.0
+    dual = units.dual(lam)
+    residual = _require_proof(system, q, dual, face, program.eps)
+    value = float(v @ dual)
+    point = torch.as_tensor(q).to(system.d)
+    psi = float((system.d * (torch.special.xlogy(point, point) - point)).sum())
     return MinimumTrace(
         value=value,
-        q=like(B, q),
-        dual=like(B, dual),
-        slack=like(B, torch.as_tensor(slack).to(q)),
-        face=Face(tuple(support.tolist()), tuple(off.tolist()), len(support) - rank),
+        q=like(B, point),
+        dual=like(B, system.full_dual(torch.as_tensor(dual).to(point))),
+        slack=like(B, torch.as_tensor(slack).to(point)),
+        face=face,
         constant=psi + float(system.d.sum()),
-        gap=float(system.d @ q) - value,
+        gap=float(d @ q) - value,
+        residual=residual,
+        resolution=float(vertex.doubt.max() / max(vertex.x.max(), np.finfo(float).tiny)),
     )
 
 
@@ -178,78 +206,65 @@ def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
     )
 
 
-def _face_support(b: np.ndarray, v: np.ndarray, d: np.ndarray, system: System) -> np.ndarray:
-    """Coordinates that are positive at some minimum-trace solution.
-
-    First the value; then, on the cone over the face, as many coordinates as possible reach 1.
-    """
-    m = len(d)
-    program = scipy.optimize.linprog(
-        d, A_eq=b, b_eq=v, bounds=(0, None), method="highs", options=_TIGHT
-    )
-    if program.status != 0:
+def _refuse(system: System, reason: str) -> NoReturn:
+    """Say that no q >= 0 solves the system, with the proof, or else why it was not solved."""
+    try:
         require_strictly_feasible(system.B, system.y)
-        expected = "a linear program that the solver can finish"
-        raise DomainError("B", expected=expected, got=program.message)
-    tau = program.fun
-    # Unknowns q, t, v: maximise sum v with Bq = y t, d'q = tau t, q >= v, t >= 1, 0 <= v <= 1.
-    cost = np.concatenate([np.zeros(m + 1), -np.ones(m)])
-    blank = scipy.sparse.csr_matrix((len(v), m))
-    equality = scipy.sparse.hstack([b, -v[:, None], blank], format="csr")
-    trace = scipy.sparse.csr_matrix(np.concatenate([d, [-tau], np.zeros(m)])[None])
-    slack = _ZERO * max(abs(tau), 1.0)
-    eye = scipy.sparse.eye(m, format="csr")
-    above = scipy.sparse.hstack([-eye, scipy.sparse.csr_matrix((m, 1)), eye], format="csr")
-    widest = scipy.optimize.linprog(
-        cost,
-        A_eq=equality,
-        b_eq=np.zeros(len(v)),
-        A_ub=scipy.sparse.vstack([above, trace]),
-        b_ub=np.concatenate([np.zeros(m), [slack]]),
-        bounds=[(0, None)] * m + [(1, None)] + [(0, 1)] * m,
-        method="highs",
-        options=_TIGHT,
-    )
-    if widest.status != 0:
-        return np.flatnonzero(program.x > _ZERO * max(program.x.max(), 1e-300))
-    return np.flatnonzero(widest.x[m + 1 :] > 0.5)
+    except InfeasibleError as error:
+        if not error.forced_zero:  # coordinates that must vanish are no obstacle here
+            raise
+    raise DomainError("B, y", expected="a linear program that can be solved", got=reason)
 
 
-def _entropy_on_support(system: System, support: np.ndarray) -> Tensor:
-    q = torch.zeros_like(system.d)
-    if support.size:
-        index = torch.as_tensor(support, device=q.device)
-        ones = torch.ones_like(system.d[index])
-        try:
-            face = bregman_projection(system.B[:, index], system.y, system.d[index], ones)
-        except InfeasibleError:
-            raise DomainError(
-                "y",
-                expected="optimal coordinates within nine orders of magnitude of each other",
-                got="some below the tolerance of the linear programs; rescale the columns of B",
-            ) from None
-        q[index] = face.q
+def _entropy_on_face(system: System, face: Face) -> np.ndarray:
+    """The Bregman projection of the vector of ones onto a face of positive dimension."""
+    index = torch.as_tensor(face.support, device=system.d.device)
+    ones = torch.ones_like(system.d[index])
+    try:
+        inside = bregman_projection(system.B[:, index], system.y, system.d[index], ones)
+    except InfeasibleError:
+        raise DomainError(
+            "y",
+            expected="an optimal face whose coordinates can be told from zero",
+            got="some that are below rounding beside the others; rescale the columns of B",
+        ) from None
+    if inside.status is not Status.CONVERGED:
+        raise DomainError(
+            "y",
+            expected="an optimal face onto which the vector of ones can be projected",
+            got=f"no convergence (relative residual {float(inside.residual):.1e})",
+        )
+    q = np.zeros(len(system.d))
+    q[list(face.support)] = inside.q.cpu().numpy()
     return q
 
 
-def _complementary_dual(b: np.ndarray, d: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """A dual vector tight on the support, with the largest smallest slack elsewhere."""
-    off = np.setdiff1d(np.arange(b.shape[1]), support)
-    tight = np.linalg.lstsq(b[:, support].T, d[support], rcond=None)[0]
-    if off.size:
-        # Directions that keep the support tight are free; spend them on the smallest slack.
-        _, s, vh = np.linalg.svd(b[:, support].T, full_matrices=True)
-        free = vh[int((s > 1e-12 * max(s.max(initial=0.0), 1e-300)).sum()) :].T  # [n, k]
-        if free.shape[1]:
-            # max t with d - b'(tight + free z) >= t d off the support
-            rows = np.hstack([b[:, off].T @ free, d[off][:, None]])
-            right = d[off] - b[:, off].T @ tight
-            cost = np.zeros(free.shape[1] + 1)
-            cost[-1] = -1
-            bounds = [(None, None)] * free.shape[1] + [(None, 1)]
-            best = scipy.optimize.linprog(
-                cost, A_ub=rows, b_ub=right, bounds=bounds, method="highs"
-            )
-            if best.status == 0:
-                tight = tight + free @ best.x[:-1]
-    return tight
+def _require_proof(
+    system: System, q: np.ndarray, dual: np.ndarray, face: Face, eps: float
+) -> float:
+    """Refuse a pair (q, dual) that does not prove the face; return its relative residual.
+
+    Each quantity is measured against the sizes of the terms whose difference it is.
+    """
+    B, y, d = (t.cpu().numpy().astype(float) for t in (system.B, system.y, system.d))
+    b, v = (t.cpu().numpy().astype(float) for t in system.independent)
+    tolerance, tiny = _CHECKED * math.sqrt(sum(B.shape)) * eps, np.finfo(float).tiny
+    on, off = list(face.support), list(face.vanishing)
+    residual = float((np.abs(b @ q - v) / (np.abs(b) @ q + np.abs(v)).clip(tiny)).max())
+    # Redundant rows agree with the others as far as `prepare` required it of y.
+    every = float((np.abs(B @ q - y) / (np.abs(B) @ q + np.abs(y)).clip(tiny)).max())
+    slack = (d - b.T @ dual) / (d + np.abs(b).T @ np.abs(dual))
+    tightness = float(np.abs(slack[on]).max(initial=0.0))
+    gap = abs(d @ q - v @ dual) / max(d @ q + np.abs(v) @ np.abs(dual), tiny)
+    failures = {
+        f"a row of Bq = y that is off by {residual:.1e}": residual > tolerance,
+        "a coordinate of the face that is not positive": not (q[on] > 0).all(),
+        f"a slack of {tightness:.1e} on the face": tightness > tolerance,
+        "a slack off the face that is rounding": bool((slack[off] <= 4 * eps).any()),
+        f"a duality gap of {gap:.1e}": gap > tolerance,
+    }
+    for failure, happened in failures.items():
+        if happened:
+            expected = f"a program whose solution can be checked to a relative {tolerance:.0e}"
+            raise DomainError("B, y", expected=expected, got=failure)
+    return every
