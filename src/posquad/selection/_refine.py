@@ -68,6 +68,7 @@ def _refine(problem: _Problem, lam: Tensor, max_steps: int) -> Refined:
         better = torch.isinf(at.error) | (trial.error < at.error)
         taken = open_ & better
         open_ = taken & (trial.error > 4 * _EPS) & ~(trial.error > at.error / 2)
+        open_ = open_ & (trial.change > 1e-18)
         at = _Point(*(_choose(taken, new, old) for new, old in zip(trial, at, strict=True)))
     return Refined(at.q, at.log_q, at.lam.high, at.error, steps)
 
@@ -78,6 +79,7 @@ class _Point(NamedTuple):
     log_q: Tensor  # [b, m]
     error: Tensor  # [b]
     move: Tensor  # [b, n]  the damped Newton step
+    change: Tensor  # [b]  largest change of log q in the full step
 
 
 class _Problem:
@@ -112,7 +114,8 @@ class _Problem:
         move = delta * (torch.log1p(change) / change)
         normal = (q >= torch.finfo(q.dtype).tiny) & torch.isfinite(q)
         log_q = torch.where(normal, torch.where(normal, q, 1.0).log(), self.log_start + turn.high)
-        return _Point(lam, q, log_q, error, torch.where(torch.isfinite(move), move, 0.0))
+        move = torch.where(torch.isfinite(move), move, 0.0)
+        return _Point(lam, q, log_q, error, move, change[:, 0])
 
     def _bound_and_step(
         self, q: Tensor, residual: Tensor, rounding: Tensor
