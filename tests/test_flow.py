@@ -428,7 +428,7 @@ def test_too_large_a_fixed_step_diverges(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scale", [1e3, 1e12, 1e160])
+@pytest.mark.parametrize("scale", [1e3, 1e12, 1e60])
 def test_a_diverging_trajectory_does_not_disturb_its_batch(kind: str, scale: float) -> None:
     objective, _, U0 = problem(kind)
     options = {"t_final": 0.1, "times": [0.05], "method": "rk4", "step": 0.01}

@@ -67,9 +67,7 @@ class Twofold(NamedTuple):
             paired = parts[0] + parts[1]
             if size % 2:
                 last = Twofold(*(part.narrow(dim, size - 1, 1) for part in total))
-                paired = Twofold(
-                    *(torch.cat(both, dim) for both in zip(paired, last, strict=True))
-                )
+                paired = Twofold(*(torch.cat(both, dim) for both in zip(paired, last, strict=True)))
             total = paired
         return Twofold(total.high.squeeze(dim), total.low.squeeze(dim))
 

@@ -28,7 +28,9 @@ from posquad._factor_state import (
     diverged,
     gradient_reached,
     loss_reached,
+    out_of_range,
     rank_lost,
+    require_range,
     start,
 )
 from posquad._frames import require_full_rank
@@ -177,10 +179,12 @@ def _run(
     divergence: float,
 ) -> Trajectory:
     with torch.no_grad():
+        require_range(objective, u)
         state = start(objective, u, step)
         guards = [
             diverged(objective.loss_scale(state.U).to(u.dtype), divergence),
             rank_lost(),
+            out_of_range(objective),
         ]
         return recorder.trajectory(iterate(method, state, [*guards, *rules], record=recorder))
 

@@ -56,13 +56,14 @@ def exact_logs(case: Case, dual: np.ndarray) -> list | None:
         n, m = len(y), len(d)
         lam = [real(x) * c for x, c in zip(dual.tolist(), sizes, strict=True)]
         for _ in range(60):
-            turn = [
-                mpmath.fdot((B[i][a], lam[i]) for i in range(n)) / d[a] for a in range(m)
-            ]
+            turn = [mpmath.fdot((B[i][a], lam[i]) for i in range(n)) / d[a] for a in range(m)]
             q = [mpmath.exp(s + t) for s, t in zip(start, turn, strict=True)]
             weighted = [[B[i][a] * q[a] / d[a] for a in range(m)] for i in range(n)]
             gram = mpmath.matrix(
-                [[mpmath.fdot(zip(weighted[i], B[j], strict=True)) for j in range(n)] for i in range(n)]
+                [
+                    [mpmath.fdot(zip(weighted[i], B[j], strict=True)) for j in range(n)]
+                    for i in range(n)
+                ]
             )
             misfit = mpmath.matrix(
                 [y[i] - mpmath.fdot(zip(B[i], q, strict=True)) for i in range(n)]
@@ -71,7 +72,9 @@ def exact_logs(case: Case, dual: np.ndarray) -> list | None:
                 delta = mpmath.lu_solve(gram, misfit)
             except ZeroDivisionError:
                 return None
-            change = [abs(mpmath.fdot((B[i][a], delta[i]) for i in range(n)) / d[a]) for a in range(m)]
+            change = [
+                abs(mpmath.fdot((B[i][a], delta[i]) for i in range(n)) / d[a]) for a in range(m)
+            ]
             largest = max(change)
             damping = mpmath.log1p(largest) / largest if largest > 1e-10 else 1
             lam = [lam[i] + damping * delta[i] for i in range(n)]

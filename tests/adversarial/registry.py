@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates
+from adversarial import Family, certificates, flows, projection
 
 SUITES: dict[str, dict[str, Family]] = {
     "certificates": certificates.FAMILIES,
+    "flows": flows.FAMILIES,
+    "projection": projection.FAMILIES,
 }

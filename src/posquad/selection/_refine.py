@@ -3,14 +3,14 @@
 `q = q0 exp(B'lam / d)` solves `Bq = y` when `F(lam) = y - Bq(lam)` vanishes. Small sums do not
 make q accurate: with `G = B diag(q/d) B'`, a residual F moves log q by `(1/d) B'G^-1 F`, which is
 large where the columns of B have different sizes. So F is computed in double-double arithmetic, and
-the error is bounded through the factor R of `G = R'R`, from a QR decomposition of `diag(q/d)^1/2 B'`
-(the conditioning of G itself would be squared).
+the error is bounded through the factor R of `G = R'R`, from a QR decomposition of
+`diag(q/d)^1/2 B'` (the conditioning of G itself would be squared).
 
 The bound. Put `nu = ||R^-T F||` and let A be the largest row norm of `(1/d) B'R^-1`. A move of lam
 of length r in the metric of G changes no logarithm by more than `A r`, hence G by no more than the
 factor `exp(A r)`. F is the gradient of a concave function with Hessian -G, so it vanishes within
-r if `nu exp(A r) < r`, and `r = 2 nu` does if `2 A nu <= log 2`. Then log q is within `2 A nu` of the
-solution in every coordinate. That a solution q > 0 exists is part of what is proved.
+r if `nu exp(A r) < r`, and `r = 2 nu` does if `2 A nu <= log 2`. Then log q is within `2 A nu` of
+the solution in every coordinate. That a solution q > 0 exists is part of what is proved.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _refine(problem: _Problem, lam: Tensor, max_steps: int) -> Refined:
         taken = open_ & better
         open_ = taken & (trial.error > 4 * _EPS) & ~(trial.error > at.error / 2)
         open_ = open_ & (trial.change > 1e-18)
-        at = _Point(*(_choose(taken, new, old) for new, old in zip(trial, at, strict=True)))
+        at = _merge(taken, trial, at)
     return Refined(at.q, at.log_q, at.lam.high, at.error, steps)
 
 
@@ -162,7 +162,11 @@ def _adjoint(B: Tensor, x: Twofold) -> Twofold:
     return Twofold(x.high[:, :, None], x.low[:, :, None]).times(B).sum(1)
 
 
-def _choose(take: Tensor, new: Tensor | Twofold, old: Tensor | Twofold) -> Tensor | Twofold:
-    if isinstance(new, Twofold):
-        return Twofold(*(_choose(take, a, b) for a, b in zip(new, old, strict=True)))
-    return torch.where(take.reshape(take.shape + (1,) * (new.ndim - 1)), new, old)
+def _merge(take: Tensor, new: _Point, old: _Point) -> _Point:
+    """The new point where `take` holds, the old one elsewhere."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(take.reshape(take.shape + (1,) * (a.ndim - 1)), a, b)
+
+    lam = Twofold(choose(new.lam.high, old.lam.high), choose(new.lam.low, old.lam.low))
+    return _Point(lam, *(choose(a, b) for a, b in zip(new[1:], old[1:], strict=True)))

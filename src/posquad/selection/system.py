@@ -108,7 +108,7 @@ def require_positive(name: str, values: Tensor) -> None:
         raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")
 
 
-def _power_of_two(values: Tensor) -> Tensor:
+def power_near(values: Tensor) -> Tensor:
     """The powers of two next below positive values."""
     return power_of_two(torch.frexp(values).exponent - 1).to(values.dtype)
 
@@ -118,7 +118,7 @@ def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     largest = B.abs().amax(-1)  # squares of the entries may leave the range, ratios do not
     largest = torch.where(largest > 0, largest, 1.0)
     norms = torch.linalg.vector_norm(B / largest[:, None], dim=-1)
-    scale = _power_of_two(torch.where(norms > 0, 1 / norms, 1.0) / largest)
+    scale = power_near(torch.where(norms > 0, 1 / norms, 1.0) / largest)
     scaled = scale[:, None] * B
     # The units of the columns say nothing about the dependencies between rows.
     widest = scaled.abs().amax(0)
