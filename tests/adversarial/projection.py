@@ -20,12 +20,13 @@ import numpy as np
 
 from adversarial import Family, Outcome
 from posquad.errors import InfeasibleError
-from posquad.selection import bregman_projection
+from posquad.selection import bregman_projection, von_neumann_projection
 from posquad.selection.projection import Projection
 from posquad.status import Status
 
 Rng = np.random.Generator
 PROMISED = np.finfo(float).eps ** (2 / 3)  # relative error of a CONVERGED answer
+MATRICES = np.finfo(float).eps ** 0.5  # the same of von Neumann projections, in Frobenius norm
 SMALLEST = math.log(np.finfo(float).tiny)
 
 
@@ -286,4 +287,26 @@ def attempt(kind: str, seed: int) -> Outcome:
     return judge(KINDS[kind](np.random.default_rng([seed, list(KINDS).index(kind)])))
 
 
-FAMILIES = {kind: Family(partial(attempt, kind), 85, 2000) for kind in KINDS}
+def attempt_matrices(seed: int) -> Outcome:
+    """Diagonal matrices, for which the von Neumann projection is that of their diagonals."""
+    rng = np.random.default_rng([seed, 990])
+    kinds = (ordinary, scaled_columns, tiny_starts, near_boundary, nearly_dependent_rows)
+    case = kinds[int(rng.integers(len(kinds)))](rng)
+    case.d = np.ones_like(case.d)
+    A = np.stack([np.diag(row) for row in case.B])
+    found = von_neumann_projection(A, case.y, np.diag(case.q0))
+    outcome = Outcome(said=Counter([found.status.name]))
+    if found.status is Status.CONVERGED:
+        logs = exact_logs(case, found.dual)
+        exact = (
+            np.diag([float(mpmath.exp(t)) for t in logs]) if logs else np.full_like(found.q, np.inf)
+        )
+        off = np.linalg.norm(found.q - exact) / np.linalg.norm(exact)
+        if not (off <= 2 * float(found.error) and float(found.error) <= MATRICES):
+            outcome.broken.append(f"Q is off by {off:.1e}, the error is {float(found.error):.1e}")
+    return outcome
+
+
+FAMILIES = {kind: Family(partial(attempt, kind), 80, 2000) for kind in KINDS} | {
+    "von_neumann": Family(attempt_matrices, 80, 2000)
+}

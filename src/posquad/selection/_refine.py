@@ -106,8 +106,8 @@ class _Problem:
         size = B.abs()
         blur = UNIT * (1 + (lam.high.abs() @ size) / d)  # relative, of q
         # Numbers below 2^-1000 of the unit lose digits.
-        rounding = (point.high * blur) @ size.mT + UNIT * self.y.abs() + 2.0**-990
-        error, delta = self._bound_and_step(point.high, residual, rounding)
+        rounding = UNIT * (point.high @ size.mT + self.y.abs()) + 2.0**-990
+        error, delta = self._bound_and_step(point.high, residual, rounding, blur)
         error = error + blur.amax(-1)
         change = (delta @ B / d).abs().amax(-1, keepdim=True).clamp_min(1e-300)
         # Damped so that the dual never decreases: its third derivative is bounded by its second.
@@ -118,9 +118,13 @@ class _Problem:
         return _Point(lam, q, log_q, error, move, change[:, 0])
 
     def _bound_and_step(
-        self, q: Tensor, residual: Tensor, rounding: Tensor
+        self, q: Tensor, residual: Tensor, rounding: Tensor, blur: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The bound on the error of log q, `[b]`, and the Newton step, `[b, n]`."""
+        """The bound on the error of log q, `[b]`, and the Newton step, `[b, n]`.
+
+        The residual is known up to `rounding` of the sums and up to `B diag(q) k` with `|k| <=
+        blur`, for which `||R^-T B diag(q) k|| <= ||diag(qd)^1/2 k||`, whatever the conditioning.
+        """
         m, n = self.B.shape[1], self.B.shape[0]
         root = (q / self.d).sqrt()[:, :, None] * self.B.mT  # [b, m, n]
         norms = torch.linalg.vector_norm(root, dim=1)  # [b, n]
@@ -137,6 +141,7 @@ class _Problem:
         )
         reach = (torch.linalg.vector_norm(rows, dim=-1) / self.d).amax(-1)
         doubt = torch.linalg.vector_norm(rounding / norms, dim=-1) / smallest
+        doubt = doubt + torch.linalg.vector_norm((q * self.d).sqrt() * blur, dim=-1)
         nu = torch.linalg.vector_norm(z[..., 0], dim=-1) + doubt
         bound = 2 * _SAFETY * reach * nu
         proved = usable & (bound <= math.log(2)) & _trusted(smallest, m, n)
