@@ -96,6 +96,8 @@ def mirror_flow(
         max_steps: most steps, rejected ones included.
         progress: called with (time, largest residual) after every step.
 
+    Units do not matter: the flow is computed in units of the largest entries of B and y.
+
     >>> flow = mirror_flow(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
     ...                    np.array([1.0, 3.0]))
     >>> flow.q.round(9), flow.status.name
