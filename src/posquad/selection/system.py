@@ -108,9 +108,11 @@ def require_positive(name: str, values: Tensor) -> None:
         raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")
 
 
-def power_near(values: Tensor) -> Tensor:
-    """The powers of two next below positive values."""
-    return power_of_two(torch.frexp(values).exponent - 1).to(values.dtype)
+def power_near(values: Tensor, *, every: int = 1) -> Tensor:
+    """Powers of two near positive values; exponents are multiples of `every`, rounded down."""
+    exponent = torch.frexp(values).exponent - 1
+    lower = torch.div(exponent + every // 2, every, rounding_mode="floor") * every
+    return power_of_two(lower).to(values.dtype)
 
 
 def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
