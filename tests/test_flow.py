@@ -23,8 +23,9 @@ from posquad import (
     gradient_descent,
     gradient_flow,
 )
+from posquad._linalg import norm
 from posquad.dynamics import Progress
-from posquad.errors import ShapeError
+from posquad.errors import DomainError, ShapeError
 from posquad.status import Status
 
 EPS = np.finfo(float).eps
@@ -428,7 +429,7 @@ def test_too_large_a_fixed_step_diverges(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scale", [1e3, 1e12, 1e160])
+@pytest.mark.parametrize("scale", [1e3, 1e12, 1e60])
 def test_a_diverging_trajectory_does_not_disturb_its_batch(kind: str, scale: float) -> None:
     objective, _, U0 = problem(kind)
     options = {"t_final": 0.1, "times": [0.05], "method": "rk4", "step": 0.01}
@@ -448,6 +449,106 @@ def test_objective_is_not_asked_for_points_off_the_trajectory() -> None:
     flow = gradient_flow(objective, np.diag([2.0, 0.5]), t_final=8.0, times=[])
     # q' = 4 (1/q - 1) from 4 and from 1/4, in the end at rate 4 to the minimizer Q = I.
     np.testing.assert_allclose(flow.U @ flow.U.T, np.eye(2), atol=1e-7)
+
+
+# Units.
+
+
+def in_units(kind: str, c: float) -> tuple[object, np.ndarray]:
+    """The problem whose flow is c times that of `in_units(kind, 1)`, in the time t / c^2."""
+    rng = np.random.default_rng(3)
+    X, U_star, U0 = rng.normal(size=(12, 4)), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
+    y = c * c * np.square(X @ U_star).sum(1)
+    if kind == "population":
+        return PopulationRisk(c * U_star), c * U0
+    if kind == "dense":
+        return LeastSquares(Dense(X[:, :, None] * X[:, None, :]), y), c * U0
+    return LeastSquares(RankOne(X), y), c * U0
+
+
+@pytest.mark.parametrize("power", [-220, -100, 100, 230])
+@pytest.mark.parametrize("method", ["adaptive", "rk4"])
+@pytest.mark.parametrize("kind", ["least squares", "dense", "population"])
+def test_the_flow_does_not_depend_on_units(kind: str, method: str, power: int) -> None:
+    # Powers of two scale without rounding, so that the runs agree in every digit.
+    flows = []
+    for c in (1.0, 2.0**power):
+        objective, U0 = in_units(kind, c)
+        options = {"step": 0.01 / c**2} if method == "rk4" else {}
+        flows.append(
+            gradient_flow(
+                objective, U0, t_final=0.1 / c**2, times=[0.05 / c**2], method=method, **options
+            )
+        )
+    one, other = flows
+    c = 2.0**power
+    assert other.status is one.status is Status.TIME_REACHED
+    np.testing.assert_allclose(other.U / c, one.U, rtol=1e-13)
+    np.testing.assert_allclose(other.times * c**2, one.times, rtol=1e-15)
+    np.testing.assert_allclose(other.loss / c**4, one.loss, rtol=1e-12)
+    np.testing.assert_allclose(other.gradient_norm / c**3, one.gradient_norm, rtol=1e-12)
+    np.testing.assert_allclose(other.dissipated / c**4, one.dissipated, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-90, 1e80, 1e150])
+@pytest.mark.parametrize("kind", ["least squares", "dense", "population"])
+@pytest.mark.parametrize("run", [gradient_flow, gradient_descent])
+def test_units_that_leave_the_range_are_refused_before_work(
+    run, kind: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective, U0 = in_units(kind, scale)
+    monkeypatch.setattr("posquad.dynamics.start", None)  # nothing starts
+    options = {"t_final": 1.0} if run is gradient_flow else {"step": 1.0, "max_steps": 5}
+    with pytest.raises(DomainError, match="rescale U") as caught:
+        run(objective, U0, **options)
+    assert caught.value.argument == "U0"
+    # The loss is the fourth power of the scale, times a number of ordinary size.
+    said = float(caught.value.got.removeprefix("terms of size 1e"))
+    assert said == pytest.approx(4 * math.log10(scale), abs=4)
+
+
+def test_a_tiny_start_beside_ordinary_responses_is_no_question_of_units() -> None:
+    # u' = 2 (1 - u^2) u from 1e-100: the solution leaves zero like 1e-100 exp(2t).
+    objective = LeastSquares(RankOne(np.ones((1, 1))), np.ones(1))
+    flow = gradient_flow(objective, np.full((1, 1), 1e-100), t_final=100.0, times=[])
+    assert flow.status is Status.TIME_REACHED
+    assert flow.U[0, 0] == pytest.approx(1e-100 * math.exp(200.0), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-100])
+def test_a_smooth_objective_that_underflows_is_refused(scale: float) -> None:
+    objective = SmoothObjective(lambda Q: Q.square().sum((-2, -1)), 2)
+    with pytest.raises(DomainError) as caught:
+        gradient_flow(objective, scale * np.eye(2), t_final=1.0)
+    assert caught.value.argument == "U0"
+
+
+def test_a_stationary_start_is_not_a_question_of_units() -> None:
+    objective = LeastSquares(RankOne(np.eye(2)[:1]), np.zeros(1))
+    flow = gradient_flow(objective, np.array([[0.0], [1.0]]), t_final=1.0, times=[])
+    assert flow.status is Status.TIME_REACHED
+    np.testing.assert_array_equal(flow.U, [[0.0], [1.0]])
+
+
+def test_a_factor_that_decays_until_its_gradient_underflows_is_said() -> None:
+    # u' = -2 u^3: u = u0 / sqrt(1 + 4 u0^2 t), here 1e-105 in the end, with a gradient of 1e-315.
+    objective = LeastSquares(RankOne(np.ones((1, 1))), np.zeros(1))
+    flow = gradient_flow(objective, np.full((1, 1), 1e-68), t_final=1e210, times=[], rtol=1e-5)
+    assert flow.status is Status.OUT_OF_RANGE
+    exact = 1e-68 / math.sqrt(1 + 4e-136 * flow.times[-1])
+    assert flow.U[0, 0] == pytest.approx(exact, rel=1e-2)  # some hundred steps of 1e-5
+    assert 1e-279 < 2 * exact**3 < 5e-277  # the limit, less what one step may shrink it
+
+
+def test_norms_do_not_square_out_of_range() -> None:
+    M = torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    for scale in (1e-300, 1.0, 1e300):
+        assert float(norm(scale * M.detach())) == pytest.approx(5 * scale, rel=4 * EPS)
+    assert float(norm(torch.zeros(2, 2))) == 0.0
+    assert math.isinf(float(norm(torch.tensor([[math.inf, 1.0]]))))
+    assert math.isnan(float(norm(torch.tensor([[math.nan, 1.0]]))))
+    (slope,) = torch.autograd.grad(norm(M), M)
+    np.testing.assert_allclose(slope, M.detach() / 5, rtol=4 * EPS)
 
 
 # What is recorded.

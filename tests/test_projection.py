@@ -8,14 +8,16 @@ import clarabel
 import mpmath
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from posquad.errors import DomainError, DtypeError, InfeasibleError, NonFiniteError, ShapeError
-from posquad.selection import bregman_divergence, bregman_projection
+from posquad.selection import _dual, bregman_divergence, bregman_projection
 from posquad.selection.projection import Projection, SpectralFamily
+from posquad.selection.system import prepare
 from posquad.status import Status
 
 EPS = np.finfo(float).eps
@@ -363,6 +365,132 @@ def test_tensors_that_require_gradients_are_accepted(argument):
 def test_too_few_steps_are_reported():
     B, y, d = EXPERIMENT_6
     assert bregman_projection(B, y, d, np.ones(4), max_steps=1).status is Status.NOT_CONVERGED
+
+
+# What CONVERGED asserts, and what is said where it cannot be asserted.
+
+
+@pytest.mark.parametrize("power", [17, 20, 22])
+def test_columns_of_different_sizes_are_solved(power):
+    # q = (1, 1) exactly. The sums are 2^13 + 2^-power: rounding them hides the second coordinate,
+    # and in double precision alone it stays where it began, at 0.7, with a residual of rounding.
+    B = np.array([[2.0**13, 2.0**-power], [2.0**13, -(2.0**-power)]])
+    found = bregman_projection(B, B @ np.ones(2), np.ones(2), np.array([0.3, 0.7]))
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.q, 1.0, rtol=4 * EPS)
+
+
+@pytest.mark.parametrize("power", [34, 38])
+def test_an_error_that_is_not_bounded_is_not_called_converged(power):
+    # As above, with rows so nearly dependent that double-double arithmetic does not decide either.
+    B = np.array([[2.0**13, 2.0**-power], [2.0**13, -(2.0**-power)]])
+    found = bregman_projection(B, B @ np.ones(2), np.ones(2), np.array([0.3, 0.7]))
+    assert found.status is Status.NOT_CONVERGED
+    assert found.error > EPS ** (2 / 3)
+
+
+@pytest.mark.parametrize("power", [20, 40, 48])
+def test_a_coordinate_near_zero_keeps_its_digits(power):
+    # q_2 = y_1 - y_2 = 2^-power, and q_1 = y_2.
+    small = 2.0**-power
+    found = bregman_projection(
+        np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([1.0, 1.0 - small]), np.ones(2), np.ones(2)
+    )
+    assert found.status is Status.CONVERGED
+    np.testing.assert_allclose(found.q, [1 - small, small], rtol=4 * EPS)
+    assert found.error <= EPS ** (2 / 3)
+
+
+@pytest.mark.parametrize("start", [1e-250, 1e-180, 1e-100])
+def test_underflow_is_said_and_the_logarithm_kept(start):
+    # q_1 - q_2 = 1 and q_1 q_2 = start^2: q_2 = start^2 to rounding, which is zero below 1e-162.
+    found = bregman_projection(np.array([[1.0, -1.0]]), np.ones(1), np.ones(2), np.full(2, start))
+    assert found.status is Status.CONVERGED
+    np.testing.assert_array_equal(found.underflow, [False, start < 1e-154])
+    np.testing.assert_allclose(found.log_q, [0.0, 2 * math.log(start)], rtol=4 * EPS, atol=4 * EPS)
+    assert found.q[0] == pytest.approx(1.0, rel=4 * EPS)
+    assert found.q[1] == pytest.approx(start * start, rel=4 * EPS, abs=1e-307)
+
+
+def test_single_precision_underflows_earlier():
+    data = (np.array([[1.0, -1.0]]), np.ones(1), np.ones(2), np.full(2, 1e-25))
+    found = bregman_projection(*(x.astype(np.float32) for x in data))
+    assert found.status is Status.CONVERGED
+    assert found.log_q.dtype == np.float32
+    np.testing.assert_array_equal(found.underflow, [False, True])
+    np.testing.assert_allclose(found.log_q[1], 2 * math.log(1e-25), rtol=1e-6)
+
+
+def test_the_bound_covers_the_error_of_an_unfinished_answer():
+    # One Newton step from q = 1 towards 1.1 ends at exp(0.1), worked by hand.
+    found = bregman_projection(
+        np.ones((1, 1)), np.array([1.1]), np.ones(1), np.ones(1), max_steps=1
+    )
+    assert found.status is Status.NOT_CONVERGED
+    assert found.steps == 1
+    np.testing.assert_allclose(found.q, math.exp(0.1), rtol=4 * EPS)
+    off = abs(math.exp(0.1) / 1.1 - 1)
+    assert off < found.error < 6 * off
+
+
+@pytest.mark.parametrize("eps", [1.0, 1e-100])
+def test_the_budget_of_steps_is_kept(monkeypatch, eps):
+    """Steps are counted where they are made, and what is said after them is true."""
+    moves = 0
+    evaluate = _dual._line_search
+
+    def counted(*args):
+        nonlocal moves
+        moves += 1
+        return evaluate(*args)
+
+    monkeypatch.setattr(_dual, "_line_search", counted)
+    B, y, d = EXPERIMENT_6
+    q0 = np.full(4, eps)
+    exact = dual_root(B, y, d, q0, bregman_projection(B, y, d, q0).dual, digits=150)
+    seen = []
+    for budget in range(1, 40):
+        moves = 0
+        found = bregman_projection(B, y, d, q0, max_steps=budget)
+        assert moves <= found.steps <= budget
+        off = np.abs(found.q / exact - 1).max()
+        assert off <= found.error
+        assert (found.status is Status.CONVERGED) == (found.error <= EPS ** (2 / 3))
+        seen.append(found.status)
+    assert seen[0] is Status.NOT_CONVERGED
+    assert seen[-1] is Status.CONVERGED
+
+
+@pytest.mark.parametrize("start", [1.0, 0.0])
+def test_a_budget_spent_on_the_path_leaves_none_for_the_end(start):
+    """`project` itself: from a far start every budget is kept, and too small a one is said."""
+    B, y, d = (torch.as_tensor(x, dtype=torch.float64) for x in EXPERIMENT_6)
+    family = SpectralFamily(prepare(B, y, d)[0], torch.Size([1]))
+    L0 = torch.full((1, 4), -200.0 + start, dtype=torch.float64)
+    full = _dual.project(family, L0, max_steps=500)
+    assert bool(full.converged.all())
+    for budget in range(1, full.steps):
+        short = _dual.project(family, L0, max_steps=budget)
+        assert short.steps <= budget
+        assert not bool(short.converged.any())
+
+
+def test_a_singular_gram_matrix_is_solved_in_its_range():
+    # SciPy's pseudoinverse, of the matrix scaled to unit diagonal; the second element is regular.
+    G = np.array([[[4.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 9.0]], np.diag([1.0, 2.0, 4.0])])
+    right = np.array([[2.0, 1.0, 18.0], [1.0, 1.0, 1.0]])
+    found = _dual._solve(torch.from_numpy(G), torch.from_numpy(right)).numpy()
+    for g, b, x in zip(G, right, found, strict=True):
+        s = 1 / np.sqrt(np.diag(g))
+        expected = s * (scipy.linalg.pinvh(s[:, None] * g * s) @ (s * b))
+        np.testing.assert_allclose(x, expected, rtol=1e-13)
+    np.testing.assert_allclose(found[0], [0.25, 0.5, 2.0], rtol=1e-13)  # by hand
+
+
+def test_a_gram_matrix_that_is_not_finite_spoils_only_its_own_element():
+    G = torch.stack([torch.full((2, 2), torch.nan), torch.eye(2)]).double()
+    found = _dual._solve(G, torch.ones(2, 2, dtype=torch.float64))
+    np.testing.assert_allclose(found[1], 1.0, rtol=1e-15)
 
 
 # Laws.

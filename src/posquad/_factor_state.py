@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from posquad._kernel import Rule, State, clock
 from posquad._linalg import norm
+from posquad.errors import DomainError
 from posquad.objectives import Objective
 from posquad.status import Status
 
@@ -93,6 +95,42 @@ def rank_lost() -> Rule[FactorState]:
         return finite & (smallest <= floor)
 
     return Status.RANK_LOST, met
+
+
+def require_range(objective: Objective, U0: Tensor) -> None:
+    """Refuse units in which the loss or the gradient leaves the range of the dtype."""
+    low, high = log_range(U0.dtype)
+    for name, size in zip(("loss", "gradient"), objective.log_sizes(U0), strict=True):
+        outside = ((size < low) | (size > high)) & (size > -torch.inf)  # -inf: there is none
+        if bool(outside.any()):
+            worst = float(size[outside].flatten()[0]) / math.log(10)
+            raise DomainError(
+                "U0",
+                expected=f"units in which the terms of the {name} are of size "
+                f"1e{math.ceil(low / math.log(10))} to 1e{math.floor(high / math.log(10))}, the "
+                f"range of {U0.dtype}; rescale U by c, and y by c^2 (time by 1 / c^2)",
+                got=f"terms of size 1e{worst:.0f}",
+            )
+
+
+def log_range(dtype: torch.dtype) -> tuple[float, float]:
+    """Logarithms of sizes at which terms, and their squared rounding errors, are normal numbers."""
+    limits = torch.finfo(dtype)
+    return math.log(limits.tiny) - 2 * math.log(limits.eps), math.log(limits.max * limits.eps)
+
+
+def out_of_range(objective: Objective) -> Rule[FactorState]:
+    """A gradient whose terms underflow: the computed one is zero or wrong, the exact one is not."""
+
+    def met(state: FactorState) -> Tensor:
+        low, _ = log_range(state.U.dtype)
+        doubtful = state.running & (norm(state.gradient) < math.exp(low))
+        if not bool(doubtful.any()):
+            return doubtful
+        size = objective.log_sizes(state.calm().U)[1]
+        return doubtful & (size < low) & (size > -torch.inf)
+
+    return Status.OUT_OF_RANGE, met
 
 
 def loss_reached(tolerance: float) -> Rule[FactorState]:

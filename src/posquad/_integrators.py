@@ -83,7 +83,8 @@ class _RungeKutta(Method[FactorState]):
         self, state: FactorState, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
     ) -> FactorState:
         loss, gradient = evaluate(self.objective, U)
-        speeds = [slope.square().sum((-2, -1)) for slope in slopes]
+        # Not the squared norms themselves: they leave the range before the loss does.
+        spent = [(h.sqrt() * norm(slope)).square() for slope in slopes]
         return replace(
             state,
             U=U,
@@ -91,7 +92,7 @@ class _RungeKutta(Method[FactorState]):
             gradient=gradient,
             time=end,
             scale=norm(U),
-            dissipated=state.dissipated + h * _combine(self.weights, speeds),
+            dissipated=state.dissipated + _combine(self.weights, spent),
             steps=state.steps + (h > 0),
             attempts=state.attempts + (h > 0),
         )

@@ -28,7 +28,9 @@ from posquad._factor_state import (
     diverged,
     gradient_reached,
     loss_reached,
+    out_of_range,
     rank_lost,
+    require_range,
     start,
 )
 from posquad._frames import require_full_rank
@@ -72,14 +74,20 @@ def gradient_flow(
             `atol + rtol ||U||_F` a step; "rk4" is the classical method with fixed `step`,
             shortened to land on the recorded times.
         loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at or
-            below it. In the adaptive method distances to a limit are meaningful down to
-            about rtol ||U||; use "rk4" or a smaller rtol to follow them further.
+            below it (a loss below the smallest number of the dtype counts as zero). In the
+            adaptive method distances to a limit are meaningful down to about rtol ||U||; use
+            "rk4" or a smaller rtol to follow them further.
         stop: `stop(U, t)`, true (per trajectory) to end. (Ctrl-C raises, as everywhere; a rule that
             looks at a clock or a flag ends a long run with its records.)
         max_steps: most steps, rejected ones included.
         save_factors: keep every recorded factor.
         observables: named functions of U `[..., d, r]`, recorded at each time.
         progress: called with a `Progress` at every record.
+
+    Units do not matter: cU with responses c^2 y, or c U_star, moves as U does in the time t / c^2,
+    and a scaling by powers of two changes no digit. Units in which the terms of the loss or of the
+    gradient leave the range of the dtype (in double precision 1e-276 to 1e292) are refused with a
+    `DomainError`; a factor that decays until its gradient underflows ends as OUT_OF_RANGE.
 
     Returns:
         `Trajectory`; `dissipated` holds the integral of the squared gradient norm, integrated
@@ -177,10 +185,12 @@ def _run(
     divergence: float,
 ) -> Trajectory:
     with torch.no_grad():
+        require_range(objective, u)
         state = start(objective, u, step)
         guards = [
             diverged(objective.loss_scale(state.U).to(u.dtype), divergence),
             rank_lost(),
+            out_of_range(objective),
         ]
         return recorder.trajectory(iterate(method, state, [*guards, *rules], record=recorder))
 

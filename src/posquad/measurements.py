@@ -117,6 +117,17 @@ class Measurements(ABC):
     def _normal(self, H: Tensor) -> Tensor:
         return self._adjoint(self._apply(H)) / self.n
 
+    def _log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the largest `|A(UU')_i|` and of the size of `A_i U`, both `[...]`.
+
+        Finite also where the products themselves leave the range; -inf if nothing is measured.
+        """
+        unit, log_unit = _unit(U)
+        k = torch.arange(self.d, dtype=U.dtype, device=U.device)
+        probe = torch.cos(1 + k[:, None] * k + k[:, None] + k)  # no A_i that is not zero hides
+        largest = self._apply(probe).abs().amax(-1).log()
+        return self._apply_factor(U / unit).abs().amax(-1).log() + 2 * log_unit, largest + log_unit
+
     def _gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The residual `e = A(UU') - y` and `A*(e) U`."""
         e = self._apply_factor(U) - y
@@ -197,6 +208,12 @@ class RankOne(Measurements):
 
     def _apply_factor(self, U: Tensor) -> Tensor:
         return _product(self.X, U).square().sum(-1)
+
+    def _log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        unit, log_unit = _unit(U)
+        low, high = torch.aminmax(self.X.flatten(-2), dim=-1)
+        product = _product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
+        return 2 * product, torch.maximum(-low, high).log() + product
 
     def _apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
         return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
@@ -344,3 +361,10 @@ class _Sum:
     def value(self) -> Tensor:
         assert self._value is not None, "an operator has at least one row"
         return self._value
+
+
+def _unit(U: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entry of each factor, `[..., 1, 1]`, and its logarithm, `[...]`."""
+    largest = U.abs().amax((-2, -1), keepdim=True)
+    unit = torch.where(largest > 0, largest, 1.0)
+    return unit, unit[..., 0, 0].log()

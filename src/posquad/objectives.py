@@ -9,6 +9,7 @@ work at the point is done once) and `_predictor_gradient(Q)`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -105,6 +106,16 @@ class Objective(ABC):
         """The size of losses against which divergence is judged, the larger of L(U) and L(0)."""
         return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
 
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the sizes of the terms that L and its gradient are made of, both `[...]`.
+
+        Finite also where the terms leave the range of the dtype; -inf where there are none. Here
+        they are read off the values, so that terms which vanished by underflow are not seen:
+        override where more is known.
+        """
+        value, gradient = self.value_and_gradient(U)
+        return value.abs().log(), gradient.abs().amax((-2, -1)).log()
+
     @abstractmethod
     def _predictor_gradient(self, Q: Tensor) -> Tensor: ...
 
@@ -142,6 +153,11 @@ class LeastSquares(Objective):
     def value(self, U: Tensor) -> Tensor:
         e = self.measurements._apply_factor(U) - self.y.to(U.dtype)
         return e.square().sum(-1) / (2 * self.measurements.n)
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        values, adjoint = self.measurements._log_sizes(U)
+        residual = torch.maximum(values, self.y.to(U.dtype).abs().amax(-1).log())
+        return 2 * residual, residual + adjoint
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
         product = self.measurements._linearize(U, self.y.to(U.dtype))
@@ -187,6 +203,11 @@ class PopulationRisk(Objective):
         norm = ((D.mT @ D) * (W.mT @ W)).sum((-2, -1)) + (C * C.mT).sum((-2, -1))
         value = norm / 2 + trace.square() / 2
         return value, 2 * self._gradient_product(D, W, U)
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        factor = U.abs().amax((-2, -1)).log()
+        predictor = 2 * torch.maximum(factor, self.U_star.to(U.dtype).abs().amax((-2, -1)).log())
+        return 2 * predictor, predictor + factor
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
         D, W = self._difference(U)
@@ -251,6 +272,13 @@ class SmoothObjective(Objective):
     def loss_scale(self, U: Tensor) -> Tensor:
         """Infinite: ell may be shifted by any constant, only a loss that is not finite counts."""
         return torch.full(U.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the gradient alone; of `UU'` where that underflows and the gradient is zero."""
+        gradient = self.value_and_gradient(U)[1].abs().amax((-2, -1)).log()
+        predictor = 2 * U.abs().amax((-2, -1)).log()
+        hidden = gradient.isinf() & (predictor < math.log(torch.finfo(U.dtype).tiny))
+        return torch.full_like(gradient, -torch.inf), torch.where(hidden, predictor, gradient)
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
         tracked = records_gradient(U)

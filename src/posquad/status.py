@@ -34,6 +34,10 @@ class Status(Enum):
         "the integrator's step fell below rounding; the flow is too stiff for the "
         "requested tolerance, loosen rtol or use a fixed step"
     )
+    OUT_OF_RANGE = (
+        "the factor became so small that its gradient leaves the range of the dtype, so it cannot "
+        "be followed further; choose other units, or end the run earlier"
+    )
 
     CONVERGED = "every requested value has a residual within the tolerance"
     AT_ROUNDING = (

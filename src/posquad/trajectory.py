@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posquad._arrays import Array, like, require_callable
 from posquad._factor_state import FactorState
+from posquad._linalg import norm
 from posquad._results import Result
 from posquad.errors import DtypeError, ShapeError
 from posquad.status import Status, from_codes
@@ -83,7 +84,7 @@ class Recorder:
         row = {
             "times": state.time,
             "loss": state.loss,
-            "gradient_norm": torch.linalg.matrix_norm(state.gradient),
+            "gradient_norm": norm(state.gradient),
         }
         if self.flow:
             row["dissipated"] = state.dissipated

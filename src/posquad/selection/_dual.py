@@ -106,7 +106,7 @@ def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> 
         done = torch.where(accepted, done + now, done)
         share = torch.where(accepted, 3 * share, share / 4)
         alive = alive & (share > 1e-4)
-    left = min(max(max_steps - steps, 1), _NEWTON)
+    left = min(max_steps - steps, _NEWTON)
     final = _newton(family, L, lam, max_steps=left, loose=False)
     reached = alive & (done >= 1)
     return Solution(final.L, final.lam, final.converged & reached, steps + final.steps, witness)

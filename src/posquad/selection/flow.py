@@ -26,8 +26,9 @@ from posquad._arrays import (
 )
 from posquad._kernel import Method, Rule, State, clock, iterate, merge, steps_exhausted
 from posquad._results import Result
+from posquad.errors import DomainError
 from posquad.selection.projection import bregman_projection, divergence
-from posquad.selection.system import System, prepare
+from posquad.selection.system import System, power_near, prepare
 from posquad.status import Status, from_codes
 
 __all__ = ["MirrorTrajectory", "mirror_flow"]
@@ -95,6 +96,8 @@ def mirror_flow(
         max_steps: most steps, rejected ones included.
         progress: called with (time, largest residual) after every step.
 
+    Units do not matter: the flow is computed in units of the largest entries of B and y.
+
     >>> flow = mirror_flow(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
     ...                    np.array([1.0, 3.0]))
     >>> flow.q.round(9), flow.status.name
@@ -110,35 +113,72 @@ def mirror_flow(
         start = points["q0"]
         batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
         bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
-        log_start = start.log().expand(*batch, start.shape[-1])
-        method = _Extrapolation(system, log_start, t_final, tolerance)
+        units = _Units(system, start, batch)
+        size = units.system.size(units.start)
+        method = _Extrapolation(units.system, units.log_start, t_final / units.time, tolerance)
         rows: list[_MirrorState] = []
 
         def record(state: _MirrorState) -> None:
             rows.append(state)
             if progress is not None and state.time.numel():
-                progress(float(state.time.max()), float(state.residual.norm(dim=-1).max()))
+                residual = units.residual * state.residual.norm(dim=-1)
+                progress(float((units.time * state.time).max()), float(residual.max()))
 
-        size = system.size(start)
         rounding = 4 * torch.finfo(start.dtype).eps
         rules: list[Rule[_MirrorState]] = [
             (Status.LOSS_REACHED, lambda s: s.residual.norm(dim=-1) <= goal * size),
-            (Status.TIME_REACHED, lambda s: (s.time >= t_final) & (s.time < torch.inf)),
+            (Status.TIME_REACHED, lambda s: (s.time >= method.t_final) & (s.time < torch.inf)),
             (Status.STEP_UNDERFLOW, lambda s: s.step_size <= rounding * s.time),
             steps_exhausted(max_steps),
         ]
         state = iterate(method, method.start(), rules, record=record)
-        path = torch.stack([method.point(row.w) for row in rows])
+        path = units.q[..., None] * torch.stack([method.point(row.w) for row in rows])
+        times = units.time * torch.stack([row.time for row in rows])
+        residual = units.residual * torch.stack([row.residual.norm(dim=-1) for row in rows])
+        dissipated = units.q * torch.stack([row.dissipated for row in rows])
     return MirrorTrajectory(
-        q=like(B, method.point(state.w)),
+        q=like(B, units.q[..., None] * method.point(state.w)),
         status=from_codes(state.outcome),
-        times=like(B, torch.stack([row.time for row in rows])),
+        times=like(B, times),
         path=like(B, path),
-        residual=like(B, torch.stack([row.residual.norm(dim=-1) for row in rows])),
-        dissipated=like(B, torch.stack([row.dissipated for row in rows])),
+        residual=like(B, residual),
+        dissipated=like(B, dissipated),
         steps=like(B, state.steps),
         multiplicities=like(B, system.d),
     )
+
+
+class _Units:
+    """Powers of two that bring B, y and q near one; the flow is the same in all of them.
+
+    With `B = b B'`, `y = b u y'` and `q = u q'`, the time of the flow is `t = t' / (b^2 u)`, its
+    residual `b u` times and its dissipation u times that of the scaled one. Squares of residuals
+    then stay in the range of the dtype whatever the user's units. Data of ordinary size are left
+    as they are: b and u are powers of 2^64 (of 2^16 in single precision).
+    """
+
+    def __init__(self, system: System, start: Tensor, batch: torch.Size) -> None:
+        b = system.B.abs().amax()
+        every = 64 if start.dtype == torch.float64 else 16
+        b = power_near(torch.where(b > 0, b, 1.0), every=every)
+        responses = (system.y / b).abs().amax(-1)
+        level = torch.where(responses > 0, responses, start.amax(-1))
+        self.q = power_near(level, every=every).expand(batch)
+        self.residual = b * self.q
+        self.time = 1 / b / self.residual
+        if not bool(((self.time > 0) & torch.isfinite(self.time)).all()):
+            raise DomainError(
+                "B",
+                expected="units in which the time 1 / (max|B| max|y|) is in the range of the dtype",
+                got=f"entries of B up to {float(b):.0e} and of y up to "
+                f"{float(self.residual.max()):.0e}; rescale them",
+            )
+        inside = system.y / b / self.q[..., None]
+        self.system = replace(system, B=system.B / b, y=inside, scale=system.scale * b)
+        self.start = (start / self.q[..., None]).expand(*batch, start.shape[-1])
+        # A start that leaves the range in these units has its logarithm all the same.
+        kept = (self.start > torch.finfo(start.dtype).tiny) & torch.isfinite(self.start)
+        self.log_start = torch.where(kept, self.start.log(), start.log() - self.q.log()[..., None])
 
 
 @dataclass(frozen=True)
@@ -151,7 +191,9 @@ class _MirrorState(State):
 class _Extrapolation(Method[_MirrorState]):
     """Linearly implicit Euler with 1, 2, ..., k substeps, extrapolated to order k."""
 
-    def __init__(self, system: System, log_start: Tensor, t_final: float, tolerance: float) -> None:
+    def __init__(
+        self, system: System, log_start: Tensor, t_final: Tensor, tolerance: float
+    ) -> None:
         self.B, self.y, self.d = system.B, system.y, system.d
         self.n = system.B.shape[0]
         self.log_start, self.t_final, self.tolerance = log_start, t_final, tolerance

@@ -62,8 +62,12 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         max_steps: most Newton steps.
 
     Returns:
-        `Projection` with `q` the matrix `[..., d, d]`. If no positive semidefinite Q has these
-        measurements the status is NOT_CONVERGED; if only singular ones do, q is one to rounding.
+        `Projection` with `q` and `log_q` matrices `[..., d, d]`, `underflow` of the eigenvalues of
+        q, `[..., d]`, and `error` an estimate of `||q - exact||_F / ||q||_F` to first order, the
+        rounding of the measurements included. CONVERGED asserts that it is at most `eps^(1/2)`,
+        1.5e-8 in double precision: eigenvalues below that are not known to any digit. If no
+        positive semidefinite Q has these measurements the status is NOT_CONVERGED; if only
+        singular ones do, q is one to rounding.
 
     >>> projection = von_neumann_projection(np.eye(2)[None], np.array([4.0]), np.diag([1.0, 3.0]))
     >>> projection.q.round(12)
@@ -97,12 +101,18 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         misfit = (operator._apply(Q) - responses).abs().amax(-1)
         size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
         size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # of nothing measured
+        error = family.error(solution.L)
+        converged = solution.converged & (error <= torch.finfo(Q.dtype).eps ** 0.5)
+        spectrum = torch.linalg.eigvalsh(_finite(solution.L))
     return Projection(
         q=like(A, Q.reshape(*batch, d, d)),
+        log_q=like(A, solution.L.reshape(*batch, d, d)),
+        underflow=like(A, (spectrum.exp() < torch.finfo(Q.dtype).tiny).reshape(*batch, d)),
+        error=like(A, error.reshape(batch)),
         dual=like(A, dual.reshape(*batch, n)),
         residual=like(A, (misfit / size).reshape(batch)),
         kkt=like(A, kkt.reshape(batch)),
-        status=Status.CONVERGED if bool(solution.converged.all()) else Status.NOT_CONVERGED,
+        status=Status.CONVERGED if bool(converged.all()) else Status.NOT_CONVERGED,
         steps=solution.steps,
     )
 
@@ -298,6 +308,29 @@ class _MatrixFamily(Family):
     def magnitude(self, Q: Tensor) -> Tensor:
         """Size of the sums that make the measurements, `[b, n]`."""
         return torch.linalg.matrix_norm(Q)[:, None] * self._norms
+
+    def error(self, L: Tensor) -> Tensor:
+        """`||Q - exact||_F / ||Q||_F` to first order, `[b]`; infinite where it cannot be told.
+
+        A residual e moves log Q by `sum_i delta_i A_i`, `delta = G^-1 e` with the matrix G of
+        `values_and_gram`, and Q by no more than `(||Q||_2 e'G^-1 e)^1/2` in Frobenius norm. The
+        rounding of e counts as part of it.
+        """
+        if self.y.numel() == 0:
+            return L.new_zeros(len(L))
+        values, gram = self.values_and_gram(L)
+        doubt = (self.y - values).abs() + self.rounding(L)
+        scale = gram.diagonal(dim1=-2, dim2=-1).rsqrt()  # [b, n]
+        scaled = scale[:, :, None] * gram * scale[:, None, :]
+        usable = torch.isfinite(scaled).all(-1).all(-1)
+        unit = torch.linalg.eigvalsh(torch.where(usable[:, None, None], scaled, 0.0))
+        smallest = unit[:, 0]
+        trusted = usable & (smallest > 10 * unit.shape[-1] * torch.finfo(L.dtype).eps)
+        length = torch.linalg.vector_norm(scale * doubt, dim=-1)
+        Q = self.exponential(L)
+        largest = torch.linalg.matrix_norm(Q, 2).sqrt() / torch.linalg.matrix_norm(Q)
+        bound = largest * length / torch.where(trusted, smallest, 1.0).sqrt()
+        return torch.where(trusted & torch.isfinite(bound), bound, torch.inf)
 
     def near(self, L0: Tensor) -> Tensor:
         size = self.y.abs().sum(-1) / self._norms.sum()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posquad._arrays import Array, require_batch, require_shape, tensors
+from posquad._twofold import power_of_two
 from posquad.errors import DomainError, InfeasibleError, ShapeError
 
 __all__ = ["System"]
@@ -28,11 +29,11 @@ class System:
     y: Tensor  # [..., n]
     d: Tensor  # [m]
     rows: Tensor  # [s]  indices of independent rows
-    scale: Tensor  # [s]  one over their norms
+    scale: Tensor  # [s]  powers of two, near one over their norms: scaling rounds nothing
 
     @property
     def independent(self) -> tuple[Tensor, Tensor]:
-        """The independent rows, scaled to unit norm, and their right-hand sides."""
+        """The independent rows, scaled to norms near one, and their right-hand sides."""
         return self.scale[:, None] * self.B[self.rows], self.scale * self.y[..., self.rows]
 
     @property
@@ -45,6 +46,11 @@ class System:
         norm = torch.linalg.vector_norm(self.y, dim=-1)
         start = torch.linalg.vector_norm(q0 @ self.B.abs().mT, dim=-1)
         return torch.where(norm > 0, norm, start).clamp_min(torch.finfo(norm.dtype).tiny)
+
+    def double(self) -> System:
+        """The same numbers in double precision."""
+        B, y, d, scale = (t.double() for t in (self.B, self.y, self.d, self.scale))
+        return System(B, y, d, self.rows, scale)
 
     def full_dual(self, lam: Tensor) -> Tensor:
         """A dual vector of the independent scaled rows as one of all rows, zero on the others."""
@@ -102,14 +108,25 @@ def require_positive(name: str, values: Tensor) -> None:
         raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")
 
 
+def power_near(values: Tensor, *, every: int = 1) -> Tensor:
+    """Powers of two near positive values; exponents are multiples of `every`, rounded down."""
+    exponent = torch.frexp(values).exponent - 1
+    lower = torch.div(exponent + every // 2, every, rounding_mode="floor") * every
+    return power_of_two(lower).to(values.dtype)
+
+
 def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Pivoted rows and their scaling; refuse a y that violates a dependency between rows."""
     largest = B.abs().amax(-1)  # squares of the entries may leave the range, ratios do not
     largest = torch.where(largest > 0, largest, 1.0)
     norms = torch.linalg.vector_norm(B / largest[:, None], dim=-1)
-    scale = torch.where(norms > 0, 1 / norms, 1.0) / largest
+    scale = power_near(torch.where(norms > 0, 1 / norms, 1.0) / largest)
+    scaled = scale[:, None] * B
+    # The units of the columns say nothing about the dependencies between rows.
+    widest = scaled.abs().amax(0)
+    equal = scaled / torch.where(widest > 0, widest, 1.0)
     # A plain QR of the long side first, so that the pivoted one is only n x n.
-    R = torch.linalg.qr((scale[:, None] * B).mT, mode="r").R
+    R = torch.linalg.qr(equal.mT, mode="r").R
     decomposition: Any = scipy.linalg.qr(R.cpu().numpy(), mode="r", pivoting=True)
     R2, pivots = decomposition
     diagonal = np.abs(np.diag(R2))
