@@ -55,6 +55,29 @@ def test_measured_values(problem):
     assert np.all(np.abs(exact(values) - true) <= exact(error))
 
 
+def test_bounds_count_the_roundings_of_every_order_of_summation():
+    """The longest way from data to result, counted by hand, for the largest r = d.
+
+    Dense: the symmetric part rounds once, A U sums d products, and (A U) . U another d r of them.
+    Rank one: x'U sums d products; an entry of the Gram matrix multiplies two such and sums n.
+    """
+    rng = np.random.default_rng(0)
+    n, d = 3, 12
+    dense = DenseForms(rng.standard_normal((n, d, d)))
+    U = rng.standard_normal((d, d))
+    u = np.abs(exact(U))
+    sizes = (np.abs(exact(dense.given)) * (u @ u.T)).sum((1, 2))
+    roundings = 1 + d + 1 + d * d
+    assert np.all(exact(dense.measure(U)[1]) >= Fraction(roundings, 2**53) * sizes)
+    assert dense.short >= roundings
+    assert dense.depth >= max(1 + d + d * n + 1, 1 + d * d)  # adjoint and tangent rows, gram
+    wide = RankOneForms(rng.standard_normal((n, 40)))
+    assert wide.short >= 2 * (40 + 1)
+    assert wide.depth >= n + 2 * (40 + 1)
+    assert dense.short <= 3 * roundings  # no more than is needed several times over
+    assert wide.short <= 6 * (40 + 1)
+
+
 def test_residual_and_response(problem):
     forms, A, U, rng = problem
     u = exact(U)

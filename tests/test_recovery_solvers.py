@@ -22,7 +22,7 @@ from posquad.recovery import (
     scaled_descent,
 )
 from posquad.recovery._fit import Quadratic, clear_frame
-from posquad.recovery._quartic import exact_step
+from posquad.recovery._quartic import _cubic_roots, exact_step
 from posquad.recovery.gauss_newton import NormalEquations
 from posquad.recovery.levenberg import Levenberg
 from support import gaussian_problem, normal
@@ -63,6 +63,50 @@ def test_exact_step_is_the_global_minimum_along_the_ray(rng, scale):
         assert loss(t) <= min(map(loss, candidates)) * (1 + 1e-12)
         grid = np.linspace(0, 10 / scale, 400)
         assert loss(t) <= min(map(loss, grid)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize(
+    ("roots", "real"),
+    [
+        ((1, 2, 4), (1, 2, 4)),
+        ((-3, 1, 2), (-3, 1, 2)),
+        ((-5, -2, -1), (-5, -2, -1)),
+        ((-7, -1, 6), (-7, -1, 6)),
+        ((2, 1j, -1j), (2,)),
+        ((-2, 1 + 1j, 1 - 1j), (-2,)),
+        ((3, 5 + 2j, 5 - 2j), (3,)),
+        ((3, -5 + 2j, -5 - 2j), (3,)),
+    ],
+)
+def test_cubic_roots_are_those_it_was_made_of(roots, real, scale):
+    """Three real roots of either sign, or one; the leading coefficient is any positive number."""
+    coefficients = 3.0 * np.poly(np.array(roots) * scale).real[::-1]
+    found = _cubic_roots(*(torch.tensor(c, dtype=torch.float64) for c in coefficients))
+    expected = sorted(np.array(real) * scale) if len(real) == 3 else [real[0] * scale] * 3
+    np.testing.assert_allclose(sorted(found.tolist()), expected, rtol=1e-13)
+
+
+def test_exact_step_takes_the_lower_of_two_minima():
+    """Rows (1 - t)(a - t) and a small slope: minima near 1 and a, the slope says which is lower."""
+    for a, slope in ((3.0, 0.1), (3.0, -0.1), (2.5, 0.05), (2.5, -0.05)):
+        # With W = (1, 0) and Z = (-(1 + a)/2, 0): e + 2t Z.W + t^2 = (1 - t)(a - t).
+        e = torch.tensor([a, 0.5], dtype=torch.float64)
+        Z = torch.tensor([[-(1 + a) / 2], [slope / 0.02]], dtype=torch.float64)
+        W = torch.tensor([[1.0], [0.01]], dtype=torch.float64)
+
+        def loss(t, a=a, slope=slope):
+            return ((1 - t) * (a - t)) ** 2 + (0.5 + slope * t + 1e-4 * t**2) ** 2
+
+        ends = [
+            scipy.optimize.minimize_scalar(
+                loss, bounds=b, method="bounded", options={"xatol": 1e-9}
+            )
+            for b in ((0, (1 + a) / 2), ((1 + a) / 2, 2 * a))
+        ]
+        best = min(ends, key=lambda found: found.fun)
+        assert ends[0].x < 1.1 < ends[1].x  # both wells are there
+        assert float(exact_step(e, Z, W)) == pytest.approx(best.x, abs=1e-6)
 
 
 def test_exact_step_is_accurate_where_the_loss_is_rounding(rng):
@@ -228,6 +272,20 @@ def test_irls_starts_with_the_interpolant_of_least_norm(rng):
     values, vectors = np.linalg.eigh(least)
     positive = (vectors * values.clip(0)) @ vectors.T
     np.testing.assert_allclose((first.U @ first.U.mT).numpy(), positive, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("d", "r", "columns", "steps"), [(10, 3, 4, 2), (10, 5, 2, 2), (4, 4, 1, 1)]
+)
+def test_irls_counts_its_passes(rng, d, r, columns, steps):
+    """A step multiplies X by d columns three times (D, K, Q) and once by r: d/r passes, rounded up.
+
+    X D, (X D) X' and (X D)'(a X D) cost 2 n d r operations per r columns of width.
+    """
+    X, _, y = gaussian_problem(rng, 8, d, r, smallest=0.5)
+    found = logdet_irls(X, y, r, max_steps=2)
+    assert int(found.steps) == steps
+    assert int(found.passes) == steps * (3 * columns + 1)
 
 
 def test_irls_recovers_and_says_when_not(rng):
