@@ -96,28 +96,36 @@ def record(output: str, files: list[str]) -> None:
 
 
 def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
-    """test -> its seconds and lines, measured again where sources or tests have changed.
+    """test -> its seconds and lines, measured again where tests or what they execute has changed.
 
-    The tests run in `workspace`, a copy of the repository. A changed test file is measured again
-    alone; a changed source or helper measures everything again.
+    The tests run in `workspace`, a copy of the repository.
     """
-    texts = {p.relative_to(ROOT).as_posix(): p.read_bytes() for p in _sources_and_tests()}
-    tests = [file for file in texts if re.match(r"tests/test_\w+\.py", file)]
-    common = _digest(*(texts[file] for file in sorted(texts.keys() - tests)))
+    files = sorted([*(ROOT / SOURCES).rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
+    digests = {p.relative_to(ROOT).as_posix(): _digest(p.read_bytes()) for p in files}
+    tests = [file for file in digests if re.match(r"tests/test_\w+\.py", file)]
+    helpers = {f for f in digests if f.startswith("tests/")} - {*tests}
+    helped = _digest("".join(digests[file] for file in sorted(helpers)).encode())
     used = [file for file in tests if not LEFT_OUT.search(file)] + doctests
-    keys = {file: _digest(common.encode(), texts[file]) for file in used}
     known = json.loads(MAP.read_text()) if MAP.exists() else {}
-    known = {file: entry for file, entry in known.items() if keys.get(file) == entry["key"]}
-    stale = [file for file in keys if file not in known]
+    keys = {file: helped + digests[file] for file in used}
+    stale = [
+        file
+        for file in used
+        if file not in known
+        or known[file]["key"] != keys[file]
+        or any(digests.get(f"{SOURCES}/{f}") != d for f, d in known[file]["sources"].items())
+    ]
     if stale:
         print(f"measuring which lines {len(stale)} test files execute ...", flush=True)
         output = workspace / "map.json"
         run_python(workspace, [str(Path(__file__).resolve()), str(output), *stale])
         for file, cases in json.loads(output.read_text()).items():
-            known[file] = {"key": keys[file], "tests": cases}
+            executed = {source for case in cases.values() for source in case["lines"]}
+            sources = {source: digests[f"{SOURCES}/{source}"] for source in executed}
+            known[file] = {"key": keys[file], "sources": sources, "tests": cases}
         MAP.parent.mkdir(exist_ok=True)
         MAP.write_text(json.dumps(known))
-    return {test: case for entry in known.values() for test, case in entry["tests"].items()}
+    return {test: case for file in used for test, case in known[file]["tests"].items()}
 
 
 def run_python(workspace: Path, arguments: list[str], limit: float | None = None):
@@ -134,12 +142,8 @@ def run_python(workspace: Path, arguments: list[str], limit: float | None = None
     )
 
 
-def _sources_and_tests() -> list[Path]:
-    return sorted([*(ROOT / SOURCES).rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
-
-
-def _digest(*contents: bytes) -> str:
-    return hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 if __name__ == "__main__":
