@@ -123,6 +123,19 @@ def test_positive_part_is_that_of_numpy(rng):
     torch.testing.assert_close(raised.square(), vector(2.0, 2e-8), rtol=1e-12, atol=0)
 
 
+def test_first_factors_of_a_batch_are_those_of_its_problems(rng):
+    X = normal(rng, 3, 30, 4)
+    y = X.square().sum(-1) + normal(rng, 3, 30)
+    Q = normal(rng, 3, 4, 4)
+    Q = Q + Q.mT
+    together = _search._better_than_zero(Quadratic(X, y), 2), _search._positive_part(Q, 2)
+    for k in range(3):
+        alone = _search._better_than_zero(Quadratic(X[k], y[k]), 2), _search._positive_part(Q[k], 2)
+        for one, other in zip(together, alone, strict=True):
+            gram = other @ other.mT
+            torch.testing.assert_close(one[k] @ one[k].mT, gram, rtol=1e-11, atol=1e-11)
+
+
 def test_blocks_are_the_coordinates_that_no_row_joins():
     X = vector([1.0, 2, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 3, 0], [0, 0, 0, 0, 1])
     signs = sorted(_search._blocks(X)[..., 0].tolist())

@@ -288,6 +288,27 @@ def test_irls_counts_its_passes(rng, d, r, columns, steps):
     assert int(found.passes) == steps * (3 * columns + 1)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [(torch.float64, 2.0**-60, 2.0**60), (torch.float32, 2e-4, 5e3)],
+)
+def test_irls_refuses_inputs_whose_fourth_powers_leave_the_dtype(rng, dtype, least, most):
+    X, _, y = gaussian_problem(rng, 6, 3, 1)
+    unit = X / X.abs().max()
+    for size, fits in (
+        (1.01 * least, True),
+        (0.99 * most, True),
+        (0.99 * least, False),
+        (1.01 * most, False),
+    ):
+        scaled = (unit * size).to(dtype)
+        if fits:
+            assert torch.isfinite(logdet_irls(scaled, y.to(dtype), 1, max_steps=2).U).all()
+        else:
+            with pytest.raises(DomainError, match=r"^X: expected a largest entry from"):
+                logdet_irls(scaled, y.to(dtype), 1, max_steps=2)
+
+
 def test_irls_recovers_and_says_when_not(rng):
     X, U, y = gaussian_problem(rng, 40, 10, 2, smallest=0.5)
     found = logdet_irls(X, y, 2)
