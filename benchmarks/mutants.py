@@ -11,21 +11,29 @@ can tell the difference; say so, with a reason, in `equivalent_mutants.toml`) or
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import random
 import re
 import shutil
-import subprocess
+import sys
 import tempfile
 import time
 import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
 
-from mutants_map import PYTEST, ROOT, SOURCES, fresh_map, run_python
+import pytest
+from mutants_map import PYTEST, ROOT, SOURCES, fresh_map
 from mutations import Mutant, mutants
 
+# Processes are forked from one that has imported what takes seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "scipy.optimize", "scipy.stats", "mpmath", "clarabel"])
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 ROOMS = re.compile(
     r"(geometry|_alignment|measurements|objectives|curvature|fullspace|_eigen|_frames|_horizontal|"
@@ -65,20 +73,45 @@ def verdict(mutant: Mutant, tests: dict[str, dict], workspace: Path, budget: flo
         return "SURVIVED: no test executes it"
     path = workspace / SOURCES / mutant.file
     original = path.read_bytes()
-    arguments = workspace / "tests.txt"
-    arguments.write_text("\n".join(picked))
     path.write_bytes(mutant.source)
-    try:
-        command = ["-m", "pytest", "-x", *PYTEST, f"@{arguments}"]
-        ended = run_python(workspace, command, 60 + 5 * seconds)
-    except subprocess.TimeoutExpired:
+    told, tell = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=run_tests, args=(workspace, picked, tell))
+    process.start()
+    process.join(30 + 3 * seconds)
+    late = process.is_alive()
+    process.kill()
+    process.join()
+    path.write_bytes(original)
+    if late:
         return "timed out"
-    finally:
-        path.write_bytes(original)
-    if ended.returncode == 0:
+    if process.exitcode == 0:
         return f"SURVIVED {len(picked)} tests"
-    killer = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", ended.stdout, re.MULTILINE)
-    return "killed by " + (killer[1] if killer else f"pytest's exit status {ended.returncode}")
+    return f"killed by {told.recv() if told.poll() else 'the end of the process'}"
+
+
+class Killer:
+    """A pytest plugin: the first test that fails, or the file that cannot be imported."""
+
+    def __init__(self) -> None:
+        self.name = "an error outside of the tests"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.name = report.nodeid if report.failed else self.name
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.name = f"importing {report.nodeid}" if report.failed else self.name
+
+
+def run_tests(workspace: Path, tests: list[str], tell: Connection) -> None:
+    """In a process of its own, where posquad has not been imported yet."""
+    os.chdir(workspace)
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(workspace / "src"))
+    killer = Killer()
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        status = pytest.main(["-x", *PYTEST, *tests], plugins=[killer])
+    tell.send(killer.name)
+    sys.exit(int(status))
 
 
 def copy(workspace: Path) -> Path:
@@ -100,6 +133,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--equivalent", type=Path, default=EQUIVALENT, help="TOML: name = reason")
     options = parser.parse_args()
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     equivalent = tomllib.loads(options.equivalent.read_text())
     score: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:

@@ -118,7 +118,9 @@ def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
     if stale:
         print(f"measuring which lines {len(stale)} test files execute ...", flush=True)
         output = workspace / "map.json"
-        run_python(workspace, [str(Path(__file__).resolve()), str(output), *stale])
+        command = [sys.executable, str(Path(__file__).resolve()), str(output), *stale]
+        environment = {"PYTHONPATH": str(workspace / "src"), "OPENBLAS_NUM_THREADS": "1"}
+        subprocess.run(command, cwd=workspace, env=os.environ | environment, capture_output=True)
         for file, cases in json.loads(output.read_text()).items():
             executed = {source for case in cases.values() for source in case["lines"]}
             sources = {source: digests[f"{SOURCES}/{source}"] for source in executed}
@@ -126,20 +128,6 @@ def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
         MAP.parent.mkdir(exist_ok=True)
         MAP.write_text(json.dumps(known))
     return {test: case for file in used for test, case in known[file]["tests"].items()}
-
-
-def run_python(workspace: Path, arguments: list[str], limit: float | None = None):
-    """A subprocess that imports posquad from the workspace, on one thread."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(workspace / "src"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=workspace, env=environment, timeout=limit, text=True, capture_output=True
-    )
 
 
 def _digest(content: bytes) -> str:
