@@ -28,6 +28,7 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
+
 from mutants_map import PYTEST, ROOT, SOURCES, fresh_map
 from mutations import Mutant, mutants
 
@@ -154,8 +155,9 @@ def main() -> None:
             return mutant, said, time.perf_counter() - begin
 
         for mutant, said, seconds in pool.map(judge, drawn):
-            if said.startswith("SURVIVED") and mutant.name in equivalent:
-                said = f"equivalent: {equivalent[mutant.name]}"
+            reasons = [equivalent[name] for name in mutant.names if name in equivalent]
+            if said.startswith("SURVIVED") and reasons:
+                said = f"equivalent: {reasons[0]}"
             score[said.split()[0].rstrip(":")] += 1
             print(f"{mutant.change}  {said}  {seconds:.1f} s", flush=True)
     noticed = score["killed"] + score["timed"]

@@ -41,15 +41,16 @@ class Mutant:
     file: str  # relative to src/posquad
     line: int
     operator: str
+    where: str  # the file and the text of the line, whose number moves
     before: str
     after: str
     source: bytes  # the whole changed file
     lines: frozenset[tuple[str, int]]
 
     @property
-    def name(self) -> str:
-        """How `equivalent_mutants.toml` calls it: without the line number, which moves."""
-        return f"{self.file}: {self.before} -> {self.after}"
+    def names(self) -> tuple[str, str]:
+        """What `equivalent_mutants.toml` may call it: this change, or any change of its line."""
+        return f"{self.where}: {self.before} -> {self.after}", self.where
 
     @property
     def change(self) -> str:
@@ -141,7 +142,8 @@ def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
             text = f"({after})" if compound else after
             mutated = source[:begin] + text.encode() + source[end:]
             lines = frozenset(lines_of(file, around, texts))
-            yield Mutant(file, node.lineno, operator, before, after, mutated, lines)
+            where = f"{file}: {texts[file].splitlines()[node.lineno - 1].strip()}"
+            yield Mutant(file, node.lineno, operator, where, before, after, mutated, lines)
 
 
 def lines_of(file: str, around: list[ast.stmt], texts: dict[str, str]) -> Iterator[tuple[str, int]]:

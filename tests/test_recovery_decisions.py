@@ -451,6 +451,17 @@ def test_working_coordinates_and_back(rng, kind):
     assert bool(told.linear)
 
 
+@pytest.mark.parametrize(("share", "whitened"), [(1.05, False), (0.95, True)])
+def test_inputs_are_whitened_beyond_four_times_the_spread_of_isotropic_ones(share, whitened):
+    """d = 2, n = 32: q = 1/4 and the natural spread is (3/5)^2; the moment is diagonal exactly."""
+    X = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64).repeat(16, 1)
+    X = X * vector(1.0, math.sqrt(share * (3 / 5) ** 2 / 4))
+    told = prepare(X, X.square().sum(-1), None)
+    moment = told.problem.X.mT @ told.problem.X / 32
+    ratio = float(moment.diagonal().min() / moment.diagonal().max())
+    assert ratio == pytest.approx(1 if whitened else share * 0.09, rel=1e-12)
+
+
 def test_inputs_in_a_subspace_and_samples_that_repeat(rng):
     basis = torch.linalg.qr(normal(rng, 5, 3)).Q
     X = normal(rng, 40, 3) @ basis.mT
