@@ -24,7 +24,7 @@ MAP = ROOT / ".mutants" / "map.json"
 SOURCES = "src/posquad"
 # Slow end-to-end tests of the upper rooms, and tests of the text of the sources.
 LEFT_OUT = re.compile(
-    r"test_(lab|estimator|tables|docs|dial|comparison|labels|architecture)|browser"
+    r"test_(lab|estimator|tables|docs|comparison|labels|architecture)|browser"
 )
 PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
 

@@ -64,102 +64,113 @@ def without(*names, **others):
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict", "value", "words"),
+    ("find", "verdict", "value", "words"),
     [
         (
-            _report.interpolation(without(relative_residual=1e-3), 1e-8, {}),
+            lambda: _report.interpolation(without(relative_residual=1e-3), 1e-8, {}),
             "REFUSED", 1e-3, "||A(UU') - y|| / ||y|| <= 1.000e-03 > tolerance 1.0e-08",
         ),
         (
-            _report.interpolation(without(residual=math.inf, relative_residual=math.inf), 1e-8, {}),
+            lambda: _report.interpolation(
+                without(residual=math.inf, relative_residual=math.inf), 1e-8, {}
+            ),
             "REFUSED", math.inf, "the residual could not be bounded",
         ),
         (
-            _report.interpolation(without(relative_residual=math.inf), 1e-8, {}),
+            lambda: _report.interpolation(without(relative_residual=math.inf), 1e-8, {}),
             "REFUSED", math.inf, "no relative residual: y is zero, or so small",
         ),
-        (_report.identifiability(without("lam"), None), "REFUSED", None, "not proved from"),
+        (lambda: _report.identifiability(without("lam"), None), "REFUSED", None, "not proved from"),
         (
-            _report.identifiability(without("lam"), {**SEEN, "n": 9, "kernel_dimension": 1}),
+            lambda: _report.identifiability(
+                without("lam"), {**SEEN, "n": 9, "kernel_dimension": 1}
+            ),
             "REFUSED", 0.0, "n = 9 < p = 10: at least 1 directions unmeasured",
         ),
         (
-            _report.identifiability(without("lam"), {**SEEN, "n": 10, "kernel_dimension": 1}),
+            lambda: _report.identifiability(
+                without("lam"), {**SEEN, "n": 10, "kernel_dimension": 1}
+            ),
             "REFUSED", 0.0, "lambda_min^eff = 0 to rounding: a kernel of dimension 1",
         ),
         (
-            _report.identifiability(without("lam"), {**SEEN, "condition": math.inf}),
+            lambda: _report.identifiability(without("lam"), {**SEEN, "condition": math.inf}),
             "REFUSED", None, "U has not full column rank",
         ),
         (
-            _report.identifiability(without("lam"), {**SEEN, "kernel_dimension": None}),
+            lambda: _report.identifiability(without("lam"), {**SEEN, "kernel_dimension": None}),
             "REFUSED", 1e-3, "no positive lower bound on lambda_min^eff (computed 1.000e-03)",
         ),
         (
-            _report.identifiability(without("lam"), {**SEEN, "lam_estimate": 0.0}),
+            lambda: _report.identifiability(without("lam"), {**SEEN, "lam_estimate": 0.0}),
             "REFUSED", 0.0, "no positive lower bound",
         ),
         (
-            _report.identifiability(without("lam"), SEEN),
+            lambda: _report.identifiability(without("lam"), SEEN),
             "NUMERICAL", 1e-3, "lambda_min^eff = 1.000e-03 computed; too small",
         ),
         (
-            _report.local_uniqueness(without("lam", "mu"), {}),
+            lambda: _report.local_uniqueness(without("lam", "mu"), {}),
             "REFUSED", None, "identifiability is not proved",
         ),
-        (_report.local_uniqueness(without("mu"), {}), "REFUSED", None, "mu is not bounded"),
+        (lambda: _report.local_uniqueness(without("mu"), {}), "REFUSED", None, "mu is not bounded"),
         (
-            _report.local_uniqueness(without("floor"), {}),
+            lambda: _report.local_uniqueness(without("floor"), {}),
             "REFUSED", None, "the residual could not be bounded",
         ),
         (
-            _report.local_uniqueness(without(floor=0.5), {}),
+            lambda: _report.local_uniqueness(without(floor=0.5), {}),
             "REFUSED", 1.0,
             "4 residual / sqrt(lam) = 5.000e-01 >= sqrt(lam/mu)/4 = 5.000e-01: the data are fitted",
         ),
         (
-            _report.global_uniqueness(without("lam", "mu", "constant"), None, DUAL),
+            lambda: _report.global_uniqueness(without("lam", "mu", "constant"), None, DUAL),
             "REFUSED", None, "identifiability is not proved",
         ),
         (
-            _report.global_uniqueness(without("mu", "constant"), None, DUAL),
+            lambda: _report.global_uniqueness(without("mu", "constant"), None, DUAL),
             "REFUSED", None, "mu is not bounded",
         ),
         (
-            _report.global_uniqueness(without("within"), 0.5, DUAL),
+            lambda: _report.global_uniqueness(without("within"), 0.5, DUAL),
             "REFUSED", None, "the residual could not be bounded",
         ),
         (
-            _report.global_uniqueness(without("constant"), None, None),
+            lambda: _report.global_uniqueness(without("constant"), None, None),
             "REFUSED", None, "not proved from the data",
         ),
         (
-            _report.global_uniqueness(without("constant"), None, {**DUAL, "n": 10}),
+            lambda: _report.global_uniqueness(without("constant"), None, {**DUAL, "n": 10}),
             "REFUSED", None, "n = 10 <= p = 10: A*(z)U = 0 only for z = 0",
         ),
         (
-            _report.global_uniqueness(without("constant"), None, {**DUAL, "smallest": 1e-12}),
+            lambda: _report.global_uniqueness(
+                without("constant"), None, {**DUAL, "smallest": 1e-12}
+            ),
             "NUMERICAL", None, "a dual matrix was found, but too close to singular",
         ),
         (
-            _report.global_uniqueness(without("constant"), None, {**DUAL, "exhausted": True}),
+            lambda: _report.global_uniqueness(
+                without("constant"), None, {**DUAL, "exhausted": True}
+            ),
             "REFUSED", None, "numerically no z has A*(z)U = 0",
         ),
         (
-            _report.global_uniqueness(without("constant"), None, DUAL),
+            lambda: _report.global_uniqueness(without("constant"), None, DUAL),
             "REFUSED", None, "no z with A*(z)U = 0 and V'A*(z)V > 0 was found, which proves",
         ),
         (
-            _report.minimum_trace(without("trace_gap"), 1e-6, {}),
+            lambda: _report.minimum_trace(without("trace_gap"), 1e-6, {}),
             "REFUSED", 7.0, "no dual vector bounds the trace from below",
         ),
         (
-            _report.minimum_trace(without(trace_gap=1e-3), 1e-6, {}),
+            lambda: _report.minimum_trace(without(trace_gap=1e-3), 1e-6, {}),
             "REFUSED", 7.0, "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-03 of the least",
         ),
     ],
 )  # fmt: skip
-def test_every_refusal_says_its_reason(finding, verdict, value, words):
+def test_every_refusal_says_its_reason(find, verdict, value, words):
+    finding = find()
     assert finding.verdict is Verdict[verdict]
     assert finding.value == value
     assert finding.reason.startswith(words)

@@ -794,6 +794,11 @@ class TestKinds:
         (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
         (lambda X, y: recover(X, y, 1, seed=2**64), "seed", DomainError),
         (lambda X, y: recover(X, y, 1).Q @ torch.ones(4), "V", ShapeError),
+        (
+            lambda X, y: recover(X.expand(3, -1, -1), y, 1).Q @ torch.ones(2, 5, 1),
+            "Q, V",
+            ShapeError,
+        ),
         (lambda X, y: recover(X, y, 1).Q @ torch.ones(4, 5), "V", ShapeError),
         (lambda X, y: recover(X, y, 1).Q.apply(torch.ones(5)), "X", ShapeError),
         (lambda X, y: logdet_irls(1e100 * X[:5], y[:5], 1), "X", DomainError),

@@ -65,7 +65,7 @@ def test_exact_step_is_the_global_minimum_along_the_ray(rng, scale):
         assert loss(t) <= min(map(loss, grid)) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("scale", [1e-60, 1e-8, 1.0, 1e8, 1e60])
 @pytest.mark.parametrize(
     ("roots", "real"),
     [
@@ -362,6 +362,12 @@ def test_interruption_returns_the_last_state(rng, solver):
     [
         (lambda X, y, U: population_lbfgs(X, y[:-1], U), "y", ShapeError),
         (lambda X, y, U: population_lbfgs(X[0], y, U), "X", ShapeError),
+        (lambda X, y, U: logdet_irls(X.expand(3, -1, -1), y.expand(2, -1), 1), "X, y", ShapeError),
+        (
+            lambda X, y, U: gauss_newton(X.expand(3, -1, -1), y, U.expand(2, -1, -1)),
+            "X, U0",
+            ShapeError,
+        ),
         (lambda X, y, U: gauss_newton(X, y, U[:-1]), "U0", ShapeError),
         (lambda X, y, U: levenberg_marquardt(X, y, U, form="other"), "form", DomainError),
         (lambda X, y, U: levenberg_marquardt(X, y, U, max_steps=0), "max_steps", DomainError),
