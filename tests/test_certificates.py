@@ -20,7 +20,7 @@ from posquad.certificates._claims import Conclusions, judge
 from posquad.certificates._curvature_search import quartic_below, quartic_guess
 from posquad.certificates._forms import DenseForms, RankOneForms
 from posquad.certificates._proofs import TangentGram, proves_dual, proves_quartic
-from posquad.certificates._trace_search import barrier_dual
+from posquad.certificates._trace_search import _measured, barrier_dual
 from posquad.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry import dimension, procrustes_distance
 from posquad.selection import minimum_trace_interpolant
@@ -224,6 +224,15 @@ def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
         factor = 1 + 2.0**-10 * ((key in above) - (key in below))
         expected = number * factor if factor != 1 else number
         assert given[key] == (pytest.approx(expected, rel=1e-15) if factor != 1 else number)
+
+
+def test_excess_of_a_trace_dual_by_hand():
+    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|; a hundred roundings are left."""
+    forms = RankOneForms(np.full((1, 1), 3.0))
+    for z, top in ((0.5, 3.5), (0.1, 0.0), (-1.0, 0.0)):
+        found = _measured(forms, np.array([z]), "least squares")
+        assert found.excess == pytest.approx(top + 1e-13 * (1 + 9 * abs(z)), rel=1e-15, abs=1e-16)
+        assert found.method == "least squares"
 
 
 # Everything together.

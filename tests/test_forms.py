@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from posquad.certificates import _forms
 from posquad.certificates._forms import DenseForms, RankOneForms
 from posquad.certificates._proofs import (
     TangentGram,
@@ -76,6 +77,25 @@ def test_bounds_count_the_roundings_of_every_order_of_summation():
     assert wide.depth >= n + 2 * (40 + 1)
     assert dense.short <= 3 * roundings  # no more than is needed several times over
     assert wide.short <= 6 * (40 + 1)
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("rank one", [2, 2, 1]), ("dense", [1] * 5)])
+def test_rows_come_in_blocks_of_bounded_size(kind, rows, monkeypatch):
+    """Twelve entries: two rows of d r = 6, or one where its matrix is held too (d^2 r = 18)."""
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((N, DIM)), rng.standard_normal((DIM, R))
+    A = X[:, :, None] * X[:, None, :]
+    forms = RankOneForms(X) if kind == "rank one" else DenseForms(A)
+    gram, whole = forms.monomial_gram()[0], np.array([(a @ U).ravel() for a in A])
+    monkeypatch.setattr(_forms, "_BLOCK", 12)
+    blocks = [block for block, _ in forms.tangent_rows(U)]
+    assert [len(block) for block in blocks] == rows
+    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=1e-13)
+    seen = []
+    monomials = forms.monomials
+    monkeypatch.setattr(forms, "monomials", lambda part: seen.append(part) or monomials(part))
+    np.testing.assert_allclose(forms.monomial_gram()[0], gram, rtol=1e-13)
+    assert [(part.start, part.stop) for part in seen] == [(0, 2), (2, 4), (4, 6)]  # 12 // 6 rows
 
 
 def test_residual_and_response(problem):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -24,6 +26,7 @@ from posquad.recovery import (
 from posquad.recovery._fit import Quadratic, clear_frame
 from posquad.recovery._quartic import _cubic_roots, exact_step
 from posquad.recovery.gauss_newton import NormalEquations
+from posquad.recovery.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.levenberg import Levenberg
 from support import gaussian_problem, normal
 
@@ -139,6 +142,115 @@ def test_levenberg_step_is_damped_least_squares(rng, form, n):
     stacked = np.vstack([J, np.sqrt(0.3) * np.eye(8)])
     expected = np.linalg.lstsq(stacked, np.concatenate([-e.numpy(), np.zeros(8)]), rcond=None)[0]
     np.testing.assert_allclose(D.numpy().ravel(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_damping_follows_nielsen(rng):
+    """Steps from near and far starts, in NumPy: ratio of actual to predicted gain, then damping."""
+    X, U, y = gaussian_problem(rng, 20, 3, 2, smallest=0.5)
+    problem = Quadratic(X, y)
+    method = Levenberg(problem, 2, "primal")
+    outcomes = []
+    for size in (0.02, 0.2, 1.0, 3.0, 10.0, 30.0):
+        V = nearby(rng, U, size)
+        for damping in (1e-3, 1.0, 1e3):
+            state = method.start(V)
+            state = replace(state, damping=torch.tensor(damping, dtype=X.dtype))
+            new = method.advance(state)
+            J, e = jacobian(X.numpy(), V.numpy()), problem.residual(problem.forward(V)).numpy()
+            K = J.T @ J + damping * np.eye(6)
+            D = -np.linalg.solve(K, J.T @ e)
+            moved = ((X.numpy() @ (V.numpy() + D.reshape(3, 2))) ** 2).sum(1) - y.numpy()
+            gain = (e @ e - moved @ moved) / (e @ e - np.square(e + J @ D).sum())
+            accepted = gain > 0
+            outcomes.append(accepted)
+            gain = min(max(gain, 0.0), 1.0)
+            factor = min(max(1 - (2 * gain - 1) ** 3, 0.1), 2.0) if accepted else 2.0
+            assert float(new.damping) == pytest.approx(damping * factor, rel=1e-9)
+            assert float(new.growth) == (2.0 if accepted else 4.0)
+            assert (int(new.steps), int(new.attempts)) == (int(accepted), 1)
+            expected = V.numpy() + D.reshape(3, 2) if accepted else V.numpy()
+            rounding = 1e-15 * np.linalg.cond(K) * np.abs(expected).max()
+            np.testing.assert_allclose(new.U.numpy(), expected, rtol=0, atol=rounding)
+            again = method.advance(new) if not accepted else None
+            assert again is None or float(again.growth) in (2.0, 8.0)
+    assert {bool(o) for o in outcomes} == {True, False}
+
+
+def test_first_damping_is_a_hundredth_of_the_mean_curvature(rng):
+    """The mean of the nonzero eigenvalues of J'J, times the residual where that is below one."""
+    for n in (4, 30):
+        X, U, y = gaussian_problem(rng, n, 3, 2, smallest=0.5)
+        for V in (nearby(rng, U), 10 * U):
+            J = jacobian(X.numpy(), V.numpy())
+            e = ((X @ V).square().sum(-1) - y).numpy()
+            residual = min(1.0, np.linalg.norm(e) / np.linalg.norm(y))
+            expected = 0.01 * np.square(J).sum() / min(n, 6) * residual
+            state = Levenberg(Quadratic(X, y), 2).start(V)
+            assert float(state.damping) == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_loop_recursion_is_the_bfgs_formula(rng):
+    """Dense: H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's over the pairs, oldest first."""
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    method = PopulationLBFGS(Quadratic(X, y))
+    state = method.start(nearby(rng, U))
+    for _ in range(6):  # two more than the memory holds
+        state = method.advance(state)
+    basis = clear_frame(state.U)
+    eye = torch.eye(6, dtype=X.dtype).reshape(6, 3, 2)
+    plain = replace(state, curvature=torch.zeros_like(state.curvature))
+    H = torch.stack([method._inverse(plain, basis, b).flatten() for b in eye], dim=1).numpy()
+    P = torch.stack([population_product(state.U, state.U.mT @ state.U, b).flatten() for b in eye])
+    np.testing.assert_allclose(H, np.linalg.pinv(P.numpy(), rcond=1e-10), rtol=1e-8, atol=1e-10)
+    assert state.moves.shape == (4, 3, 2)
+    for k in (3, 2, 1, 0):
+        s, t = state.moves[k].flatten().numpy(), state.turns[k].flatten().numpy()
+        assert float(state.curvature[k]) == pytest.approx(1 / (s @ t), rel=1e-12)
+        turn = np.eye(6) - np.outer(s, t) / (s @ t)
+        H = turn @ H @ turn.T + np.outer(s, s) / (s @ t)
+    g = normal(rng, 3, 2)
+    g = geometry.horizontal_projection(state.U, g)
+    expected = (H @ g.flatten().numpy()).reshape(3, 2)
+    np.testing.assert_allclose(method._inverse(state, basis, g).numpy(), expected, rtol=1e-8)
+
+
+def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    objective = LeastSquares(RankOne(X), y)
+    method = PopulationLBFGS(Quadratic(X, y))
+    states = [method.start(nearby(rng, U))]
+    for _ in range(3):
+        states.append(method.advance(states[-1]))
+    for k in range(3):
+        old, new = states[2 - k], states[3 - k]
+        torch.testing.assert_close(states[-1].moves[k], new.U - old.U, rtol=1e-9, atol=1e-12)
+        turn = objective.gradient(new.U) - objective.gradient(old.U)
+        torch.testing.assert_close(states[-1].turns[k], turn, rtol=1e-9, atol=1e-12)
+    assert not bool(states[-1].curvature[3:].any())
+    against = torch.ones(3, 2, dtype=X.dtype)
+    assert float(_remember(states[-1], against, -against)["curvature"][0]) == 0  # bent upwards
+
+
+@pytest.mark.parametrize("solver", [population_lbfgs, gauss_newton, scaled_descent])
+def test_passes_are_the_products_that_were_made(rng, solver, monkeypatch):
+    """Every product with X or X' goes through `forward` or `pull`; lengths and sizes are none."""
+    made = []
+    for name in ("forward", "pull"):
+        product = getattr(Quadratic, name)
+        monkeypatch.setattr(
+            Quadratic, name, lambda *args, product=product: made.append(0) or product(*args)
+        )
+    X, U, y = gaussian_problem(rng, 60, 5, 2, smallest=0.5)
+    found = solver(X, y, nearby(rng, U), max_steps=25)
+    assert int(found.passes) == len(made)
+    assert int(found.steps) > 5
+
+
+def test_levenberg_counts_three_passes_an_attempt(rng):
+    """The step, its prediction and the gradient; a rejected step is an attempt too."""
+    X, U, y = gaussian_problem(rng, 20, 3, 2, smallest=0.5)
+    found = levenberg_marquardt(X, y, nearby(rng, U), max_steps=4)
+    assert (int(found.steps), int(found.passes)) == (4, 1 + 3 * 4)
 
 
 def test_normal_equations_agree_with_dense_least_squares(rng):
