@@ -513,6 +513,35 @@ def test_search_finds_a_dual_matrix_whenever_clarabel_does():
     assert {True, False} <= set(agreed)
 
 
+@pytest.mark.parametrize(("inputs", "factor"), [(1e4, 1.0), (1e-4, 1.0), (1.0, 1e3), (1e-3, 1e-3)])
+def test_searches_do_not_depend_on_units(inputs, factor):
+    """x -> c x and U -> t U: beta grows by c^2, lam by c^4 t^2, mu by c^4; gaps stay."""
+    for seed in range(4):
+        objective, U = planted(seed, 17, 6, 2)
+        X, y = data(objective)
+        scaled = LeastSquares(RankOne(inputs * X), (inputs * factor) ** 2 * y)
+        plain, other = (
+            certify(objective, U, compare=False),
+            certify(scaled, factor * U, compare=False),
+        )
+        assert plain.global_uniqueness.verdict is other.global_uniqueness.verdict
+        for name, value, power in (
+            ("identifiability", "value", inputs**4 * factor**2),
+            ("local_uniqueness", "mu", inputs**4),
+            ("local_uniqueness", "value", factor),
+            ("minimum_trace", "value", factor**2),
+        ):
+            one, two = getattr(plain, name), getattr(other, name)
+            told = [f.value if value == "value" else f.details[value] for f in (one, two)]
+            assert told[1] == pytest.approx(told[0] * power, rel=1e-2)
+        if plain.global_uniqueness.proved:
+            beta = plain.global_uniqueness.details["beta"]
+            # The search stops within a twentieth of the best.
+            assert other.global_uniqueness.details["beta"] == pytest.approx(
+                beta * inputs**2, rel=0.06
+            )
+
+
 def best_smallest_eigenvalue(clarabel, X, U) -> float:
     """max s with `V'A*(z)V >= s I`, `A*(z)U = 0`, `||z|| <= 1`, by Clarabel."""
     n = len(X)

@@ -231,6 +231,21 @@ def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
     assert float(_remember(states[-1], against, -against)["curvature"][0]) == 0  # bent upwards
 
 
+def test_a_memory_that_points_uphill_is_forgotten(rng):
+    """A pair of negative curvature: the step is that of no memory, for the problems it spoils."""
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    method = PopulationLBFGS(Quadratic(X, y))
+    state = method.start(torch.stack([nearby(rng, U), nearby(rng, U)]))
+    pair = state.gradient[:, None].expand_as(state.moves)
+    size = state.gradient.square().sum((-2, -1))[:, None]
+    wrong = torch.tensor([[-1e3, 0, 0, 0], [0, 0, 0, 0]], dtype=X.dtype) / size
+    spoiled = replace(state, moves=pair, curvature=wrong)  # turns are zero: -1e3 <g, g> is left
+    D = -method._inverse(spoiled, clear_frame(state.U), state.gradient)
+    assert float((D[0] * state.gradient[0]).sum()) > 0 > float((D[1] * state.gradient[1]).sum())
+    expected = method.advance(state)
+    torch.testing.assert_close(method.advance(spoiled).U, expected.U, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("solver", [population_lbfgs, gauss_newton, scaled_descent])
 def test_passes_are_the_products_that_were_made(rng, solver, monkeypatch):
     """Every product with X or X' goes through `forward` or `pull`; lengths and sizes are none."""

@@ -21,7 +21,7 @@ from posquad import (
     gradient_flow,
     theory,
 )
-from posquad.errors import DomainError, PosquadError
+from posquad.errors import DomainError, DtypeError, PosquadError
 from posquad.theory import Signal
 
 SIGNALS = [
@@ -264,6 +264,11 @@ def test_signal_from_factor(kind: Callable) -> None:
     np.testing.assert_allclose(s.frobenius, np.linalg.norm(U @ U.T), rtol=eps)
     assert Signal.from_eigenvalues(5, np.array([0.25, 3.0, 1.0])) == signal(5, eigenvalues)
     assert (s.lambda_1, s.lambda_r) == (s.eigenvalues[0], s.eigenvalues[2])
+
+
+def test_eigenvalues_of_a_signal_are_a_tuple() -> None:
+    with pytest.raises(DtypeError, match=r"^eigenvalues: expected a tuple.*; got list"):
+        Signal(3, [1.0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
