@@ -5,7 +5,7 @@ READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 SITE := docs/_build/html
 
-.PHONY: reproduce test lint unit docs bench peers adversarial clean help
+.PHONY: reproduce test lint unit docs bench peers adversarial mutants clean help
 
 help:
 	@echo "make reproduce   run the paper's experiments and write reproduction/report.html"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench       the benchmarks that the README quotes"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows"
+	@echo "make mutants     random errors in the library, and how many the tests notice"
 	@echo "make clean       remove .venv and everything built"
 
 $(READY): pyproject.toml constraints.txt
@@ -67,7 +68,11 @@ peers: .venv-peers/.ready
 adversarial: $(READY)
 	$(BIN)/python benchmarks/adversarial.py $(ARGS)
 
+# make mutants ARGS="--count 100 --seed 1"; the first run measures which tests execute which lines.
+mutants: $(READY)
+	$(BIN)/python benchmarks/mutants.py $(ARGS)
+
 clean:
 	rm -rf .venv .venv-peers reproduction build dist docs/_build docs/auto_gallery docs/api/generated
-	rm -rf .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .mutants .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,7 +21,11 @@ from posquad.certificates._proofs import (
     proves_dual_slack,
     proves_largest,
     proves_quartic,
+    residual_and_rounding,
+    response_size_below,
     size_below,
+    trace_above,
+    trace_below,
     trace_bound_below,
 )
 from posquad.certificates._rounding import down, gamma, norm_above, total, up, witness_error
@@ -198,7 +202,106 @@ def test_trace_bound_makes_room_for_the_misfit():
     assert trace_bound_below(one, one, 0.0, 2.0) == 0.0
 
 
+# Nothing is given away: the strongest number that is proved is near the true one.
+
+
+@pytest.mark.parametrize("kind", [RankOneForms, DenseForms])
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_the_strongest_proofs_are_near_the_truth(kind, d):
+    """Rounding of depth about 100 is 1e-14; nine digits leave room for its amplification."""
+    rng = np.random.default_rng(d)
+    array, mu = single(rng, kind, d)
+    for route, parameter in (("gram", 0.0), ("monomials", 0.0), ("moment", 0.0)):
+        forms = kind(array)
+        least = strongest(lambda v: proves_quartic(forms, v, route, parameter), 9 * mu, 0.1 * mu)  # noqa: B023
+        assert least == pytest.approx(mu, rel=1e-9)
+    # K - k w^2 = (1 - k) w^2, times the factor 1 + k / (1 - k d).
+    k = 0.3 / d
+    claimed = mu * (1 - k) * (1 + k / (1 - k * d))
+    least = strongest(lambda v: proves_quartic(forms, v, "gram", k), 9 * mu, 0.1 * mu)
+    assert least == pytest.approx(claimed, rel=1e-9)
+    X, U = rng.standard_normal((12, d)), rng.standard_normal((d, 1))
+    A = X[:, :, None] * X[:, None, :]
+    forms = kind(X if kind is RankOneForms else A)
+    rows = np.array([(a @ U).ravel() for a in A])
+    values = np.linalg.eigvalsh(rows.T @ rows) * 4 / 12
+    gram = TangentGram(forms, U)
+    low = strongest(lambda v: gram.proves_smallest(v, 0.0), 0.1 * values[0], 2 * values[0])
+    assert low == pytest.approx(values[0], rel=1e-9)
+    top = strongest(gram.proves_largest, 2 * values[-1], 0.5 * values[-1])
+    assert top == pytest.approx(values[-1], rel=1e-9)
+    dual = rng.uniform(0.5, 1, 12)
+    excess = np.linalg.eigvalsh(np.einsum("i,iab->ab", dual, A))[-1] - 1
+    least = strongest(lambda e: proves_dual_slack(forms, dual, e), 2 * excess, 0.5 * excess)
+    assert least == pytest.approx(excess, rel=1e-9)
+
+
+def test_gauge_term_is_that_of_its_formula():
+    """`C(Z) = ||U'Z - Z'U||^2 / 2`, summed over all Z of a basis by polarization."""
+    rng = np.random.default_rng(0)
+    X, U, Z = rng.standard_normal((7, 3)), rng.standard_normal((3, 2)), rng.standard_normal((3, 2))
+    gram = TangentGram(RankOneForms(X), U)
+    G = gram.with_gauge(2.5)[0]
+    skew = U.T @ Z - Z.T @ U
+    measured = np.square(((X @ U) * (X @ Z)).sum(1)).sum()
+    expected = measured + 2.5 * np.square(skew).sum() / 2
+    assert Z.ravel() @ G @ Z.ravel() == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1e-3])
+def test_what_is_not_claimed_is_not_proved(weight):
+    """Zero and negative claims, parameters and weights prove nothing, true as they may be."""
+    X, U = np.random.default_rng(0).standard_normal((9, 2)), np.eye(2)[:, :1]
+    forms, gram = RankOneForms(X), TangentGram(RankOneForms(X), np.eye(2)[:, :1])
+    assert gram.proves_smallest(1e-9, 1.0)
+    assert not gram.proves_smallest(0.0, 1.0)
+    assert not gram.proves_smallest(-1.0, 1.0)
+    assert not gram.proves_smallest(1e-9, -weight - 1e-300)
+    for route in ("gram", "monomials", "moment"):
+        assert proves_quartic(forms, 1e3, route, weight)
+        assert not proves_quartic(forms, 1e3, route, -1e-3)
+        assert not proves_quartic(forms, -1e3, route, weight)
+        assert not proves_quartic(forms, 0.0, route, weight)
+    assert not proves_quartic(forms, 1e3, "guess", weight)
+    assert not proves_quartic(forms, 1e3, "gram", 0.5)  # k d = 1
+    assert not proves_quartic(forms, 1e3, "monomials", 1e3)
+    z = np.zeros(9)
+    z[0] = 1.0
+    for beta, lam, mu in ((0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0)):
+        assert not proves_dual(forms, U, z, beta, lam, mu)
+    assert not proves_dual_slack(forms, 1e-3 * np.ones(9), -1e-9)
+    assert proves_dual_slack(forms, 1e-3 * np.ones(9), 0.0)
+
+
 # Scalars and the witness.
+
+
+def test_scalar_bounds_are_near_the_truth():
+    rng = np.random.default_rng(1)
+    U, y, dual = rng.standard_normal((5, 2)), rng.standard_normal(7), rng.standard_normal(7)
+    trace = float(sum(Fraction(x) ** 2 for x in U.ravel()))
+    assert trace * (1 - 1e-13) <= trace_below(U) <= trace <= trace_above(U) <= trace * (1 + 1e-13)
+    assert size_below(U) == pytest.approx(trace / math.sqrt(2), rel=1e-12)
+    mean = float(sum(Fraction(x) ** 2 for x in y)) / 7
+    assert response_size_below(y) == pytest.approx(math.sqrt(mean), rel=1e-12)
+    assert response_size_below(np.zeros(3)) == 0.0
+    bound = abs(float(sum(Fraction(a) * Fraction(b) for a, b in zip(y, dual, strict=True))))
+    dual = dual * math.copysign(1, float(y @ dual))
+    assert trace_bound_below(y, dual, 0.0, 0.0) == pytest.approx(bound, rel=1e-12)
+    # (3, 4) . (1, 2) = 11, less |dual| sqrt(2) misfit, over 1 + excess.
+    expected = (11 - math.sqrt(5) * math.sqrt(2) * 0.1) / 1.5
+    told = trace_bound_below(np.array([3.0, 4.0]), np.array([1.0, 2.0]), 0.5, 0.1)
+    assert told == pytest.approx(expected, rel=1e-12)
+    assert told <= expected
+
+
+def test_residual_and_its_rounding_by_hand():
+    """One measurement of 1 that is 3: off by 2; rounding is 1e-15 of what is summed."""
+    forms = RankOneForms(np.ones((4, 1)))
+    above, rounding = residual_and_rounding(forms, np.full(4, 3.0), np.ones((1, 1)))
+    assert 2 <= above <= 2 * (1 + 1e-12)
+    assert 3 * 2.0**-53 <= rounding <= 1e-13
+    assert residual_and_rounding(forms, np.full(4, 3.0), np.full((1, 1), 1e21))[0] == math.inf
 
 
 def test_scalars_are_rounded_outward():

@@ -16,11 +16,11 @@ import torch
 import posquad
 from posquad import Dense, LeastSquares, PopulationRisk, RankOne, certify, effective_spectrum
 from posquad.certificates import Certificate, Verdict, _report, verify
-from posquad.certificates._claims import judge
+from posquad.certificates._claims import Conclusions, judge
 from posquad.certificates._curvature_search import quartic_below, quartic_guess
 from posquad.certificates._forms import DenseForms, RankOneForms
 from posquad.certificates._proofs import TangentGram, proves_dual, proves_quartic
-from posquad.certificates._trace_search import barrier_dual
+from posquad.certificates._trace_search import _measured, barrier_dual
 from posquad.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry import dimension, procrustes_distance
 from posquad.selection import minimum_trace_interpolant
@@ -37,6 +37,202 @@ def planted(seed, n, d, r, smallest=0.5):
 
 def data(objective):
     return objective.measurements.X.numpy(), objective.y.numpy()
+
+
+# What is said, from numbers made by hand.
+
+CONCLUSIONS = Conclusions(
+    residual=0.01,
+    relative_residual=1e-9,
+    lam=4.0,
+    Lam=16.0,
+    mu=1.0,
+    radius=1.0,  # sqrt(4 / 1) / 2
+    floor=0.02,  # 4 * 0.01 / 2
+    constant=3.0,
+    within=0.06,  # 2 * 3 * 0.01
+    size=5.0,
+    trace=7.0,
+    trace_gap=1e-9,
+)
+SEEN = {"n": 20, "p": 10, "lam_estimate": 1e-3, "kernel_dimension": 0, "condition": 2.0}
+DUAL = {"n": 20, "p": 10, "smallest": None, "exhausted": False}
+
+
+def without(*names, **others):
+    return replace(CONCLUSIONS, **dict.fromkeys(names), **others)
+
+
+@pytest.mark.parametrize(
+    ("find", "verdict", "value", "words"),
+    [
+        (
+            lambda: _report.interpolation(without(relative_residual=1e-3), 1e-8, {}),
+            "REFUSED", 1e-3, "||A(UU') - y|| / ||y|| <= 1.000e-03 > tolerance 1.0e-08",
+        ),
+        (
+            lambda: _report.interpolation(
+                without(residual=math.inf, relative_residual=math.inf), 1e-8, {}
+            ),
+            "REFUSED", math.inf, "the residual could not be bounded",
+        ),
+        (
+            lambda: _report.interpolation(without(relative_residual=math.inf), 1e-8, {}),
+            "REFUSED", math.inf, "no relative residual: y is zero, or so small",
+        ),
+        (lambda: _report.identifiability(without("lam"), None), "REFUSED", None, "not proved from"),
+        (
+            lambda: _report.identifiability(
+                without("lam"), {**SEEN, "n": 9, "kernel_dimension": 1}
+            ),
+            "REFUSED", 0.0, "n = 9 < p = 10: at least 1 directions unmeasured",
+        ),
+        (
+            lambda: _report.identifiability(
+                without("lam"), {**SEEN, "n": 10, "kernel_dimension": 1}
+            ),
+            "REFUSED", 0.0, "lambda_min^eff = 0 to rounding: a kernel of dimension 1",
+        ),
+        (
+            lambda: _report.identifiability(without("lam"), {**SEEN, "condition": math.inf}),
+            "REFUSED", None, "U has not full column rank",
+        ),
+        (
+            lambda: _report.identifiability(without("lam"), {**SEEN, "kernel_dimension": None}),
+            "REFUSED", 1e-3, "no positive lower bound on lambda_min^eff (computed 1.000e-03)",
+        ),
+        (
+            lambda: _report.identifiability(without("lam"), {**SEEN, "lam_estimate": 0.0}),
+            "REFUSED", 0.0, "no positive lower bound",
+        ),
+        (
+            lambda: _report.identifiability(without("lam"), SEEN),
+            "NUMERICAL", 1e-3, "lambda_min^eff = 1.000e-03 computed; too small",
+        ),
+        (
+            lambda: _report.local_uniqueness(without("lam", "mu"), {}),
+            "REFUSED", None, "identifiability is not proved",
+        ),
+        (lambda: _report.local_uniqueness(without("mu"), {}), "REFUSED", None, "mu is not bounded"),
+        (
+            lambda: _report.local_uniqueness(without("floor"), {}),
+            "REFUSED", None, "the residual could not be bounded",
+        ),
+        (
+            lambda: _report.local_uniqueness(without(floor=0.5), {}),
+            "REFUSED", 1.0,
+            "4 residual / sqrt(lam) = 5.000e-01 >= sqrt(lam/mu)/4 = 5.000e-01: the data are fitted",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("lam", "mu", "constant"), None, DUAL),
+            "REFUSED", None, "identifiability is not proved",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("mu", "constant"), None, DUAL),
+            "REFUSED", None, "mu is not bounded",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("within"), 0.5, DUAL),
+            "REFUSED", None, "the residual could not be bounded",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("constant"), None, None),
+            "REFUSED", None, "not proved from the data",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("constant"), None, {**DUAL, "n": 10}),
+            "REFUSED", None, "n = 10 <= p = 10: A*(z)U = 0 only for z = 0",
+        ),
+        (
+            lambda: _report.global_uniqueness(
+                without("constant"), None, {**DUAL, "smallest": 1e-12}
+            ),
+            "NUMERICAL", None, "a dual matrix was found, but too close to singular",
+        ),
+        (
+            lambda: _report.global_uniqueness(
+                without("constant"), None, {**DUAL, "exhausted": True}
+            ),
+            "REFUSED", None, "numerically no z has A*(z)U = 0",
+        ),
+        (
+            lambda: _report.global_uniqueness(without("constant"), None, DUAL),
+            "REFUSED", None, "no z with A*(z)U = 0 and V'A*(z)V > 0 was found, which proves",
+        ),
+        (
+            lambda: _report.minimum_trace(without("trace_gap"), 1e-6, {}),
+            "REFUSED", 7.0, "no dual vector bounds the trace from below",
+        ),
+        (
+            lambda: _report.minimum_trace(without(trace_gap=1e-3), 1e-6, {}),
+            "REFUSED", 7.0, "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-03 of the least",
+        ),
+    ],
+)  # fmt: skip
+def test_every_refusal_says_its_reason(find, verdict, value, words):
+    finding = find()
+    assert finding.verdict is Verdict[verdict]
+    assert finding.value == value
+    assert finding.reason.startswith(words)
+
+
+def test_margins_and_numbers_of_what_is_proved():
+    """Each margin is what its name says, from the numbers above: lam = 4, mu = 1, Lam = 16."""
+    found = CONCLUSIONS
+    told = _report.interpolation(found, 1e-8, {})
+    assert (told.verdict, told.margin) == (Verdict.PROVED, pytest.approx(9e-9, rel=1e-12))
+    edge = _report.interpolation(without(relative_residual=1e-8), 1e-8, {})
+    assert (edge.verdict, edge.margin) == (Verdict.PROVED, 0.0)
+    assert _report.identifiability(found, SEEN).margin == 4 / 16
+    local = _report.local_uniqueness(found, {})
+    assert local.verdict is Verdict.PROVED
+    assert local.margin == pytest.approx(math.sqrt(4 / 1) / 4 - 4 * 0.01 / math.sqrt(4), rel=1e-15)
+    # Theorem B at theta = 1/4: (1 - 1/2) / (1 - 1/4) / (4 + 2/4 * 2)^2, and 1/Lam.
+    assert local.details["secant"] == pytest.approx(0.75 * 0.5 * 4, rel=1e-12)
+    assert local.details["step"] == pytest.approx(2 / 3 / 25, rel=1e-12)
+    assert local.details["step_limit"] == pytest.approx(1 / 16, rel=1e-12)
+    assert "within d_P < 1.000e+00" in local.reason
+    assert "for y, all within 5.000e-01 lie within 2.0e-02" in local.reason
+    assert _report.global_uniqueness(found, 0.25, DUAL).margin == 0.25
+    assert _report.minimum_trace(found, 1e-6, {}).margin == pytest.approx(1e-6 - 1e-9, rel=1e-12)
+    edge = _report.minimum_trace(without(trace_gap=1e-6), 1e-6, {})
+    assert (edge.verdict, edge.margin) == (Verdict.PROVED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "above", "below"),
+    [
+        (lambda g: _report.interpolation(CONCLUSIONS, 1e-8, {}, g), ("residual",), ()),
+        (lambda g: _report.identifiability(CONCLUSIONS, SEEN, g), ("Lam",), ()),
+        (
+            lambda g: _report.local_uniqueness(CONCLUSIONS, {}, g),
+            ("Lam", "mu", "critical_points_within"),
+            ("lam", "radius", "rate", "secant", "step", "step_limit"),
+        ),
+        (
+            lambda g: _report.global_uniqueness(CONCLUSIONS, 0.25, DUAL, g),
+            ("residual", "within"),
+            ("beta", "size"),
+        ),
+        (lambda g: _report.minimum_trace(CONCLUSIONS, 1e-6, {}, g), ("gap",), ()),
+    ],
+)
+def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
+    """Upper bounds up and lower bounds down, by the share that is given; the rest is untouched."""
+    plain, given = told(0.0).details, told(2.0**-10).details
+    for key, number in plain.items():
+        factor = 1 + 2.0**-10 * ((key in above) - (key in below))
+        expected = number * factor if factor != 1 else number
+        assert given[key] == (pytest.approx(expected, rel=1e-15) if factor != 1 else number)
+
+
+def test_excess_of_a_trace_dual_by_hand():
+    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|; a hundred roundings are left."""
+    forms = RankOneForms(np.full((1, 1), 3.0))
+    for z, top in ((0.5, 3.5), (0.1, 0.0), (-1.0, 0.0)):
+        found = _measured(forms, np.array([z]), "least squares")
+        assert found.excess == pytest.approx(top + 1e-13 * (1 + 9 * abs(z)), rel=1e-15, abs=1e-16)
+        assert found.method == "least squares"
 
 
 # Everything together.
@@ -315,6 +511,35 @@ def test_search_finds_a_dual_matrix_whenever_clarabel_does():
         if finding.proved:
             assert 0.9 * best <= finding.details["beta"] <= best * (1 + 1e-6)
     assert {True, False} <= set(agreed)
+
+
+@pytest.mark.parametrize(("inputs", "factor"), [(1e4, 1.0), (1e-4, 1.0), (1.0, 1e3), (1e-3, 1e-3)])
+def test_searches_do_not_depend_on_units(inputs, factor):
+    """x -> c x and U -> t U: beta grows by c^2, lam by c^4 t^2, mu by c^4; gaps stay."""
+    for seed in range(4):
+        objective, U = planted(seed, 17, 6, 2)
+        X, y = data(objective)
+        scaled = LeastSquares(RankOne(inputs * X), (inputs * factor) ** 2 * y)
+        plain, other = (
+            certify(objective, U, compare=False),
+            certify(scaled, factor * U, compare=False),
+        )
+        assert plain.global_uniqueness.verdict is other.global_uniqueness.verdict
+        for name, value, power in (
+            ("identifiability", "value", inputs**4 * factor**2),
+            ("local_uniqueness", "mu", inputs**4),
+            ("local_uniqueness", "value", factor),
+            ("minimum_trace", "value", factor**2),
+        ):
+            one, two = getattr(plain, name), getattr(other, name)
+            told = [f.value if value == "value" else f.details[value] for f in (one, two)]
+            assert told[1] == pytest.approx(told[0] * power, rel=1e-2)
+        if plain.global_uniqueness.proved:
+            beta = plain.global_uniqueness.details["beta"]
+            # The search stops within a twentieth of the best.
+            assert other.global_uniqueness.details["beta"] == pytest.approx(
+                beta * inputs**2, rel=0.06
+            )
 
 
 def best_smallest_eigenvalue(clarabel, X, U) -> float:

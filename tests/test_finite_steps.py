@@ -202,7 +202,9 @@ def test_constants_recomputed(name, default):
         2 * n * lower * d.min() ** 2 / (25 * upper**2 * d.max() * sigma[0] ** 2),
         1 / rate,
     )
-    assert constants.eta_0 == pytest.approx(min(thresholds), rel=1e-9)
+    assert constants.thresholds == pytest.approx(thresholds, rel=1e-9)
+    # |q - p|^2 <= 2 upper^2 on the level set, so that the third term is below all others.
+    assert constants.eta_0 == constants.thresholds[2] == min(constants.thresholds)
     slope = 4 * q_hat * d.max() / (d.min() ** 2 * lower) * loss
     assert constants.error_slope == pytest.approx(slope, rel=1e-9)
     assert constants.error_bound(constants.eta_0) == pytest.approx(slope * constants.eta_0)
@@ -285,6 +287,10 @@ def test_constants_at_the_solution():
     assert constants.upper == constants.q_hat == p.max()
     assert constants.G_0 < 1e-15
     assert constants.error_slope < 1e-25
+    # n = d = p = |B| = 1 and lower = upper = p: C_0 = 3, and the rate is 4.
+    still = descent_constants(*ONE, np.ones(1))
+    assert still.thresholds[0] > 1e50
+    assert still.thresholds[1:] == pytest.approx((1 / 6, 2 / 25, 1 / 4), rel=1e-14)
 
 
 def test_constants_of_a_small_start_are_returned():

@@ -23,6 +23,7 @@ from posquad import (
     gradient_descent,
     gradient_flow,
 )
+from posquad._factor_state import start
 from posquad._linalg import norm
 from posquad.dynamics import Progress
 from posquad.errors import DomainError, ShapeError
@@ -360,11 +361,11 @@ def test_predicate_sees_factor_and_time_in_the_callers_kind() -> None:
         return bool(t > 0.1)
 
     objective, _, U0 = problem("population")
-    for start in (U0, torch.from_numpy(U0)):
-        flow = gradient_flow(objective, start, t_final=1.0, times=[], stop=stop)
+    for first in (U0, torch.from_numpy(U0)):
+        flow = gradient_flow(objective, first, t_final=1.0, times=[], stop=stop)
         assert flow.status is Status.STOPPED
         assert 0.1 < float(flow.times[-1]) < 1.0
-        assert set(seen) == {(type(start), type(start))}
+        assert set(seen) == {(type(first), type(first))}
         seen.clear()
 
 
@@ -868,3 +869,13 @@ def test_results_are_shown_in_a_few_lines() -> None:
     assert "status=TIME_REACHED" in repr(path)
     assert len(repr(path)) < 800
     assert path == path
+
+
+def test_first_step_is_a_hundredth_of_the_time_to_move_by_its_own_size():
+    """At U = 2 and y = 1, d = n = 1: the gradient of (u^2 - 1)^2 / 2 is 2 u (u^2 - 1) = 12."""
+    objective = LeastSquares(RankOne(torch.ones(1, 1, dtype=torch.float64)), torch.ones(1).double())
+    state = start(objective, torch.full((1, 1), 2.0, dtype=torch.float64))
+    assert float(state.step_size) == pytest.approx(0.01 * 2 / 12, rel=1e-14)
+    assert float(state.loss) == pytest.approx(9 / 2, rel=1e-14)
+    still = start(objective, torch.ones(1, 1, dtype=torch.float64))
+    assert float(still.step_size) == 0.01  # no speed: as if it were one

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from posquad.certificates import _forms
 from posquad.certificates._forms import DenseForms, RankOneForms
 from posquad.certificates._proofs import (
     TangentGram,
@@ -53,6 +54,48 @@ def test_measured_values(problem):
     values, error = forms.measure(U)
     true = (A * (u @ u.T)).sum((1, 2))
     assert np.all(np.abs(exact(values) - true) <= exact(error))
+
+
+def test_bounds_count_the_roundings_of_every_order_of_summation():
+    """The longest way from data to result, counted by hand, for the largest r = d.
+
+    Dense: the symmetric part rounds once, A U sums d products, and (A U) . U another d r of them.
+    Rank one: x'U sums d products; an entry of the Gram matrix multiplies two such and sums n.
+    """
+    rng = np.random.default_rng(0)
+    n, d = 3, 12
+    dense = DenseForms(rng.standard_normal((n, d, d)))
+    U = rng.standard_normal((d, d))
+    u = np.abs(exact(U))
+    sizes = (np.abs(exact(dense.given)) * (u @ u.T)).sum((1, 2))
+    roundings = 1 + d + 1 + d * d
+    assert np.all(exact(dense.measure(U)[1]) >= Fraction(roundings, 2**53) * sizes)
+    assert dense.short >= roundings
+    assert dense.depth >= max(1 + d + d * n + 1, 1 + d * d)  # adjoint and tangent rows, gram
+    wide = RankOneForms(rng.standard_normal((n, 40)))
+    assert wide.short >= 2 * (40 + 1)
+    assert wide.depth >= n + 2 * (40 + 1)
+    assert dense.short <= 3 * roundings  # no more than is needed several times over
+    assert wide.short <= 6 * (40 + 1)
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("rank one", [2, 2, 1]), ("dense", [1] * 5)])
+def test_rows_come_in_blocks_of_bounded_size(kind, rows, monkeypatch):
+    """Twelve entries: two rows of d r = 6, or one where its matrix is held too (d^2 r = 18)."""
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((N, DIM)), rng.standard_normal((DIM, R))
+    A = X[:, :, None] * X[:, None, :]
+    forms = RankOneForms(X) if kind == "rank one" else DenseForms(A)
+    gram, whole = forms.monomial_gram()[0], np.array([(a @ U).ravel() for a in A])
+    monkeypatch.setattr(_forms, "_BLOCK", 12)
+    blocks = [block for block, _ in forms.tangent_rows(U)]
+    assert [len(block) for block in blocks] == rows
+    np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=1e-13)
+    seen = []
+    monomials = forms.monomials
+    monkeypatch.setattr(forms, "monomials", lambda part: seen.append(part) or monomials(part))
+    np.testing.assert_allclose(forms.monomial_gram()[0], gram, rtol=1e-13)
+    assert [(part.start, part.stop) for part in seen] == [(0, 2), (2, 4), (4, 6)]  # 12 // 6 rows
 
 
 def test_residual_and_response(problem):

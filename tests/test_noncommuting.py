@@ -29,6 +29,7 @@ from posquad.selection import (
     commutator_size,
     commuting_family,
     dialed_family,
+    distance_to_minimum_trace,
     joint_spectral_reduction,
     minimum_trace_interpolant,
     von_neumann_divergence,
@@ -471,6 +472,9 @@ BAD_CALLS = [
     (dialed_family, "dial", 1.1, DomainError),
     (dialed_family, "dial", math.nan, DomainError),
     (dialed_family, "dial", "half", DomainError),
+    (distance_to_minimum_trace, "Q", np.eye(3), ShapeError),
+    (distance_to_minimum_trace, "Q", np.eye(2)[None], ShapeError),
+    (distance_to_minimum_trace, "Q", np.triu(np.ones((2, 2))), DomainError),
 ]
 GOOD = {
     von_neumann_projection: {"A": np.eye(2)[None], "y": np.ones(1), "Q0": np.eye(2)},
@@ -478,6 +482,7 @@ GOOD = {
     von_neumann_divergence: {"P": np.eye(2), "Q": np.eye(2)},
     commutator_size: {"A": np.array([X, Z])},
     dialed_family: {"n": 2, "d": 2, "dial": 0.5},
+    distance_to_minimum_trace: {"A": np.eye(2)[None], "y": np.ones(1), "Q": np.eye(2)},
 }
 
 

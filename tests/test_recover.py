@@ -14,7 +14,7 @@ from conformance import Record
 from posquad import Status, recover
 from posquad.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
-from posquad.recovery import _diagnosis, _search, logdet_irls
+from posquad.recovery import _diagnosis, _fit, _search, logdet_irls
 from posquad.recovery._preparation import evened, prepare, structured
 from support import gaussian_problem, normal, rotation
 
@@ -45,6 +45,24 @@ def test_recovery_rates(n, least):
         assert right or found.status is not Status.RECOVERED
         good += right and found.status is Status.RECOVERED
     assert wilson_lower(good, 24) >= least
+
+
+def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
+    """More than 2^23 products a pass: the polish is first-order; the gradient is that of NumPy."""
+    X, U, y = gaussian_problem(rng, 22_000, 24, 16, smallest=0.5)
+    assert X.shape[0] * U.numel() > 2**23
+    y = y + normal(rng, 22_000)
+    watch = _fit.Watch(max_steps=1000)
+    search = _search.Search(_fit.Quadratic(X, y), 16, 1e-10, watch, rng, 1)
+    start = U + 0.01 * normal(rng, 24, 16)
+    search.adopt(start)
+    inputs, V = X.numpy(), search.U.numpy()
+    J = 2 * np.einsum("ia,ib->iab", inputs, inputs @ V).reshape(len(inputs), -1)
+    e = ((inputs @ V) ** 2).sum(1) - y.numpy()
+    cosine = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
+    assert cosine < 1e-9
+    assert float(search.residual) == pytest.approx(np.linalg.norm(e) / np.linalg.norm(y), rel=1e-12)
+    assert watch.steps < 400
 
 
 def test_as_many_samples_as_unknowns_are_never_called_recovered():
@@ -776,6 +794,11 @@ class TestKinds:
         (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
         (lambda X, y: recover(X, y, 1, seed=2**64), "seed", DomainError),
         (lambda X, y: recover(X, y, 1).Q @ torch.ones(4), "V", ShapeError),
+        (
+            lambda X, y: recover(X.expand(3, -1, -1), y, 1).Q @ torch.ones(2, 5, 1),
+            "Q, V",
+            ShapeError,
+        ),
         (lambda X, y: recover(X, y, 1).Q @ torch.ones(4, 5), "V", ShapeError),
         (lambda X, y: recover(X, y, 1).Q.apply(torch.ones(5)), "X", ShapeError),
         (lambda X, y: logdet_irls(1e100 * X[:5], y[:5], 1), "X", DomainError),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -22,8 +24,9 @@ from posquad.recovery import (
     scaled_descent,
 )
 from posquad.recovery._fit import Quadratic, clear_frame
-from posquad.recovery._quartic import exact_step
+from posquad.recovery._quartic import _cubic_roots, exact_step
 from posquad.recovery.gauss_newton import NormalEquations
+from posquad.recovery.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.levenberg import Levenberg
 from support import gaussian_problem, normal
 
@@ -65,6 +68,50 @@ def test_exact_step_is_the_global_minimum_along_the_ray(rng, scale):
         assert loss(t) <= min(map(loss, grid)) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-60, 1e-8, 1.0, 1e8, 1e60])
+@pytest.mark.parametrize(
+    ("roots", "real"),
+    [
+        ((1, 2, 4), (1, 2, 4)),
+        ((-3, 1, 2), (-3, 1, 2)),
+        ((-5, -2, -1), (-5, -2, -1)),
+        ((-7, -1, 6), (-7, -1, 6)),
+        ((2, 1j, -1j), (2,)),
+        ((-2, 1 + 1j, 1 - 1j), (-2,)),
+        ((3, 5 + 2j, 5 - 2j), (3,)),
+        ((3, -5 + 2j, -5 - 2j), (3,)),
+    ],
+)
+def test_cubic_roots_are_those_it_was_made_of(roots, real, scale):
+    """Three real roots of either sign, or one; the leading coefficient is any positive number."""
+    coefficients = 3.0 * np.poly(np.array(roots) * scale).real[::-1]
+    found = _cubic_roots(*(torch.tensor(c, dtype=torch.float64) for c in coefficients))
+    expected = sorted(np.array(real) * scale) if len(real) == 3 else [real[0] * scale] * 3
+    np.testing.assert_allclose(sorted(found.tolist()), expected, rtol=1e-13)
+
+
+def test_exact_step_takes_the_lower_of_two_minima():
+    """Rows (1 - t)(a - t) and a small slope: minima near 1 and a, the slope says which is lower."""
+    for a, slope in ((3.0, 0.1), (3.0, -0.1), (2.5, 0.05), (2.5, -0.05)):
+        # With W = (1, 0) and Z = (-(1 + a)/2, 0): e + 2t Z.W + t^2 = (1 - t)(a - t).
+        e = torch.tensor([a, 0.5], dtype=torch.float64)
+        Z = torch.tensor([[-(1 + a) / 2], [slope / 0.02]], dtype=torch.float64)
+        W = torch.tensor([[1.0], [0.01]], dtype=torch.float64)
+
+        def loss(t, a=a, slope=slope):
+            return ((1 - t) * (a - t)) ** 2 + (0.5 + slope * t + 1e-4 * t**2) ** 2
+
+        ends = [
+            scipy.optimize.minimize_scalar(
+                loss, bounds=b, method="bounded", options={"xatol": 1e-9}
+            )
+            for b in ((0, (1 + a) / 2), ((1 + a) / 2, 2 * a))
+        ]
+        best = min(ends, key=lambda found: found.fun)
+        assert ends[0].x < 1.1 < ends[1].x  # both wells are there
+        assert float(exact_step(e, Z, W)) == pytest.approx(best.x, abs=1e-6)
+
+
 def test_exact_step_is_accurate_where_the_loss_is_rounding(rng):
     """Near a solution the loss is 1e-24; the step must still be the one of the linear problem."""
     X, U, y = gaussian_problem(rng, 30, 4, 2, smallest=0.5)
@@ -95,6 +142,130 @@ def test_levenberg_step_is_damped_least_squares(rng, form, n):
     stacked = np.vstack([J, np.sqrt(0.3) * np.eye(8)])
     expected = np.linalg.lstsq(stacked, np.concatenate([-e.numpy(), np.zeros(8)]), rcond=None)[0]
     np.testing.assert_allclose(D.numpy().ravel(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_damping_follows_nielsen(rng):
+    """Steps from near and far starts, in NumPy: ratio of actual to predicted gain, then damping."""
+    X, U, y = gaussian_problem(rng, 20, 3, 2, smallest=0.5)
+    problem = Quadratic(X, y)
+    method = Levenberg(problem, 2, "primal")
+    outcomes = []
+    for size in (0.02, 0.2, 1.0, 3.0, 10.0, 30.0):
+        V = nearby(rng, U, size)
+        for damping in (1e-3, 1.0, 1e3):
+            state = method.start(V)
+            state = replace(state, damping=torch.tensor(damping, dtype=X.dtype))
+            new = method.advance(state)
+            J, e = jacobian(X.numpy(), V.numpy()), problem.residual(problem.forward(V)).numpy()
+            K = J.T @ J + damping * np.eye(6)
+            D = -np.linalg.solve(K, J.T @ e)
+            moved = ((X.numpy() @ (V.numpy() + D.reshape(3, 2))) ** 2).sum(1) - y.numpy()
+            gain = (e @ e - moved @ moved) / (e @ e - np.square(e + J @ D).sum())
+            accepted = gain > 0
+            outcomes.append(accepted)
+            gain = min(max(gain, 0.0), 1.0)
+            factor = min(max(1 - (2 * gain - 1) ** 3, 0.1), 2.0) if accepted else 2.0
+            assert float(new.damping) == pytest.approx(damping * factor, rel=1e-9)
+            assert float(new.growth) == (2.0 if accepted else 4.0)
+            assert (int(new.steps), int(new.attempts)) == (int(accepted), 1)
+            expected = V.numpy() + D.reshape(3, 2) if accepted else V.numpy()
+            rounding = 1e-15 * np.linalg.cond(K) * np.abs(expected).max()
+            np.testing.assert_allclose(new.U.numpy(), expected, rtol=0, atol=rounding)
+            again = method.advance(new) if not accepted else None
+            assert again is None or float(again.growth) in (2.0, 8.0)
+    assert {bool(o) for o in outcomes} == {True, False}
+
+
+def test_first_damping_is_a_hundredth_of_the_mean_curvature(rng):
+    """The mean of the nonzero eigenvalues of J'J, times the residual where that is below one."""
+    for n in (4, 30):
+        X, U, y = gaussian_problem(rng, n, 3, 2, smallest=0.5)
+        for V in (nearby(rng, U), 10 * U):
+            J = jacobian(X.numpy(), V.numpy())
+            e = ((X @ V).square().sum(-1) - y).numpy()
+            residual = min(1.0, np.linalg.norm(e) / np.linalg.norm(y))
+            expected = 0.01 * np.square(J).sum() / min(n, 6) * residual
+            state = Levenberg(Quadratic(X, y), 2).start(V)
+            assert float(state.damping) == pytest.approx(expected, rel=1e-12)
+
+
+def test_two_loop_recursion_is_the_bfgs_formula(rng):
+    """Dense: H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's over the pairs, oldest first."""
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    method = PopulationLBFGS(Quadratic(X, y))
+    state = method.start(nearby(rng, U))
+    for _ in range(6):  # two more than the memory holds
+        state = method.advance(state)
+    basis = clear_frame(state.U)
+    eye = torch.eye(6, dtype=X.dtype).reshape(6, 3, 2)
+    plain = replace(state, curvature=torch.zeros_like(state.curvature))
+    H = torch.stack([method._inverse(plain, basis, b).flatten() for b in eye], dim=1).numpy()
+    P = torch.stack([population_product(state.U, state.U.mT @ state.U, b).flatten() for b in eye])
+    np.testing.assert_allclose(H, np.linalg.pinv(P.numpy(), rcond=1e-10), rtol=1e-8, atol=1e-10)
+    assert state.moves.shape == (4, 3, 2)
+    for k in (3, 2, 1, 0):
+        s, t = state.moves[k].flatten().numpy(), state.turns[k].flatten().numpy()
+        assert float(state.curvature[k]) == pytest.approx(1 / (s @ t), rel=1e-12)
+        turn = np.eye(6) - np.outer(s, t) / (s @ t)
+        H = turn @ H @ turn.T + np.outer(s, s) / (s @ t)
+    g = normal(rng, 3, 2)
+    g = geometry.horizontal_projection(state.U, g)
+    expected = (H @ g.flatten().numpy()).reshape(3, 2)
+    np.testing.assert_allclose(method._inverse(state, basis, g).numpy(), expected, rtol=1e-8)
+
+
+def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    objective = LeastSquares(RankOne(X), y)
+    method = PopulationLBFGS(Quadratic(X, y))
+    states = [method.start(nearby(rng, U))]
+    for _ in range(3):
+        states.append(method.advance(states[-1]))
+    for k in range(3):
+        old, new = states[2 - k], states[3 - k]
+        torch.testing.assert_close(states[-1].moves[k], new.U - old.U, rtol=1e-9, atol=1e-12)
+        turn = objective.gradient(new.U) - objective.gradient(old.U)
+        torch.testing.assert_close(states[-1].turns[k], turn, rtol=1e-9, atol=1e-12)
+    assert not bool(states[-1].curvature[3:].any())
+    against = torch.ones(3, 2, dtype=X.dtype)
+    assert float(_remember(states[-1], against, -against)["curvature"][0]) == 0  # bent upwards
+
+
+def test_a_memory_that_points_uphill_is_forgotten(rng):
+    """A pair of negative curvature: the step is that of no memory, for the problems it spoils."""
+    X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
+    method = PopulationLBFGS(Quadratic(X, y))
+    state = method.start(torch.stack([nearby(rng, U), nearby(rng, U)]))
+    pair = state.gradient[:, None].expand_as(state.moves)
+    size = state.gradient.square().sum((-2, -1))[:, None]
+    wrong = torch.tensor([[-1e3, 0, 0, 0], [0, 0, 0, 0]], dtype=X.dtype) / size
+    spoiled = replace(state, moves=pair, curvature=wrong)  # turns are zero: -1e3 <g, g> is left
+    D = -method._inverse(spoiled, clear_frame(state.U), state.gradient)
+    assert float((D[0] * state.gradient[0]).sum()) > 0 > float((D[1] * state.gradient[1]).sum())
+    expected = method.advance(state)
+    torch.testing.assert_close(method.advance(spoiled).U, expected.U, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("solver", [population_lbfgs, gauss_newton, scaled_descent])
+def test_passes_are_the_products_that_were_made(rng, solver, monkeypatch):
+    """Every product with X or X' goes through `forward` or `pull`; lengths and sizes are none."""
+    made = []
+    for name in ("forward", "pull"):
+        product = getattr(Quadratic, name)
+        monkeypatch.setattr(
+            Quadratic, name, lambda *args, product=product: made.append(0) or product(*args)
+        )
+    X, U, y = gaussian_problem(rng, 60, 5, 2, smallest=0.5)
+    found = solver(X, y, nearby(rng, U), max_steps=25)
+    assert int(found.passes) == len(made)
+    assert int(found.steps) > 5
+
+
+def test_levenberg_counts_three_passes_an_attempt(rng):
+    """The step, its prediction and the gradient; a rejected step is an attempt too."""
+    X, U, y = gaussian_problem(rng, 20, 3, 2, smallest=0.5)
+    found = levenberg_marquardt(X, y, nearby(rng, U), max_steps=4)
+    assert (int(found.steps), int(found.passes)) == (4, 1 + 3 * 4)
 
 
 def test_normal_equations_agree_with_dense_least_squares(rng):
@@ -230,6 +401,41 @@ def test_irls_starts_with_the_interpolant_of_least_norm(rng):
     np.testing.assert_allclose((first.U @ first.U.mT).numpy(), positive, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("d", "r", "columns", "steps"), [(10, 3, 4, 2), (10, 5, 2, 2), (4, 4, 1, 1)]
+)
+def test_irls_counts_its_passes(rng, d, r, columns, steps):
+    """A step multiplies X by d columns three times (D, K, Q) and once by r: d/r passes, rounded up.
+
+    X D, (X D) X' and (X D)'(a X D) cost 2 n d r operations per r columns of width.
+    """
+    X, _, y = gaussian_problem(rng, 8, d, r, smallest=0.5)
+    found = logdet_irls(X, y, r, max_steps=2)
+    assert int(found.steps) == steps
+    assert int(found.passes) == steps * (3 * columns + 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [(torch.float64, 2.0**-60, 2.0**60), (torch.float32, 2e-4, 5e3)],
+)
+def test_irls_refuses_inputs_whose_fourth_powers_leave_the_dtype(rng, dtype, least, most):
+    X, _, y = gaussian_problem(rng, 6, 3, 1)
+    unit = X / X.abs().max()
+    for size, fits in (
+        (1.01 * least, True),
+        (0.99 * most, True),
+        (0.99 * least, False),
+        (1.01 * most, False),
+    ):
+        scaled = (unit * size).to(dtype)
+        if fits:
+            assert torch.isfinite(logdet_irls(scaled, y.to(dtype), 1, max_steps=2).U).all()
+        else:
+            with pytest.raises(DomainError, match=r"^X: expected a largest entry from"):
+                logdet_irls(scaled, y.to(dtype), 1, max_steps=2)
+
+
 def test_irls_recovers_and_says_when_not(rng):
     X, U, y = gaussian_problem(rng, 40, 10, 2, smallest=0.5)
     found = logdet_irls(X, y, 2)
@@ -283,6 +489,12 @@ def test_interruption_returns_the_last_state(rng, solver):
     [
         (lambda X, y, U: population_lbfgs(X, y[:-1], U), "y", ShapeError),
         (lambda X, y, U: population_lbfgs(X[0], y, U), "X", ShapeError),
+        (lambda X, y, U: logdet_irls(X.expand(3, -1, -1), y.expand(2, -1), 1), "X, y", ShapeError),
+        (
+            lambda X, y, U: gauss_newton(X.expand(3, -1, -1), y, U.expand(2, -1, -1)),
+            "X, U0",
+            ShapeError,
+        ),
         (lambda X, y, U: gauss_newton(X, y, U[:-1]), "U0", ShapeError),
         (lambda X, y, U: levenberg_marquardt(X, y, U, form="other"), "form", DomainError),
         (lambda X, y, U: levenberg_marquardt(X, y, U, max_steps=0), "max_steps", DomainError),

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from posquad.certificates._rounding import (
     UNIT,
+    down,
     gamma,
     in_range,
     norm_above,
     product_with_error,
     proves_above,
     total,
+    up,
+    witness_error,
 )
 
 
@@ -146,7 +149,56 @@ def test_sums_and_norms_are_bounded_above(values):
     assert Fraction(norm_above(np.array(values))) ** 2 >= squares
 
 
+@given(st.integers(1, 2**48))
+def test_gamma_is_its_formula_rounded_up(k):
+    exact = Fraction(k, 2**53) / (1 - Fraction(k, 2**53))
+    assert exact <= Fraction(gamma(k)) <= exact * (1 + Fraction(2, 10**14))
+
+
+def test_gamma_says_nothing_from_a_tenth_on():
+    assert math.isfinite(gamma(int(0.0999 * 2**53)))
+    assert gamma(int(0.1001 * 2**53)) == math.inf
+
+
+def test_scalars_are_moved_by_a_hundred_roundings_and_not_more():
+    assert 90 * UNIT <= up(1.0) - 1 <= 100 * UNIT
+    assert 90 * UNIT <= 1 - down(1.0) <= 100 * UNIT
+    assert up(0.0) == down(0.0) == 0.0
+    assert math.isnan(up(-1.0))
+    assert math.isnan(down(-1.0))
+
+
+def test_bounds_are_near_what_they_bound():
+    """Sums of 50 numbers to 1e-13, products in twice the precision to two roundings."""
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0, 1, 50)
+    exact = sum((Fraction(x) for x in values), Fraction(0))
+    assert exact <= Fraction(total(values)) <= exact * (1 + Fraction(1, 10**13))
+    squares = sum((Fraction(x) ** 2 for x in values), Fraction(0))
+    assert squares <= Fraction(norm_above(values)) ** 2 <= squares * (1 + Fraction(1, 10**13))
+    X, U = rng.uniform(1, 2, (3, 6)), rng.uniform(1, 2, (6, 2))
+    result, error = product_with_error(X, U)
+    assert np.all(error <= 3 * UNIT * np.abs(result))
+    assert np.all(error >= UNIT * np.abs(result))
+
+
+@pytest.mark.parametrize("m", [1, 4, 9])
+def test_residual_of_a_wrong_witness_is_its_row_sum(m):
+    """A witness that is off by a thousandth: the largest row sum of `D^-1 |M - LL'| D^-1`."""
+    rng = np.random.default_rng(m)
+    L = np.tril(rng.standard_normal((m, m))) + 2 * np.eye(m)
+    E = 1e-3 * rng.standard_normal((m, m))
+    M = L @ L.T + E + E.T
+    weights = rng.uniform(1, 2, m)
+    off = np.abs(E + E.T) / np.sqrt(weights[:, None] * weights)
+    told = witness_error(M.copy(), L, weights, 0.25)
+    assert told == pytest.approx(off.sum(1).max() + 0.25, rel=1e-11)
+    assert told >= (off.sum(1).max() + 0.25) * (1 - 1e-13)
+
+
 def test_gamma_and_range():
+    assert in_range(np.array([1e-20, 0.0]))
+    assert not in_range(np.full(3, 0.99e-20))
     assert gamma(100) >= 100 * UNIT / (1 - 100 * UNIT)
     assert gamma(2**51) == math.inf
     assert in_range(np.ones(2), np.full(3, 1e20))

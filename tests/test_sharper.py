@@ -178,6 +178,45 @@ def test_theorem_b_along_gradient_descent(theta):
     assert sharper.effective_step(1e-9, 1.0, 4.0) == pytest.approx(0.25, rel=1e-6)
 
 
+def test_the_formulas_by_hand():
+    """lam = 4, mu = 1, Lam = 16 at distance 1/2, that is delta = theta = 1/4."""
+    assert sharper.effective_secant_bound(0.5, 4.0, 1.0) == 0.75 * 0.5 * 4
+    assert sharper.effective_step(0.25, 4.0, 16.0) == pytest.approx(2 / 3 / 5**2, rel=1e-15)
+    # 1 - (1/64) (3/4) (1/2) 4 = 125/128; the second power is reached after four steps.
+    envelope = sharper.effective_descent_envelope
+    assert envelope(0.5, np.array([0, 2, 4]), 1 / 64, 4.0, 16.0, 1.0) == pytest.approx(
+        [0.5, 0.5 * 125 / 128, 0.5 * (125 / 128) ** 2], rel=1e-15
+    )
+    # theta belongs to the largest of several distances.
+    several = envelope(np.array([0.25, 0.5]), 2, 1 / 64, 4.0, 16.0, 1.0)
+    assert several == pytest.approx([0.25 * 125 / 128, 0.5 * 125 / 128], rel=1e-15)
+    # g = (3/16) / (1/4) = 3/4; with e^{-4t} = 5/12 the root is that of 9/4, and delta(t) = 1/6.
+    t = math.log(12 / 5) / 4
+    assert sharper.effective_flow_envelope(0.5, t, 4.0, 1.0) == pytest.approx(1 / 3, rel=1e-14)
+    assert sharper.curvature_interval(9.0, 4.0, 0.5) == (1.0, 25.0)
+    assert sharper.curvature_interval(1.0, 4.0, 0.5)[0] == 0.0
+    assert sharper.residual_radius(0.5, 0.25, 16.0) == 0.5 * 1.5 / (0.75 * 0.5 * 4)
+    # s = sqrt(9) 2 / 3 = 2: C^2 = 4 + 4 (8/2) (1 + 2 * 2)^2.
+    constant = sharper.stability_constant(9, 8.0, 2.0, 4.0, 2.0, 3.0)
+    assert constant == pytest.approx(math.sqrt(4 + 16 * 25), rel=1e-15)
+
+
+@pytest.mark.parametrize("theta", [0.5, 0.6])
+def test_nothing_is_said_from_half_of_the_radius_on(theta):
+    with pytest.raises(DomainError, match="theta"):
+        sharper.effective_step(theta, 1.0, 4.0)
+    with pytest.raises(DomainError, match="distance"):
+        sharper.effective_secant_bound(theta, 4.0, 4.0)
+
+
+def test_the_largest_step_is_allowed_and_equal_curvatures_too():
+    limit = sharper.effective_step(0.25, 4.0, 16.0)
+    assert sharper.effective_descent_envelope(0.5, 0, limit, 4.0, 16.0, 1.0) == 0.5
+    with pytest.raises(DomainError, match="step"):
+        sharper.effective_descent_envelope(0.5, 0, limit * (1 + 1e-12), 4.0, 16.0, 1.0)
+    assert sharper.effective_step(0.0, 4.0, 4.0) == 0.25
+
+
 def test_theorem_c_for_both_ends_and_any_measurements(instances):
     nearest = 0.0
     for problem in instances:

@@ -21,7 +21,7 @@ from posquad import (
     gradient_flow,
     theory,
 )
-from posquad.errors import DomainError, PosquadError
+from posquad.errors import DomainError, DtypeError, PosquadError
 from posquad.theory import Signal
 
 SIGNALS = [
@@ -264,6 +264,11 @@ def test_signal_from_factor(kind: Callable) -> None:
     np.testing.assert_allclose(s.frobenius, np.linalg.norm(U @ U.T), rtol=eps)
     assert Signal.from_eigenvalues(5, np.array([0.25, 3.0, 1.0])) == signal(5, eigenvalues)
     assert (s.lambda_1, s.lambda_r) == (s.eigenvalues[0], s.eigenvalues[2])
+
+
+def test_eigenvalues_of_a_signal_are_a_tuple() -> None:
+    with pytest.raises(DtypeError, match=r"^eigenvalues: expected a tuple.*; got list"):
+        Signal(3, [1.0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -520,3 +525,31 @@ def test_envelopes_end_at_the_basin() -> None:
         theory.flow_envelope(s, outside, 1.0)
     with pytest.raises(DomainError, match=r"^distance: expected at most rho"):
         theory.descent_envelope(s, np.array([0.0, outside]), 1, theory.oracle_step(s, 1, 7))
+
+
+def test_bounds_hold_up_to_their_ends_and_not_beyond() -> None:
+    """The basin and the step are closed, the truncation and the probability open; m = M is fine."""
+    s = signal(5, (1.0, 0.25))
+    edge = theory.rho_star(s, 1, 8)
+    assert theory.flow_envelope(s, edge, 0.0) == edge
+    step = theory.oracle_step(s, 1, 8)
+    # alpha* = 1/8 and (1 - step/16)^3, from the formulas of the docstring.
+    assert theory.descent_envelope(s, edge, 3, step) == pytest.approx(
+        edge * (1 - step / 16) ** 3, rel=1e-14
+    )
+    above = step * (1 + 1e-12)
+    for call in (theory.descent_envelope, theory.descent_predictor_envelope):
+        with pytest.raises(DomainError, match=r"^step: expected at most the oracle step"):
+            call(s, edge, 3, above)
+    assert theory.rho_star(s, 2, 2) == 0.5 / 4
+    with pytest.raises(DomainError, match=r"^m: expected m <= M"):
+        theory.rho_star(s, 2, 2 - 1e-12)
+    assert theory.truncation_bounds(s, 0.125 - 2**-10)[0] == 0.25 - 2**-9
+    with pytest.raises(DomainError, match=r"^gamma: expected gamma < lambda_r/2"):
+        theory.truncation_bounds(s, 0.125)
+    for delta in (0.0, 1.0, 1.5):
+        with pytest.raises(DomainError, match=r"^delta"):
+            theory.deviation_sample_size(1, 1.0, delta)
+    # kappa_2 = 2 * 4 * 6 * 8 = 384, over n eps^2 = 6 * 4.
+    assert theory.deviation_probability(6, 2, 2.0) == 16
+    assert theory.deviation_sample_size(2, 2.0, 0.5) == 192

@@ -138,8 +138,9 @@ def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
         return None
     unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
     # A response to a zero input stays: it cannot be reproduced, and that must be seen.
-    kept = present if weights is None else present | (weights > 0)
-    responses = torch.where(kept, y / peak / peak / lengths.square(), 0.0)
+    responses = y / peak / peak / lengths.square()
+    if weights is not None:
+        responses = torch.where(weights > 0, responses, 0.0)
     if not bool(torch.isfinite(responses).all()):
         return None
     even = prepare(unit, responses, None)

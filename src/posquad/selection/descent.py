@@ -192,7 +192,8 @@ class DescentConstants:
     q_hat: float  # largest coordinate on both level sets (`eq:unified-coordinate-upper-bound`)
     G_0: float  # largest |g_a| on the reverse level set (`eq:discrete-gradient-bound`)
     C_0: float  # `eq:discrete-bregman-remainder-constant`
-    eta_0: float  # step threshold (`eq:fixed-epsilon-step-size-threshold`)
+    thresholds: tuple[float, ...]  # the four terms of `eq:fixed-epsilon-step-size-threshold`
+    eta_0: float  # their minimum, always the third: the steps of the theorem are at most this
     residual_rate: float  # rate of ||Bq - y|| along the flow (`eq:continuous-residual-rate`)
     loss: float  # f(q0)
     error_slope: float  # error bound per unit of step
@@ -245,12 +246,12 @@ def descent_constants(
     d_min, d_max = float(d.min()), float(d.max())
     norm = float(torch.linalg.matrix_norm(system.B, 2))
     rate = 4 * lower * float(system.smallest_singular_value) ** 2 / (n * d_max)
-    thresholds = [
+    thresholds = (
         d_min / (4 * G_0) if G_0 > 0 else math.inf,
         n / (2 * C_0 * norm**2),
         2 * n * lower * d_min**2 / (25 * upper**2 * d_max * norm**2),
         1 / rate if rate > 0 else math.inf,
-    ]
+    )
     loss = float(system.loss(start))
     return DescentConstants(
         lower=lower,
@@ -258,6 +259,7 @@ def descent_constants(
         q_hat=q_hat,
         G_0=G_0,
         C_0=C_0,
+        thresholds=thresholds,
         eta_0=min(thresholds),
         residual_rate=rate,
         loss=loss,

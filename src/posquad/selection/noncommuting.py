@@ -199,7 +199,9 @@ def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
     """
     a, v = _one_family(A, y)
     (target,) = tensors(Q=Q)
-    require_shape("Q", target, a.shape[1:], "(d, d)")
+    if target.shape != a.shape[1:]:
+        expected = f"one matrix of shape {a.shape[1:]}"
+        raise ShapeError("Q", expected=expected, got=f"shape {tuple(target.shape)}")
     require_symmetric("Q", target)
     M = target.cpu().numpy().astype(float)
     least = minimum_trace_interpolant(a, v)
