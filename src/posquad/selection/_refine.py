@@ -11,6 +11,8 @@ of length r in the metric of G changes no logarithm by more than `A r`, hence G 
 factor `exp(A r)`. F is the gradient of a concave function with Hessian -G, so it vanishes within
 r if `nu exp(A r) < r`, and `r = 2 nu` does if `2 A nu <= log 2`. Then log q is within `2 A nu` of
 the solution in every coordinate. That a solution q > 0 exists is part of what is proved.
+
+Where the sums of double precision already give a bound that is small enough, they are kept.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from posquad._twofold import UNIT, Twofold, exact, exponential, power_of_two, sc
 
 _EPS = 2.0**-52
 _MOST = 40  # steps; from the answer of double precision one to four are usual
+_ENOUGH = 1e-11  # bound on the error of log q at which double precision suffices,
+_BLURRED = 3e-13  # unless its logarithms are so large that double-double gives more digits
 _SAFETY = 2.0  # for the rounding of R and of what is solved with it, see `_trusted`
 _ENTRIES = 2**21  # of one tensor of products
 
@@ -39,18 +43,27 @@ class Refined(NamedTuple):
     steps: int
 
 
-def refine(B: Tensor, y: Tensor, d: Tensor, q0: Tensor, lam: Tensor, *, max_steps: int) -> Refined:
-    """Newton's method from lam on, in double-double; `B[n, m]` independent rows of norms near one.
+def refine(
+    B: Tensor, y: Tensor, d: Tensor, q0: Tensor, L: Tensor, lam: Tensor, *, max_steps: int
+) -> Refined:
+    """Bound the error of `q = exp(L)`, and where it is not small go on with Newton's method.
 
-    `y[b, n]`, `d[m]`, `q0[b, m]`, `lam[b, n]`, all float64 and taken as exact.
+    `L = log q0 + B'lam / d` to rounding. `B[n, m]` has independent rows of norms near one;
+    `y[b, n]`, `d[m]`, `q0[b, m]`, `L[b, m]`, `lam[b, n]`, all float64 and taken as exact.
     """
     if y.numel() == 0:  # no problems, or nothing measured
         return Refined(q0, q0.log(), lam, q0.new_zeros(len(q0)), 0)
     size = max(1, _ENTRIES // max(1, B.numel()))
-    parts = [
-        _refine(_Problem(B, y[k : k + size], d, q0[k : k + size]), lam[k : k + size], max_steps)
-        for k in range(0, len(q0), size)
-    ]
+    parts = []
+    for k in range(0, len(q0), size):
+        part = slice(k, k + size)
+        problem = _Problem(B, y[part], d, q0[part])
+        error = problem.bound(L[part], lam[part])
+        given = Refined(L[part].exp(), L[part], lam[part], error, 0)
+        if bool((error > _ENOUGH).any()):
+            better = _refine(problem, lam[part], max_steps)
+            given = _chosen(error > _ENOUGH, better, given)
+        parts.append(given)
     tensors = (torch.cat(column) for column in zip(*(part[:4] for part in parts), strict=True))
     return Refined(*tensors, steps=max(part.steps for part in parts))
 
@@ -92,6 +105,19 @@ class _Problem:
         self.unit = torch.frexp(largest).exponent.to(q0.dtype)[:, None]  # [b, 1]
         self.exponent = exponent.to(q0.dtype)
         self.y = scale_by_power(y, -self.unit)
+
+    def bound(self, L: Tensor, lam: Tensor) -> Tensor:
+        """The bound on the error of L as double precision knows it, `[b]`."""
+        size = self.B.abs()
+        terms = self.log_start.abs() + (lam.abs() @ size) / self.d
+        drift = (L - self.log_start - lam @ self.B / self.d).abs()
+        blur = drift + (len(self.B) + 4) * _EPS * (1 + terms)  # relative, of q
+        point = (L - self.unit * math.log(2)).exp()
+        residual = (exact(self.y) + -_apply(self.B, exact(point))).high
+        rounding = UNIT * (point @ size.mT + self.y.abs())
+        blurred = blur.amax(-1)
+        error = self._bound_and_step(point, residual, rounding, blur)[0] + blurred
+        return torch.where(blurred <= _BLURRED, torch.nan_to_num(error, nan=torch.inf), torch.inf)
 
     def evaluate(self, lam: Twofold) -> _Point:
         B, d = self.B, self.d
@@ -169,9 +195,15 @@ def _adjoint(B: Tensor, x: Twofold) -> Twofold:
 
 def _merge(take: Tensor, new: _Point, old: _Point) -> _Point:
     """The new point where `take` holds, the old one elsewhere."""
+    lam = Twofold(*(_where(take, a, b) for a, b in zip(new.lam, old.lam, strict=True)))
+    return _Point(lam, *(_where(take, a, b) for a, b in zip(new[1:], old[1:], strict=True)))
 
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(take.reshape(take.shape + (1,) * (a.ndim - 1)), a, b)
 
-    lam = Twofold(choose(new.lam.high, old.lam.high), choose(new.lam.low, old.lam.low))
-    return _Point(lam, *(choose(a, b) for a, b in zip(new[1:], old[1:], strict=True)))
+def _chosen(take: Tensor, new: Refined, old: Refined) -> Refined:
+    both = zip(new[:4], old[:4], strict=True)
+    return Refined(*(_where(take, a, b) for a, b in both), steps=new.steps)
+
+
+def _where(take: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """a where the element of the batch is taken, b elsewhere."""
+    return torch.where(take.reshape(take.shape + (1,) * (a.ndim - 1)), a, b)

@@ -78,7 +78,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         L0 = start.log()
         first = project(family, L0, max_steps=max_steps)
         left = max_steps - first.steps
-        last = refine(family.B, family.y, family.d, start, first.lam, max_steps=left)
+        last = refine(family.B, family.y, family.d, start, first.L, first.lam, max_steps=left)
         kkt = (last.log_q - L0 - family.step(last.lam)).abs().amax(-1)
         y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
         misfit = (last.q @ system.B.mT - y_all).abs().amax(-1)
