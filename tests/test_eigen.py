@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posquad._eigen import extreme_eigenpairs
+from posquad._eigen import Preconditioner, extreme_eigenpairs, no_preconditioner
 from support import normal, rotation
 
 
-def solve(A, *, k, largest=False, width=None, project=None, precondition=None, **options):
+def solve(A, *, k, largest=False, width=None, project=None, root=None, **options):
     """Run on a dense symmetric `A[..., N, N]` from a fixed random start."""
     rng = torch.Generator().manual_seed(5)
     N = A.shape[-1]
@@ -19,7 +19,7 @@ def solve(A, *, k, largest=False, width=None, project=None, precondition=None, *
     settings = {"dimension": N, "tolerance": 1e-10, "max_products": 5000, **options}
     return extreme_eigenpairs(
         lambda block: A @ block,
-        precondition or identity,
+        no_preconditioner(project) if root is None else Preconditioner(root, root, project),
         project,
         project(start),
         k=k,
@@ -81,9 +81,9 @@ def test_a_good_preconditioner_pays(rng):
     values = torch.logspace(-4, 0, 300, dtype=torch.float64)
     Q = rotation(rng, 300)
     A = (Q * values) @ Q.mT
-    near_inverse = (Q / (values * (1 + torch.rand(300, generator=rng)))) @ Q.mT
+    near_root = (Q / (values * (1 + torch.rand(300, generator=rng))).sqrt()) @ Q.mT
     plain = solve(A, k=1)
-    better = solve(A, k=1, precondition=lambda block: near_inverse @ block)
+    better = solve(A, k=1, root=lambda block: near_root @ block)
     torch.testing.assert_close(better.values, values[:1], rtol=1e-10, atol=0)
     torch.testing.assert_close(plain.values, values[:1], rtol=1e-10, atol=0)
     assert better.products < plain.products / 3
