@@ -257,9 +257,9 @@ class _Search:
             v = self.preconditioner.lift(y)
             return deflate(self._pull(space.operator(v) - target[..., None, None] * v))
 
-        y = torch.randn(
-            *space.V.shape[:-1], 1, generator=self.generator, dtype=space.V.dtype
-        ).to(space.V.device)
+        y = torch.randn(*space.V.shape[:-1], 1, generator=self.generator, dtype=space.V.dtype).to(
+            space.V.device
+        )
         chain = _Lanczos(shifted, deflate, y)
         excluded = sure
         for _ in range(products):
