@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates
+from adversarial import Family, certificates, curvature
 
 SUITES: dict[str, dict[str, Family]] = {
     "certificates": certificates.FAMILIES,
+    "curvature": curvature.FAMILIES,
 }
