@@ -5,9 +5,9 @@ the best of it, so convergence is that of the optimal preconditioned Krylov meth
 three-term fragility. Batches run side by side. Residuals are recomputed from the operator at the
 end: what is reported is what the returned vectors satisfy.
 
-A small residual says that some eigenvalue is near, not that it is the extreme one. So the complement
-of what was found is searched from an independent random start, by the Lanczos method, until a
-probabilistic bound excludes a value beyond (Hochstenbach, SIAM J. Sci. Comput. 35, 2013).
+A small residual says that some eigenvalue is near, not that it is the extreme one. So the
+complement of what was found is searched from an independent random start, by the Lanczos method,
+until a probabilistic bound excludes a value beyond (Hochstenbach, SIAM J. Sci. Comput. 35, 2013).
 """
 
 from __future__ import annotations
@@ -223,11 +223,11 @@ class _Subspace:
 class _Search:
     """Is there a value below the k found ones, in the complement of their vectors?
 
-    By Courant and Fischer there is none below t if `K = L'(A - tI)L` is positive on the y orthogonal
-    to the `L'x_i`. After m steps of the Lanczos method for K from y_1, the next vector is p_m(K) y_1
-    of norm one, with `|p_m(0)| = det(T_m) / (b_1 ... b_m)`. If T_m is positive definite, p_m is even
-    larger at a negative eigenvalue of K, whose eigenvector thus has a component of at most
-    `1 / |p_m(0)|` in y_1: improbable for a random y_1, once that is small.
+    By Courant and Fischer there is none below t if `K = L'(A - tI)L` is positive on the y
+    orthogonal to the `L'x_i`. After m steps of the Lanczos method for K from y_1, the next vector
+    is p_m(K) y_1, of norm one, with `|p_m(0)| = det(T_m) / (b_1 ... b_m)`. If T_m is positive
+    definite, |p_m| is even larger at a negative eigenvalue of K, whose eigenvector thus has a
+    component of at most `1 / |p_m(0)|` in y_1: improbable for a random y_1, once that is small.
     """
 
     def __init__(
@@ -332,12 +332,9 @@ class _Lanczos:
             off = torch.stack(self.off[:-1], dim=-1)
             T = T + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
         values, S = torch.linalg.eigh(T)
-        y, begin = 0.0, 0
-        for block in self.blocks:
-            end = begin + block.shape[-1]
-            y = y + block @ S[..., begin:end, :count]
-            begin = end
-        return values[..., :count], y
+        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
+        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
+        return values[..., :count], torch.stack(vectors).sum(0)
 
     @staticmethod
     def _normalized(w: Tensor) -> Tensor:

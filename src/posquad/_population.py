@@ -1,12 +1,12 @@
 """The Gaussian population curvature in factor coordinates: its product, its root and its inverse.
 
 On horizontal V at U, `P(V) = 2 T(VU' + UV') U = 4 [V S + U V'U + tr(U'V) U]` with `S = U'U` and T
-of `lem:gaussian-population-operator`. Everything costs O(d r^2) and forms nothing d x d. Relative to
-P the curvature of Gaussian measurements does not depend on the conditioning of Q.
+of `lem:gaussian-population-operator`. Everything costs O(d r^2) and forms nothing d x d. Relative
+to P the curvature of Gaussian measurements does not depend on the conditioning of Q.
 
-Population coordinates write a tangent matrix xi at Q as `Y[..., d, r]` with W'Y symmetric, such that
-`||Y||_F^2 = 2 ||xi||_F^2 + tr(xi)^2`. They depend on range(U) alone: what a measurement sees of Y
-has the same size at any conditioning of U.
+Population coordinates write a tangent matrix xi at Q as `Y[..., d, r]` with W'Y symmetric, such
+that `||Y||_F^2 = 2 ||xi||_F^2 + tr(xi)^2`. They depend on range(U) alone: what a measurement sees
+of Y has the same size at any conditioning of U.
 """
 
 from __future__ import annotations

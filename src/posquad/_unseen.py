@@ -1,14 +1,15 @@
 """Which directions have no curvature: the kernel of the Hessian, judged in population coordinates.
 
-At an interpolating U the kernel is what the measurements do not see (`eq:effective-hessian-kernel`).
-In population coordinates (`_population`) a seen direction has the same curvature at any conditioning
-of U, so that only there rounding can be told from weakness. The work is done at the factor
-`W diag(s)` of the frame, where each column keeps its own relative accuracy, in any gauge of U.
+At an interpolating U the kernel is what the measurements do not see
+(`eq:effective-hessian-kernel`). In population coordinates (`_population`) a seen direction has the
+same curvature at any conditioning of U, so that only there rounding can be told from weakness. The
+work is done at `UP = W diag(s)`, where each column keeps its own relative accuracy.
 
 A curvature is called zero when it is at most `10 p eps` of the largest one, which is what an
 eigenvalue of a p x p matrix may err by, and, at interpolation, when the measurements of the
 direction itself are rounding: there the form is a square, and a direction measured by 1e-9 has a
-form of 1e-18. It is called seen when it exceeds a hundred times that. Anything between is not known.
+form of 1e-18. It is called seen when it exceeds a hundred times that. Anything between is not
+known.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Point(NamedTuple):
     """A factor in the gauge of its frame, with the Hessian there."""
 
     basis: Frame  # of u: P is the identity
-    u: Tensor  # [..., d, r]  W diag(s)
+    u: Tensor  # [..., d, r]  UP = W diag(s)
     hessian: Directions  # the Euclidean one
     interpolating: Tensor  # [...]  the residual is rounding, and has been left out
     measure: Directions | None  # [m, ..., d, r] -> [m, ..., n], least squares only
@@ -53,8 +54,8 @@ class Point(NamedTuple):
 class Kernel(NamedTuple):
     """Directions without curvature."""
 
-    vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `count`
-    count: Tensor  # [...]
+    vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `size`
+    size: Tensor  # [...]  its dimension
     known: Tensor  # [...]  there are no others
 
     @classmethod
@@ -70,24 +71,26 @@ class Rounding(NamedTuple):
     measurement: Tensor
 
 
-def working_point(objective: Objective, basis: Frame) -> Point:
-    """The factor `W diag(s)` and the Hessian there.
+def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
+    """The factor in the gauge of its frame, and the Hessian there.
 
     A residual that is rounding is left out: beside a weak column of U it would pass for curvature.
     """
     W, s, P = basis
-    u = W * s[..., None, :]
+    u = U @ P  # W diag(s), but with the accuracy that each row of U has
     eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device).expand(P.shape)
     interpolating = torch.zeros(s.shape[:-1], dtype=torch.bool, device=s.device)
-    measure = None
+    measure: Directions | None = None
     if type(objective) is LeastSquares:
         operator, y = objective.measurements, objective.y.to(u.dtype)
         fitted = operator._apply_factor(u)
         interpolating = _is_rounding(fitted, y, u)
         objective = LeastSquares(operator, torch.where(interpolating[..., None], fitted, y))
 
-        def measure(D: Tensor) -> Tensor:
+        def apply(D: Tensor) -> Tensor:
             return operator._apply_tangent(u, D) / operator.n**0.5
+
+        measure = apply
 
     return Point(Frame(W, s, eye), u, objective.linearize(u), interpolating, measure)
 

@@ -63,10 +63,10 @@ class Spectrum(Result):
 
     The kernel of the Hessian at an interpolating U consists of the tangent vectors that the
     measurements do not see (`eq:effective-hessian-kernel`): predictors in those directions are not
-    identifiable. Kernel values are part of `values` and marked by `is_kernel`. A direction is marked
-    only if its curvature is rounding beside the Gaussian population's in that direction, which no
-    conditioning and no rotation of U changes. Where rounding hides whether there is more of the
-    kernel, `kernel_is_complete` is False: its dimension is not known.
+    identifiable. Kernel values are part of `values` and marked by `is_kernel`. A direction is
+    marked only if its curvature is rounding beside the Gaussian population's in that direction,
+    a ratio that does not depend on the conditioning and the gauge of U. Where rounding hides
+    whether there is more of the kernel, `kernel_is_complete` is False: its dimension is not known.
     """
 
     values: Any  # [..., m]  NaN where not converged
@@ -147,14 +147,14 @@ def effective_spectrum(
     positive_integer("max_products", max_products)
     seed = positive_integer("seed", seed, zero=True)
     with torch.no_grad():
-        point = working_point(objective, basis)
+        point = working_point(objective, u, basis)
         if chosen_method == "dense":
             chosen = slice(p - count, p) if which == "largest" else slice(0, count)
             pairs, kernel = _dense(point, chosen)
         else:
             run = _MatrixFree(point, seed, count, tolerance, max_products)
             pairs, kernel = run.largest() if which == "largest" else run.smallest()
-        # Vectors at the working point W diag(s) belong to U = W diag(s) P'.
+        # The working point is UP.
         vectors = (
             unflatten_block(pairs.vectors, (d, r)).movedim(0, -3) @ basis.P.mT[..., None, :, :]
         )
@@ -223,7 +223,7 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
     scale = values.abs().amax(-1)
     position = torch.arange(p, device=u.device)
     order = values.argsort(dim=-1, stable=True)[..., chosen]
-    marked = (position < kernel.count[..., None]).gather(-1, order)
+    marked = (position < kernel.size[..., None]).gather(-1, order)
     vectors = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], order.shape[-1]))
     # eigh errs by the rounding of the largest value; a fresh product shows what the vectors have.
     products = flatten_block(
@@ -233,7 +233,7 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
     residuals = torch.linalg.vector_norm(products - vectors * quotients[..., None, :], dim=-2)
     extreme = torch.ones_like(scale, dtype=torch.bool)
     pairs = Eigenpairs(quotients, vectors, residuals, scale, extreme, p + quotients.shape[-1])
-    return pairs, _Marks(marked, kernel.known & (marked.sum(-1) == kernel.count))
+    return pairs, _Marks(marked, kernel.known & (marked.sum(-1) == kernel.size))
 
 
 def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) -> Kernel:
@@ -267,15 +267,19 @@ def _eigenpairs_beside(
 
     The kernel is moved to the far end of the spectrum, so that the others do not mix with it.
     """
-    far = 2 * norm(H) + (norm(H) == 0)
-    K = F @ kernel.vectors  # [..., p, c]
-    values, Y = torch.linalg.eigh(H + far[..., None, None] * (K @ K.mT))
+    if kernel.vectors.shape[-1]:
+        top = torch.linalg.eigvalsh(H).abs().amax(-1)
+        K = F @ kernel.vectors  # [..., p, c]
+        # Not farther than necessary: eigh errs by rounding of the largest value.
+        far = torch.where(top > 0, 1.5 * top, 1.0)
+        H = H + far[..., None, None] * (K @ K.mT)
+    values, Y = torch.linalg.eigh(H)
     vectors = F.mT @ Y
     values = torch.where(positive[..., None], values.clamp_min(0), values)
     p = values.shape[-1]
     # [seen ascending, kernel] is turned to [kernel, seen ascending], element by element.
     position = torch.arange(p, device=H.device)
-    count = kernel.count[..., None]
+    count = kernel.size[..., None]
     turned = (position - count) % p
     values, vectors = (
         values.gather(-1, turned),
@@ -315,7 +319,7 @@ class _MatrixFree:
         none = torch.zeros_like(pairs.values, dtype=torch.bool)
         if bool((~apart).any() & pairs.extreme.any()):
             kernel = self._kernel(pairs.scale)
-            if bool((kernel.count > 0).any()):
+            if bool((kernel.size > 0).any()):
                 return self._beside(kernel, pairs)
             return pairs, _Marks(none, kernel.known)
         # Nothing lies below the values found, so that a zero would be among them.
@@ -343,12 +347,32 @@ class _MatrixFree:
         return kernel_of(point, pairs.vectors, zero & good, known, unseen)
 
     def _beside(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _Marks]:
-        """The kernel, and the smallest values beside it."""
-        K, most = kernel.vectors, int(kernel.count.max())
-        pulled = torch.linalg.qr(self._pull(K)).Q
-        pulled = (
-            pulled * (torch.arange(most, device=K.device) < kernel.count[..., None])[..., None, :]
-        )
+        """The kernel, and the smallest values beside it; `first` where there is no kernel."""
+        pairs = first
+        for size in kernel.size.unique().tolist():
+            here = kernel.size == size
+            if size:
+                found = self._beside_kernel(kernel.vectors[..., :size], here)
+                pairs = Eigenpairs(
+                    values=torch.where(here[..., None], found.values, pairs.values),
+                    vectors=torch.where(here[..., None, None], found.vectors, pairs.vectors),
+                    residuals=torch.where(here[..., None], found.residuals, pairs.residuals),
+                    scale=torch.maximum(found.scale, pairs.scale),
+                    extreme=torch.where(here, found.extreme, pairs.extreme),
+                    products=self.products,
+                )
+        marked = torch.arange(self.k, device=kernel.size.device) < kernel.size[..., None]
+        order = torch.where(marked, 0.0, pairs.values).argsort(dim=-1, stable=True)
+        return _ordered(pairs, order), _Marks(marked.gather(-1, order), kernel.known)
+
+    def _beside_kernel(self, K: Tensor, here: Tensor) -> Eigenpairs:
+        """The kernel `K[..., dr, c]` and then the k - c smallest values orthogonal to it.
+
+        Only where `here[...]` holds; elsewhere the operator is the identity, solved at once.
+        """
+        inside = here[..., None, None]
+        K = torch.where(inside, K, 0.0)
+        pulled = torch.where(inside, torch.linalg.qr(self._pull(K)).Q, 0.0)
 
         def project(block: Tensor) -> Tensor:
             block = self._horizontal(block)
@@ -358,33 +382,31 @@ class _MatrixFree:
             block = self._coordinates(block)
             return block - pulled @ (pulled.mT @ block)
 
-        products = flatten_block(self._product(unflatten_block(K, self.shape)))
+        def beside(block: Tensor) -> Tensor:
+            return torch.where(inside, project(self._hessian(block)), block)
+
+        def lift(block: Tensor) -> Tensor:
+            return torch.where(inside, self._lift(block), block)
+
+        def pull(block: Tensor) -> Tensor:
+            return torch.where(inside, self._pull(block), block)
+
+        products = self._hessian(K)
+        self.products += K.shape[-1]
         values = (K * products).sum(-2)
         residuals = torch.linalg.vector_norm(products - K * values[..., None, :], dim=-2)
-        self.products += most
-        wanted = min(self.k - int(kernel.count.min()), self.point.p - most)
-        pairs = first._replace(products=self.products)
-        if wanted > 0:
-            root = Preconditioner(self._lift, self._pull, coordinates)
-            rest = _ascending(
-                self._solve(
-                    lambda b: project(self._hessian(b)), root, project, wanted, removed=most
-                )
-            )
-            values = torch.cat([values, rest.values], dim=-1)
-            residuals = torch.cat([residuals, rest.residuals], dim=-1)
-            K = torch.cat([K, rest.vectors], dim=-1)
-            pairs = rest._replace(scale=torch.maximum(rest.scale, first.scale))
-        # Columns of the kernel that an element of the batch does not have go to the end.
-        position = torch.arange(values.shape[-1], device=K.device)
-        lacking = (position >= kernel.count[..., None]) & (position < most)
-        order = lacking.to(torch.int8).argsort(dim=-1, stable=True)[..., : self.k]
-        values = torch.where(lacking, torch.nan, values).gather(-1, order)
-        residuals = torch.where(lacking, torch.inf, residuals).gather(-1, order)
-        K = K.gather(-1, order[..., None, :].expand(*K.shape[:-1], order.shape[-1]))
-        marked = order < kernel.count[..., None]
-        pairs = pairs._replace(values=values, residuals=residuals, vectors=K)
-        return pairs, _Marks(marked, kernel.known & (marked.sum(-1) == kernel.count))
+        wanted = self.k - K.shape[-1]
+        if wanted == 0:
+            nothing = torch.zeros_like(values[..., 0])
+            return Eigenpairs(values, K, residuals, nothing, here, self.products)
+        root = Preconditioner(lift, pull, coordinates)
+        rest = _ascending(self._solve(beside, root, project, wanted, removed=K.shape[-1]))
+        return rest._replace(
+            values=torch.cat([values, rest.values], dim=-1),
+            residuals=torch.cat([residuals, rest.residuals], dim=-1),
+            vectors=torch.cat([K, rest.vectors], dim=-1),
+            scale=torch.where(here, rest.scale, 0.0),
+        )
 
     def _solve(
         self,
@@ -440,7 +462,10 @@ class _MatrixFree:
 
 
 def _ascending(pairs: Eigenpairs) -> Eigenpairs:
-    order = pairs.values.argsort(dim=-1)
+    return _ordered(pairs, pairs.values.argsort(dim=-1))
+
+
+def _ordered(pairs: Eigenpairs, order: Tensor) -> Eigenpairs:
     return pairs._replace(
         values=pairs.values.gather(-1, order),
         residuals=pairs.residuals.gather(-1, order),

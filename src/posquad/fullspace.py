@@ -38,8 +38,8 @@ class OperatorBounds(Result):
     """Extreme eigenvalues of a self-adjoint operator on symmetric matrices.
 
     Numbers for one operator, tensors `[...]` for a batch; NaN where not converged. A value has
-    converged when its residual is within the tolerance and a search from an independent random start
-    found nothing beyond it.
+    converged when its residual is within the tolerance and a search from an independent random
+    start found nothing beyond it.
     """
 
     smallest: Any

@@ -35,7 +35,10 @@ class Status(Enum):
         "requested tolerance, loosen rtol or use a fixed step"
     )
 
-    CONVERGED = "every requested value has a residual within the tolerance"
+    CONVERGED = (
+        "every requested value has a residual within the tolerance, and where not all values are "
+        "computed, a search from an independent start found none beyond the requested end"
+    )
     AT_ROUNDING = (
         "converged as far as rounding allows: some values are so small beside the largest one that "
         "their residual is within its rounding, but not within the tolerance relative to themselves"
