@@ -24,10 +24,11 @@ from posquad.status import Status
 
 Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
 
+_BEYOND = 10  # of two values closer than the tolerance over this, either may be found
 _LOOSEST = 1e-2  # largest relative residual of a pair that is searched beyond
 _MARGIN = 0.1  # least share of a value that the search beyond it resolves
 _ZERO_MARGIN = 1e-3  # and, for a value that is rounding, the share of the operator norm
-_FAILURE = 1e-5  # probability that the search overlooks a value
+_FAILURE = 1e-4  # probability that the search overlooks a value
 _COLUMNS = 32  # of the blocks in which a Lanczos basis is kept
 _ATTEMPTS = 3  # searches that contradict what is found without changing it
 
@@ -106,12 +107,12 @@ def extreme_eigenpairs(
     accurate when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
     norm. The pairs are `extreme` when a search of the complement from an independent random start
     found no value beyond the last one by more than the tolerance, and excludes, but for a
-    probability of 1e-5, one beyond it by more than the larger of the tolerance and a tenth of it.
+    probability of 1e-4, one beyond it by more than the larger of the tolerance and a tenth of it.
     Values that are rounding above `floor`, a lower bound on the operator, need no search.
     """
     space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
     search = _Search(space, preconditioner, tolerance, seed)
-    strict = min(tolerance, _LOOSEST)
+    strict = min(tolerance / _BEYOND, _LOOSEST)
     extreme = torch.zeros_like(space.scale, dtype=torch.bool)
     contradicted = 0
     while space.expand_until_accurate(strict, max_products):

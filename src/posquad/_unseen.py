@@ -117,11 +117,14 @@ def sort_out(values: Tensor, scale: Tensor, rounding: Rounding) -> tuple[Tensor,
     return zero, ~zero & ~(seen & ~coarse)
 
 
-def kernel_of(point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tensor) -> Kernel:
+def kernel_of(
+    point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tensor, norm: Tensor
+) -> Kernel:
     """The kernel from candidates `Y[..., dr, c]` in population coordinates.
 
     Those marked `zero[..., c]` count, if at interpolation they are measured by at most
-    `unseen[...]`; otherwise the kernel is not known.
+    `unseen[...]`, and if the Hessian takes the unit vectors made of them to rounding of its norm;
+    otherwise the kernel is not known.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
     order = (~zero).to(torch.int8).argsort(dim=-1, stable=True)
@@ -138,7 +141,20 @@ def kernel_of(point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tens
         zero = zero & sound
     unit = point.basis.s[..., -1:, None]  # so that squares stay within the floating-point range
     vectors = orthonormal_combinations(flatten_block(D) * unit * zero[..., None, :])
-    return Kernel(vectors, zero.sum(-1), known)
+    present = vectors.abs().amax(-2) > 0
+    images = flatten_block(point.hessian(unflatten_block(vectors, shape)))
+    far = images.abs().amax(-2, keepdim=True)  # its square may leave the floating-point range
+    sizes = far[..., 0, :] * torch.linalg.vector_norm(
+        images / torch.where(far > 0, far, 1.0), dim=-2
+    )
+    flat = sizes <= 10 * torch.finfo(norm.dtype).eps * norm[..., None]
+    known = known & (flat | ~present).all(-1)
+    present = present & flat
+    order = (~present).to(torch.int8).argsort(dim=-1, stable=True)
+    vectors = (vectors * present[..., None, :]).gather(
+        -1, order[..., None, :].expand(vectors.shape)
+    )
+    return Kernel(vectors, present.sum(-1), known)
 
 
 def orthonormal_combinations(D: Tensor) -> Tensor:

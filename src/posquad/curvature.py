@@ -122,7 +122,7 @@ def effective_spectrum(
         tolerance: a matrix-free value has converged when its residual is at most
             tolerance * |value|, or rounding of the largest value, and a search from an independent
             random start found no value beyond by more than tolerance * |value|. That search
-            excludes, but for a probability of 1e-5, values beyond by more than the larger of that
+            excludes, but for a probability of 1e-4, values beyond by more than the larger of that
             and |value| / 10. Values that have not converged come back as NaN.
         max_products: most Hessian products.
         seed: of the random starts of the matrix-free method.
@@ -257,7 +257,7 @@ def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) ->
     inverse = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, values))
     seen = coordinates.mT @ Y
     candidates = candidates - seen @ (inverse[..., :, None] * (seen.mT @ fresh))
-    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement)
+    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement, size)
 
 
 def _eigenpairs_beside(
@@ -344,7 +344,7 @@ class _MatrixFree:
         # A residual of rounding leaves as much of the weakest seen direction, over its curvature.
         mixed = 1 + (pairs.scale / torch.where(known, last.abs(), pairs.scale)).sqrt()
         unseen = rounding.measurement * torch.where(last.abs() > 0, mixed, 1.0)
-        return kernel_of(point, pairs.vectors, zero & good, known, unseen)
+        return kernel_of(point, pairs.vectors, zero & good, known, unseen, norm)
 
     def _beside(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _Marks]:
         """The kernel, and the smallest values beside it; `first` where there is no kernel."""
