@@ -167,7 +167,7 @@ def test_nothing_is_called_extreme_without_the_products_for_the_search(rng):
     assert bool(enough.extreme)
     assert not bool(few.extreme)
     assert not bool(converged(few, 0.5).any())
-    assert accuracy_status(few, 0.5) is Status.NOT_CONVERGED
+    assert accuracy_status(few, converged(few, 0.5), 0.5) is Status.NOT_CONVERGED
     assert few.products <= enough.products - 3 + 1
 
 

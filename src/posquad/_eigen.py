@@ -68,9 +68,9 @@ def converged(pairs: Eigenpairs, tolerance: float) -> Tensor:
     )
 
 
-def accuracy_status(pairs: Eigenpairs, tolerance: float) -> Status:
-    """One word for all the values: converged, only to rounding of the largest one, or not."""
-    if not bool(converged(pairs, tolerance).all()):
+def accuracy_status(pairs: Eigenpairs, good: Tensor, tolerance: float) -> Status:
+    """One word for values, `good` or not: converged, to rounding of the largest one, or not."""
+    if not bool(good.all()):
         return Status.NOT_CONVERGED
     sharp = bool((pairs.residuals <= tolerance * pairs.values.abs()).all())
     return Status.CONVERGED if sharp else Status.AT_ROUNDING
@@ -106,29 +106,34 @@ def extreme_eigenpairs(
     maps into itself; `start[..., N, b]`, b >= k, lies in it and spans the first basis. A pair is
     accurate when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
     norm. The pairs are `extreme` when a search of the complement from an independent random start
-    found no value beyond the last one by more than the tolerance, and excludes, but for a
-    probability of 1e-4, one beyond it by more than the larger of the tolerance and a tenth of it.
+    excludes, but for a probability of 1e-4, a value beyond the last one by more than the larger of
+    the tolerance and a tenth of it, and when what the search met, made part of the subspace, moves
+    no value by more than the tolerance.
     Values that are rounding above `floor`, a lower bound on the operator, need no search.
     """
     space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
     search = _Search(space, preconditioner, tolerance, seed)
     strict = min(tolerance / _BEYOND, _LOOSEST)
-    extreme = torch.zeros_like(space.scale, dtype=torch.bool)
-    contradicted = 0
+    extreme = excluded = torch.zeros_like(space.scale, dtype=torch.bool)
+    searched = torch.full_like(space.theta[..., :k], torch.inf)  # the values at the last search
+    contradictions = 0
     while space.expand_until_accurate(strict, max_products):
         if space.exhausted:
             extreme = torch.ones_like(extreme)
             break
-        # Pairs may change between searches: all of them are judged again.
-        extreme = _at_floor(space, floor) | (space.scale == 0)
-        found, directions = search.beyond(extreme, max_products - space.products - k)
-        extreme = extreme | found
-        if directions is None or contradicted == _ATTEMPTS:
+        # What the search met has joined the subspace; values that it moved are searched again.
+        slack = tolerance * searched.abs() + _rounding(space)[..., None]
+        extreme = excluded & (searched - space.theta[..., :k] <= slack).all(-1)
+        extreme = extreme | _at_floor(space, floor) | (space.scale == 0)
+        if bool(extreme.all()) or contradictions == _ATTEMPTS:
             break
-        before = space.theta[..., :k].sum()
+        searched = space.theta[..., :k]
+        excluded, directions = search.beyond(extreme, max_products - space.products - k)
+        if directions is None:
+            break
         space.append(directions, max_products)
-        gained = float(before - space.theta[..., :k].sum())
-        contradicted = contradicted + 1 if gained <= 0 else 0
+        gained = bool((searched > space.theta[..., :k]).any())
+        contradictions += 0 if gained or bool(excluded.all()) else 1
     return space.pairs(extreme)
 
 
@@ -240,9 +245,9 @@ class _Search:
         self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / _FAILURE)
 
     def beyond(self, sure: Tensor, products: int) -> tuple[Tensor, Tensor | None]:
-        """Where a lower value is excluded `[...]`, and directions to go on with, if one was found.
+        """Where a value below the target is excluded `[...]`, and the lowest directions met.
 
-        Elements that are `sure` are not looked at.
+        Elements that are `sure` are not looked at. No directions: the products did not suffice.
         """
         space = self.space
         last = space.theta[..., space.k - 1]
@@ -264,21 +269,13 @@ class _Search:
         chain = _Lanczos(shifted, deflate, y)
         excluded = sure
         for _ in range(products):
-            if bool(excluded.all()):
-                break
             chain.step()
             space.products += 1
-            if bool((~excluded & (chain.pivot <= 0)).any()):
-                return excluded, self._directions(chain)
             excluded = excluded | (chain.growth >= self.enough)
-        if not bool(excluded.all()) or chain.steps == 0:
-            return excluded, None
-        # Nothing below the target; but perhaps something between the target and what was found.
-        ritz, y = chain.lowest(1)
-        v = self.preconditioner.lift(y)
-        quotient = target + (ritz / v.square().sum(-2))[..., 0]
-        lower = ~sure & (quotient < last - self.tolerance * last.abs() - _rounding(space))
-        return excluded & ~lower, self._directions(chain) if bool(lower.any()) else None
+            contradicted = bool((~excluded & (chain.pivot <= 0)).any())
+            if contradicted or bool(excluded.all()):
+                return excluded, self._directions(chain)
+        return excluded, None
 
     def _pull(self, block: Tensor) -> Tensor:
         return self.preconditioner.pull(block)
@@ -321,7 +318,8 @@ class _Lanczos:
         self.pivot = a - before
         # A space that is exhausted has b = 0 up to rounding, and nothing is left to be found.
         tiny = torch.finfo(b.dtype).tiny
-        self.growth = self.growth + (self.pivot.clamp_min(tiny) / b.clamp_min(tiny)).log()
+        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
+        self.growth = self.growth + factor.log()  # never enough again after a negative pivot
         self.diagonal.append(a)
         self.off.append(b)
         self.next = self._normalized(w)

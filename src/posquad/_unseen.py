@@ -147,7 +147,7 @@ def kernel_of(
     sizes = far[..., 0, :] * torch.linalg.vector_norm(
         images / torch.where(far > 0, far, 1.0), dim=-2
     )
-    flat = sizes <= 10 * torch.finfo(norm.dtype).eps * norm[..., None]
+    flat = sizes <= 10 * point.p * torch.finfo(norm.dtype).eps * norm[..., None]
     known = known & (flat | ~present).all(-1)
     present = present & flat
     order = (~present).to(torch.int8).argsort(dim=-1, stable=True)

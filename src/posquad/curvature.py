@@ -158,12 +158,12 @@ def effective_spectrum(
         vectors = (
             unflatten_block(pairs.vectors, (d, r)).movedim(0, -3) @ basis.P.mT[..., None, :, :]
         )
-    good = converged(pairs, tolerance)
+    good = converged(pairs, tolerance) | kernel.marked  # those are zero
     return Spectrum(
         values=like(U, torch.where(good, pairs.values, torch.nan)),
         vectors=like(U, vectors),
         residuals=like(U, pairs.residuals),
-        status=accuracy_status(pairs, tolerance),
+        status=accuracy_status(pairs, good, tolerance),
         method=chosen_method,
         gauge_dimension=r * (r - 1) // 2,
         is_kernel=like(U, kernel.marked),
@@ -245,19 +245,27 @@ def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) ->
     known = ~uncertain.any(-1)
     if not bool(zero.any()):
         return Kernel.empty(point, known)
-    values, Y = torch.linalg.eigh(M)
+    values, Y = torch.linalg.eigh(M)  # only now: it costs several times the values alone
     zero, _ = sort_out(values, scale, rounding)
     most = int(zero.sum(-1).max())
     order = values.abs().argsort(dim=-1)[..., :most]
     candidates = coordinates.mT @ Y.gather(-1, order[..., None, :].expand(*Y.shape[:-1], most))
-    # eigh mixes them with seen directions by rounding over the curvature; a fresh product tells
-    # by how much.
+    candidates = _without_seen(point, candidates, coordinates.mT @ Y, values, zero)
+    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement, size)
+
+
+def _without_seen(
+    point: Point, candidates: Tensor, vectors: Tensor, values: Tensor, zero: Tensor
+) -> Tensor:
+    """Candidates for the kernel `[..., dr, c]` without what they have of seen eigenvectors.
+
+    An eigensolver leaves rounding of the largest curvature over the seen one; a fresh product tells
+    how much.
+    """
     shape = (point.u.shape[-2], point.u.shape[-1])
     fresh = flatten_block(point.balanced(unflatten_block(candidates, shape)))
     inverse = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, values))
-    seen = coordinates.mT @ Y
-    candidates = candidates - seen @ (inverse[..., :, None] * (seen.mT @ fresh))
-    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement, size)
+    return candidates - vectors @ (inverse[..., :, None] * (vectors.mT @ fresh))
 
 
 def _eigenpairs_beside(
@@ -344,7 +352,10 @@ class _MatrixFree:
         # A residual of rounding leaves as much of the weakest seen direction, over its curvature.
         mixed = 1 + (pairs.scale / torch.where(known, last.abs(), pairs.scale)).sqrt()
         unseen = rounding.measurement * torch.where(last.abs() > 0, mixed, 1.0)
-        return kernel_of(point, pairs.vectors, zero & good, known, unseen, norm)
+        vectors, values = pairs.vectors, pairs.values
+        candidates = _without_seen(point, vectors, vectors, values, zero)
+        self.products += self.k
+        return kernel_of(point, candidates, zero & good, known, unseen, norm)
 
     def _beside(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _Marks]:
         """The kernel, and the smallest values beside it; `first` where there is no kernel."""

@@ -124,7 +124,7 @@ def _extremes(
             )
             good = converged(pairs, tolerance)
             ends.append(torch.where(good, pairs.values, torch.nan)[..., 0])
-            words.append(accuracy_status(pairs, tolerance))
+            words.append(accuracy_status(pairs, good, tolerance))
     norm = torch.maximum(ends[0].abs(), ends[1].abs())
     low, high, norm = (x if batch else float(x) for x in (*ends, norm))
     worst = Status.NOT_CONVERGED if Status.NOT_CONVERGED in words else Status.CONVERGED

@@ -158,14 +158,14 @@ def rotation(rng: Rng, size: int) -> np.ndarray:
 
 def measured(X: np.ndarray, U: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     """What is seen of directions, over their population curvature, in extended precision."""
-    x, u = X.astype(LONG) / np.abs(X).max(), U.astype(LONG) / np.abs(U).max()
+    x, u = X.astype(LONG) / (np.abs(X).max() or 1.0), U.astype(LONG) / np.abs(U).max()
     worst = []
     for D in vectors.astype(LONG):
         xi = D @ u.T + u @ D.T
         population = np.sqrt(2 * np.square(xi).sum() + np.trace(xi) ** 2)
         seen = np.einsum("na,ab,nb->n", x, xi, x)
         reach = np.square(x).sum(1).max() * population
-        worst.append(np.abs(seen).max() / reach)
+        worst.append(np.abs(seen).max() / (reach or 1.0))
     return np.array(worst, dtype=float)
 
 
