@@ -111,8 +111,11 @@ def extreme_eigenpairs(
     no value by more than the tolerance.
     Values that are rounding above `floor`, a lower bound on the operator, need no search.
     """
+    generator = torch.Generator().manual_seed(seed + 1)
     space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
-    search = _Search(space, preconditioner, tolerance, seed)
+    # A start that has no part in the wanted vectors, by the structure of the problem, has one now.
+    space.append(_random_like(start, generator), max_products)
+    search = _Search(space, preconditioner, tolerance, generator)
     strict = min(tolerance / _BEYOND, _LOOSEST)
     extreme = excluded = torch.zeros_like(space.scale, dtype=torch.bool)
     searched = torch.full_like(space.theta[..., :k], torch.inf)  # the values at the last search
@@ -237,10 +240,14 @@ class _Search:
     """
 
     def __init__(
-        self, space: _Subspace, preconditioner: Preconditioner, tolerance: float, seed: int
+        self,
+        space: _Subspace,
+        preconditioner: Preconditioner,
+        tolerance: float,
+        generator: torch.Generator,
     ) -> None:
         self.space, self.preconditioner, self.tolerance = space, preconditioner, tolerance
-        self.generator = torch.Generator().manual_seed(seed + 1)
+        self.generator = generator
         # A component of a random unit vector in R^N is below c with probability < c (2N/pi)^(1/2).
         self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / _FAILURE)
 
@@ -263,9 +270,7 @@ class _Search:
             v = self.preconditioner.lift(y)
             return deflate(self._pull(space.operator(v) - target[..., None, None] * v))
 
-        y = torch.randn(*space.V.shape[:-1], 1, generator=self.generator, dtype=space.V.dtype).to(
-            space.V.device
-        )
+        y = _random_like(space.V[..., :1], self.generator)
         chain = _Lanczos(shifted, deflate, y)
         excluded = sure
         for _ in range(products):
@@ -339,6 +344,10 @@ class _Lanczos:
     def _normalized(w: Tensor) -> Tensor:
         size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
         return w / size.clamp_min(torch.finfo(w.dtype).tiny)
+
+
+def _random_like(block: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(block.shape, generator=generator, dtype=block.dtype).to(block.device)
 
 
 def _accurate(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float) -> Tensor:
