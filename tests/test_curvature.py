@@ -406,3 +406,156 @@ def test_more_values_than_fit_are_refused_before_work():
         posquad.effective_spectrum(posquad.PopulationRisk(U), U)
     with pytest.raises(DomainError, match=r"^method: expected 'dense' for p <= "):
         posquad.effective_spectrum(posquad.PopulationRisk(U), U, which="smallest", method="dense")
+
+
+def conditioned_factor(rng, d, r, condition):
+    W = torch.linalg.qr(normal(rng, d, r)).Q
+    return W * torch.logspace(0, -np.log10(condition), r, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", ["dense", "matrix-free"])
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6])
+def test_kernel_at_any_conditioning_and_gauge(rng, condition, method):
+    """n = p - 3 generic rows see all but 3 directions, whatever the conditioning of U."""
+    d, r = 7, 3
+    X = normal(rng, geometry.dimension(d, r) - 3, d)
+    U = conditioned_factor(rng, d, r, condition)
+    request = {"which": "smallest", "k": 5} if method == "matrix-free" else {}
+    for turned in (U, U @ rotation(rng, r), U @ rotation(rng, r, reflect=True)):
+        objective = posquad.LeastSquares(posquad.RankOne(X), (X @ turned).square().sum(-1))
+        spectrum = posquad.effective_spectrum(objective, turned, method=method, **request)
+        assert spectrum.kernel_dimension == 3
+        assert spectrum.kernel_is_complete
+        assert bool(spectrum.kernel_is_known)
+        V = spectrum.kernel_vectors
+        gram = V.flatten(1) @ V.flatten(1).mT
+        torch.testing.assert_close(gram, torch.eye(3, dtype=V.dtype), atol=1e-12, rtol=0)
+        xi = geometry.differential(turned, V)
+        size = (2 * xi.square().sum((-2, -1)) + xi.diagonal(dim1=-2, dim2=-1).sum(-1) ** 2).sqrt()
+        seen = posquad.RankOne(X).apply(xi).norm(dim=-1) / size
+        # U is given to eps ||U||, which turns its weakest direction by eps * condition.
+        assert float(seen.max()) < 1e3 * 2.2e-16 * condition
+
+
+def batch_with_kernels(rng):
+    """Factors whose kernels have dimensions 1, 0 and 2, at condition 1, 1e3 and 1e5."""
+    d, r = 6, 2
+    X = normal(rng, 3, geometry.dimension(d, r) + 1, d)
+    X[0, 2:] = X[0, 1:-1].clone()
+    X[0, -1] = X[0, 0]  # two repetitions: 10 distinct rows of the p = 11 that are needed
+    X[2, :, 0] = 0  # r directions e_1 v' + v e_1'
+    U = torch.stack([conditioned_factor(rng, d, r, c) for c in (1.0, 1e3, 1e5)])
+    return X, U
+
+
+@pytest.mark.parametrize("method", ["dense", "matrix-free"])
+def test_kernels_of_a_batch_do_not_disturb_each_other(rng, method):
+    X, U = batch_with_kernels(rng)
+    ranks = [int(torch.linalg.matrix_rank(torch.vmap(torch.outer)(x, x).flatten(1))) for x in X]
+    assert ranks[0] == 10
+    operator = posquad.RankOne(X)
+    spectrum = posquad.effective_spectrum(
+        posquad.LeastSquares(operator, operator.apply_factor(U)),
+        U,
+        k=4,
+        which="smallest",
+        method=method,
+    )
+    assert spectrum.kernel_dimension.tolist() == [1, 0, 2]
+    assert spectrum.kernel_is_known.tolist() == [True] * 3
+    for index in range(3):
+        one = posquad.RankOne(X[index])
+        single = posquad.effective_spectrum(
+            posquad.LeastSquares(one, one.apply_factor(U[index])), U[index]
+        )
+        scale = float(single.values[-1])
+        torch.testing.assert_close(
+            spectrum.values[index], single.values[:4], rtol=1e-4, atol=1e-14 * scale
+        )
+
+
+def weak_direction(rng, weak):
+    """Rows e_1 +- c_j e_j at U = e_1, turned by a rotation: every curvature is known by hand.
+
+    Along e_1 v' + v e_1' the form is `sum_j (2 v_1 +- 2 c_j v_j)^2 / n`, n = 2(d - 1), and the
+    population's is `12 v_1^2 + 4 (v_2^2 + ...)`: relative to it the curvatures are 1/3 and
+    `c_j^2 / (d - 1)`. With `c_j^2 = d - 1` but for the last one, they are 1/3, ones, and `weak`.
+    """
+    d = 40
+    c = torch.full((d - 1,), (d - 1) ** 0.5, dtype=torch.float64)
+    c[-1] *= weak**0.5
+    arms = torch.cat([torch.zeros(d - 1, 1, dtype=torch.float64), torch.diag(c)], dim=1)
+    first = torch.eye(d, dtype=torch.float64)[:1]
+    O = rotation(rng, d)
+    X, U = torch.cat([first + arms, first - arms]) @ O.mT, O[:, :1].clone()
+    operator = posquad.RankOne(X)
+    return posquad.LeastSquares(operator, operator.apply_factor(U)), U
+
+
+@pytest.mark.parametrize("method", ["dense", "matrix-free"])
+@pytest.mark.parametrize(
+    ("weak", "kernel", "complete"),
+    [
+        # Eigenvalues of a matrix of size p = 40 err by about p eps = 9e-15 of the largest one.
+        (0.0, 1, True),
+        (1e-9, 0, True),  # 1e5 times that: seen
+        (1e-17, 0, False),  # rounding in the form, but 3e-9 in the measurements: not unseen
+    ],
+)
+def test_what_is_seen_unseen_and_not_known(rng, weak, kernel, complete, method):
+    objective, U = weak_direction(rng, weak)
+    spectrum = posquad.effective_spectrum(objective, U, k=3, which="smallest", method=method)
+    assert spectrum.kernel_dimension == kernel
+    assert spectrum.kernel_is_complete is complete
+
+
+def test_rounding_of_a_large_kernel_is_recognized(rng):
+    """300 zero eigenvalues come out of LAPACK as anything up to about p eps of the largest."""
+    d, r = 120, 5
+    X, U, y = gaussian_problem(rng, geometry.dimension(d, r) - 300, d, r, smallest=1e-6)
+    spectrum = posquad.effective_spectrum(posquad.LeastSquares(posquad.RankOne(X), y), U)
+    assert spectrum.kernel_dimension == 300
+    assert spectrum.kernel_is_complete
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e6])
+def test_kernel_where_the_responses_are_not_fitted(rng, condition):
+    """A coordinate that no row sees, at a point where the loss has a gradient G.
+
+    Of the two unseen directions `e_1 (Ua)' + (Ua) e_1'`, lifted as `e_1 a' - U Omega(a)`, the one
+    with Omega(a) = 0 has no curvature; along the other G shows. At 1e6 rounding of G hides both.
+    """
+    X, U = normal(rng, 40, 5), conditioned_factor(rng, 5, 2, condition)
+    X[:, 0] = 0
+    y = (X @ U).square().sum(-1) + normal(rng, 40)
+    spectrum = posquad.effective_spectrum(posquad.LeastSquares(posquad.RankOne(X), y), U)
+    assert spectrum.kernel_dimension <= 1
+    assert condition > 1 or spectrum.kernel_dimension == 1
+    assert spectrum.kernel_is_complete is (condition == 1)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e5, 1e9])
+def test_the_population_has_no_kernel(rng, condition):
+    U = conditioned_factor(rng, 6, 3, condition) @ rotation(rng, 3)
+    for method in ("dense", "matrix-free"):
+        spectrum = posquad.effective_spectrum(
+            posquad.PopulationRisk(U), U, which="smallest", k=2, method=method
+        )
+        assert spectrum.kernel_dimension == 0
+    squares = posquad.SmoothObjective(lambda Q: Q.square().sum((-2, -1)) / 2, 6)
+    assert posquad.effective_spectrum(squares, U).kernel_dimension == 0
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 0.3, 1e-2])
+def test_loose_tolerances_find_the_end_of_a_narrow_spectrum(rng, tolerance):
+    """40 p rows: a random direction has a residual of a third of its curvature."""
+    X, U, y = gaussian_problem(rng, 40 * 30, 30, 1)
+    objective = posquad.LeastSquares(posquad.RankOne(X), y)
+    expected = generalized_spectrum(X.numpy(), U.numpy())
+    for seed in range(5):
+        request = {"method": "matrix-free", "tolerance": tolerance, "seed": seed}
+        low = posquad.effective_spectrum(objective, U, which="smallest", **request)
+        high = posquad.effective_spectrum(objective, U, which="largest", **request)
+        assert low.status is high.status is Status.CONVERGED
+        assert float(low.values[0]) * (1 - tolerance) <= expected[0]
+        assert float(high.values[0]) * (1 + tolerance) >= expected[-1]

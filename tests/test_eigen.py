@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from posquad._eigen import extreme_eigenpairs
+from posquad._eigen import (
+    Preconditioner,
+    _Lanczos,
+    accuracy_status,
+    converged,
+    extreme_eigenpairs,
+    no_preconditioner,
+)
+from posquad.status import Status
 from support import normal, rotation
 
 
-def solve(A, *, k, largest=False, width=None, project=None, precondition=None, **options):
+def solve(A, *, k, largest=False, width=None, project=None, root=None, **options):
     """Run on a dense symmetric `A[..., N, N]` from a fixed random start."""
     rng = torch.Generator().manual_seed(5)
     N = A.shape[-1]
@@ -19,7 +29,7 @@ def solve(A, *, k, largest=False, width=None, project=None, precondition=None, *
     settings = {"dimension": N, "tolerance": 1e-10, "max_products": 5000, **options}
     return extreme_eigenpairs(
         lambda block: A @ block,
-        precondition or identity,
+        no_preconditioner(project) if root is None else Preconditioner(root, root, project),
         project,
         project(start),
         k=k,
@@ -81,9 +91,9 @@ def test_a_good_preconditioner_pays(rng):
     values = torch.logspace(-4, 0, 300, dtype=torch.float64)
     Q = rotation(rng, 300)
     A = (Q * values) @ Q.mT
-    near_inverse = (Q / (values * (1 + torch.rand(300, generator=rng)))) @ Q.mT
+    near_root = (Q / (values * (1 + torch.rand(300, generator=rng))).sqrt()) @ Q.mT
     plain = solve(A, k=1)
-    better = solve(A, k=1, precondition=lambda block: near_inverse @ block)
+    better = solve(A, k=1, root=lambda block: near_root @ block)
     torch.testing.assert_close(better.values, values[:1], rtol=1e-10, atol=0)
     torch.testing.assert_close(plain.values, values[:1], rtol=1e-10, atol=0)
     assert better.products < plain.products / 3
@@ -107,3 +117,76 @@ def test_the_product_limit_is_kept_and_residuals_are_honest(rng):
     true = torch.linalg.vector_norm(A @ pairs.vectors - pairs.vectors * pairs.values)
     torch.testing.assert_close(pairs.residuals[0], true)
     assert float(true) > 1e-8
+
+
+TOLERANCES = [0.5, 0.3, 1e-2, 1e-3, 1e-9]
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("largest", [False, True])
+def test_a_start_without_the_wanted_eigenvector_is_not_believed(rng, largest, tolerance):
+    """Coordinates never mix: from this start the iteration alone finds the second value."""
+    values = torch.arange(1.0, 61.0, dtype=torch.float64)
+    A, wanted = torch.diag(values), 59 if largest else 0
+
+    def start(block):
+        return block.index_fill(-2, torch.tensor([wanted]), 0.0)
+
+    pairs = extreme_eigenpairs(
+        lambda block: A @ block,
+        no_preconditioner(lambda block: block),
+        lambda block: block,
+        start(normal(rng, 60, 3)),
+        k=1,
+        largest=largest,
+        dimension=60,
+        tolerance=tolerance,
+        max_products=5000,
+    )
+    assert bool(pairs.extreme)
+    distance = abs(float(pairs.values[0]) - float(values[wanted]))
+    # 60 instead of 59 would be within the looser tolerances; 1 instead of 2 is within none but 0.5.
+    assert distance <= tolerance * float(pairs.values[0])
+    if tolerance < 1e-2:
+        assert distance < 1e-2
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+def test_one_value_below_a_narrow_bulk_is_found_at_any_tolerance(rng, tolerance):
+    """A random vector has a residual of 4% of its quotient of 1, where the lowest value is 1/2."""
+    A = spectral(rng, [0.5] + [1.0] * 199)
+    pairs = solve(A, k=1, tolerance=tolerance, width=1)
+    assert bool(pairs.extreme)
+    assert float(pairs.values[0]) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_nothing_is_called_extreme_without_the_products_for_the_search(rng):
+    A = spectral(rng, [1.0] * 199 + [2.0])
+    enough = solve(A, k=1)
+    few = solve(A, k=1, max_products=enough.products - 3)
+    assert bool(enough.extreme)
+    assert not bool(few.extreme)
+    assert not bool(converged(few, 0.5).any())
+    assert accuracy_status(few, converged(few, 0.5), 0.5) is Status.NOT_CONVERGED
+    assert few.products <= enough.products - 3 + 1
+
+
+def test_values_at_the_floor_need_no_search(rng):
+    A = spectral(rng, [0.0] * 20 + [1.0] * 40)
+    pairs = solve(A, k=3, floor=0.0)
+    assert bool(pairs.extreme)
+    assert float(pairs.values.abs().max()) < 1e-14
+
+
+def test_growth_of_the_lanczos_polynomial_by_hand():
+    """K = diag(3, 1) from (1, 1)/sqrt(2): a_1 = 2, b_1 = 1, p_1(x) = x - 2; then b_2 = 0."""
+    K = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
+    chain = _Lanczos(lambda y: K @ y, lambda y: y, torch.ones(2, 1, dtype=torch.float64))
+    chain.step()
+    assert float(chain.growth) == pytest.approx(math.log(2))
+    chain.step()
+    assert float(chain.pivot) == pytest.approx(2 - 1 / 2)  # det(K) = 3 = 2 * 3/2
+    assert float(chain.growth) > 30  # nothing is left: any other value is excluded
+    values, vectors = chain.lowest(2)
+    torch.testing.assert_close(values, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    torch.testing.assert_close(vectors[:, 0].abs(), torch.tensor([0.0, 1.0], dtype=torch.float64))

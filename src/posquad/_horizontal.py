@@ -30,6 +30,20 @@ def horizontal_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
     return z - vertical_part(u, z, basis)
 
 
+def orthonormal_basis(basis: Frame) -> Tensor:
+    """A Frobenius-orthonormal basis of the horizontal space, `[..., p, d, r]`."""
+    W, s, P = basis
+    r = s.shape[-1]
+    # The trailing d - r columns of a complete QR factorisation complete W to a basis.
+    outside = torch.linalg.qr(W, mode="complete").Q[..., r:]  # [..., d, d-r]
+    across = torch.einsum("...ai,...bj->...ijab", outside, P)  # [..., d-r, r, d, r]
+    i, j = torch.triu_indices(r, r, device=s.device)
+    along = torch.einsum("...ak,...bk->...kab", s[..., None, j] * W[..., i], P[..., j])
+    along = along + torch.einsum("...ak,...bk->...kab", s[..., None, i] * W[..., j], P[..., i])
+    along = along / norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
+    return torch.cat([across.flatten(-4, -3), along], dim=-3)
+
+
 def lift(u: Tensor, xi: Tensor, basis: Frame) -> Tensor:
     """The horizontal Delta with `Delta U' + U Delta' = xi`, for a tangent xi."""
     W, s, P = basis

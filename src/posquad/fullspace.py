@@ -16,13 +16,16 @@ from torch import Tensor
 
 from posquad._arrays import positive_integer, positive_number
 from posquad._eigen import (
+    Preconditioner,
     accuracy_status,
     converged,
     extreme_eigenpairs,
     flatten_block,
+    no_preconditioner,
     unflatten_block,
 )
 from posquad._linalg import symmetric_part
+from posquad._population import population_root
 from posquad._results import Result
 from posquad.measurements import GaussianPopulation, Measurements, require_measurements
 from posquad.status import Status
@@ -34,7 +37,9 @@ __all__ = ["OperatorBounds", "operator_bounds", "operator_deviation"]
 class OperatorBounds(Result):
     """Extreme eigenvalues of a self-adjoint operator on symmetric matrices.
 
-    Numbers for one operator, tensors `[...]` for a batch; NaN where not converged.
+    Numbers for one operator, tensors `[...]` for a batch; NaN where not converged. A value has
+    converged when its residual is within the tolerance and a search from an independent random
+    start found nothing beyond it.
     """
 
     smallest: Any
@@ -56,7 +61,8 @@ def operator_bounds(
     (2.0, 5.0)
     """
     require_measurements(measurements)
-    return _extremes(measurements, measurements._normal, tolerance, max_products, seed)
+    # A*A/n is positive semidefinite: nothing lies below a zero.
+    return _extremes(measurements, measurements._normal, 0.0, tolerance, max_products, seed)
 
 
 def operator_deviation(
@@ -75,12 +81,13 @@ def operator_deviation(
     def deviation(H: Tensor) -> Tensor:
         return measurements._normal(H) - population._normal(H)
 
-    return _extremes(measurements, deviation, tolerance, max_products, seed)
+    return _extremes(measurements, deviation, None, tolerance, max_products, seed)
 
 
 def _extremes(
     measurements: Measurements,
     product: Callable[[Tensor], Tensor],
+    floor: float | None,
     tolerance: float,
     max_products: int,
     seed: int,
@@ -94,11 +101,8 @@ def _extremes(
     def project(block: Tensor) -> Tensor:
         return flatten_block(symmetric_part(unflatten_block(block, (d, d))))
 
-    def invert_population(block: Tensor) -> Tensor:
-        # 2H + tr(H) I = R has H = (R - tr(R)/(d+2) I) / 2.
-        R = unflatten_block(block, (d, d))
-        trace = R.diagonal(dim1=-2, dim2=-1).sum(-1) / (d + 2)
-        return flatten_block((R - trace[..., None, None] * torch.eye(d).to(R)) / 2)
+    def root(block: Tensor) -> Tensor:
+        return flatten_block(population_root(unflatten_block(block, (d, d))))
 
     generator = torch.Generator().manual_seed(positive_integer("seed", seed, zero=True))
     start = torch.randn(min(3, size), *batch, d, d, dtype=dtype, generator=generator)
@@ -107,7 +111,7 @@ def _extremes(
         for largest in (False, True):
             pairs = extreme_eigenpairs(
                 lambda block: flatten_block(product(unflatten_block(block, (d, d)))),
-                (lambda block: block) if largest else invert_population,
+                no_preconditioner(project) if largest else Preconditioner(root, root, project),
                 project,
                 project(flatten_block(start.to(measurements.device or "cpu"))),
                 k=1,
@@ -115,10 +119,12 @@ def _extremes(
                 dimension=size,
                 tolerance=tolerance,
                 max_products=max_products,
+                floor=None if largest else floor,
+                seed=seed,
             )
-            good = converged(pairs.values, pairs.residuals, pairs.scale, tolerance)
+            good = converged(pairs, tolerance)
             ends.append(torch.where(good, pairs.values, torch.nan)[..., 0])
-            words.append(accuracy_status(pairs.values, pairs.residuals, pairs.scale, tolerance))
+            words.append(accuracy_status(pairs, good, tolerance))
     norm = torch.maximum(ends[0].abs(), ends[1].abs())
     low, high, norm = (x if batch else float(x) for x in (*ends, norm))
     worst = Status.NOT_CONVERGED if Status.NOT_CONVERGED in words else Status.CONVERGED

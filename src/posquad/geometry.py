@@ -30,6 +30,7 @@ from posquad._horizontal import (
     distance_from_tangent_space,
     horizontal_part,
     lift,
+    orthonormal_basis,
     rank_loss,
     vertical_part,
 )
@@ -150,16 +151,7 @@ def horizontal_basis(U: A) -> A:
     """
     (u,) = tensors(U=U)
     require_factor("U", u)
-    W, s, P = frame("U", u)
-    r = u.shape[-1]
-    # The trailing d - r columns of a complete QR factorisation complete W to a basis.
-    outside = torch.linalg.qr(W, mode="complete").Q[..., r:]  # [..., d, d-r]
-    across = torch.einsum("...ai,...bj->...ijab", outside, P)  # [..., d-r, r, d, r]
-    i, j = torch.triu_indices(r, r, device=u.device)
-    along = torch.einsum("...ak,...bk->...kab", s[..., None, j] * W[..., i], P[..., j])
-    along = along + torch.einsum("...ak,...bk->...kab", s[..., None, i] * W[..., j], P[..., i])
-    along = along / norm(along)[..., None, None]  # [..., r(r+1)/2, d, r]
-    return like(U, torch.cat([across.flatten(-4, -3), along], dim=-3))
+    return like(U, orthonormal_basis(frame("U", u)))
 
 
 def horizontal_lift(U: A, xi: A, *, tolerance: float | None = None) -> A:

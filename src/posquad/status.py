@@ -39,7 +39,10 @@ class Status(Enum):
         "be followed further; choose other units, or end the run earlier"
     )
 
-    CONVERGED = "every requested value has a residual within the tolerance"
+    CONVERGED = (
+        "every requested value has a residual within the tolerance, and where not all values are "
+        "computed, a search from an independent start found none beyond the requested end"
+    )
     AT_ROUNDING = (
         "converged as far as rounding allows: some values are so small beside the largest one that "
         "their residual is within its rounding, but not within the tolerance relative to themselves"

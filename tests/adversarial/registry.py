@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates, flows, projection, trace
+from adversarial import Family, certificates, curvature, flows, projection, trace
 
 SUITES: dict[str, dict[str, Family]] = {
-    "certificates": certificates.FAMILIES,
-    "flows": flows.FAMILIES,
-    "projection": projection.FAMILIES,
     "trace": trace.FAMILIES,
+    "projection": projection.FAMILIES,
+    "flows": flows.FAMILIES,
+    "curvature": curvature.FAMILIES,
+    "certificates": certificates.FAMILIES,
 }

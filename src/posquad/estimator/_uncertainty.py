@@ -57,7 +57,8 @@ def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertai
     kernel = np.empty(0, dtype=bool)
     if V.size:
         spectrum = _spectrum(Z, mass, V)
-        values, vectors, kernel = spectrum.values * n, spectrum.vectors, spectrum.is_kernel
+        vectors, kernel = spectrum.vectors, spectrum.is_kernel
+        values = np.where(kernel, 0.0, spectrum.values) * n
     center, constant = np.zeros(len(values)), 0.0
     if intercept:
         largest = values[-1:]  # of J'WJ, which rounding is relative to

@@ -30,7 +30,7 @@ class Recovery(Result):
     rank: Any  # [...]  rank found
     rank_confidence: Any  # [...]  1 if given or certain; else the weight against other ranks
     curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for inputs
-    #     made isotropic; low values amplify noise; NaN where not known
+    #     made isotropic and fitted responses; low values amplify noise; NaN where not known
     error_estimate: Any  # [...]  of ||Q - Q*||_F / ||Q||_F, to first order, from the residual
     samples: Any  # [...]  independent samples: the dimension of the span of the x_i x_i'
     needed: Any  # [...]  p + 1 of the rank found, or d(d+1)/2 where that is less

@@ -44,17 +44,20 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     """Curvature at full-rank factors `U[..., d, r]`, and what it says about the residual."""
     problem = prepared.problem
     d, r = U.shape[-2:]
-    objective = LeastSquares(RankOne(problem.X), problem.y)
+    # What the samples see at U is the curvature with the fitted responses as the truth: a residual
+    # would hide it beside a weak column of U.
+    operator = RankOne(problem.X)
+    objective = LeastSquares(operator, operator.apply_factor(U))
     if dimension(d, r) <= _DENSE_MOST:
         spectrum = effective_spectrum(objective, U)
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
-        free = spectrum.is_kernel.any(-1)
+        free, known = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
     else:
         loose = {"tolerance": 0.3, "method": "matrix-free", "max_products": 2000}
         smallest = effective_spectrum(objective, U, which="smallest", **loose)
         largest = effective_spectrum(objective, U, which="largest", **loose)
         low, high = smallest.values[..., 0], largest.values[..., 0]
-        free = smallest.is_kernel[..., 0]
+        free, known = smallest.is_kernel[..., 0], smallest.kernel_is_known
     top = torch.linalg.matrix_norm(U, 2).square()
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
     # ||Q - Q*|| <= 2 ||U|| ||Delta||. In the user's coordinates Q is TQT'.
@@ -71,7 +74,7 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     e = problem.residual(problem.forward(U)).abs()
     own = problem.y.abs() + problem.lengths * top[..., None]
     exact = (e / torch.where(own > 0, own, 1.0)).amax(-1)
-    isolated = isolated & (low > _FLAT * high)
+    isolated = isolated & known & (low > _FLAT * high)
     free = free | (low <= 0)
     return Diagnosis(low / top, high / top, error, needed_samples(d, r), free, isolated, exact)
 

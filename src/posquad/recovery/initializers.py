@@ -16,7 +16,7 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
-from posquad._eigen import extreme_eigenpairs
+from posquad._eigen import extreme_eigenpairs, no_preconditioner
 from posquad.errors import DomainError, RankDeficientError
 from posquad.measurements import RankOne
 from posquad.recovery._symmetric import symmetric_fit
@@ -197,7 +197,7 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
     start = torch.randn(d, width, generator=generator, dtype=weights.dtype).to(weights.device)
     pairs = extreme_eigenpairs(
         lambda block: operator._adjoint_factor(weights, block),
-        lambda block: block,
+        no_preconditioner(lambda block: block),
         lambda block: block,
         start.expand(*batch, d, width),
         k=rank,
