@@ -37,14 +37,14 @@ from pymanopt.manifolds import PSDFixedRank
 from pymanopt.optimizers import ConjugateGradient, TrustRegions
 
 from posquad import LeastSquares, RankOne, recover
-from posquad._kernel import iterate
+from posquad.core.status import Status
+from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.recovery import data_driven_step, spectral_initializer
-from posquad.recovery._fit import FitState, Quadratic
-from posquad.recovery.descent import ScaledDescent
-from posquad.recovery.gauss_newton import GaussNewton
-from posquad.recovery.lbfgs import PopulationLBFGS
-from posquad.status import Status
+from posquad.recovery.solvers.descent import ScaledDescent
+from posquad.recovery.solvers.fit import FitState, Quadratic
+from posquad.recovery.solvers.gauss_newton import GaussNewton
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from recovery_table import error, problem, spaced
 from timing import machine
 

@@ -21,7 +21,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.geometry import dimension
-from posquad.measurements import RankOne
+from posquad.problems.measurements import RankOne
 from posquad.recovery import population_lbfgs, spectral_initializer
 from timing import machine
 

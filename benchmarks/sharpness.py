@@ -12,8 +12,8 @@ import sys
 
 import numpy as np
 
+from posquad.experiments.exp8.sharpness import fit_growth, sharpness
 from posquad.geometry import dimension
-from posquad.lab.sharpness import fit_growth, sharpness
 
 RATIOS = {(10, 2): [2.0**k for k in range(1, 10)], (20, 2): [2.0**k for k in range(1, 9)],
           (40, 3): [2.0**k for k in range(1, 9)]}  # fmt: skip

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posquad.errors import DtypeError
-from posquad.measurements import Measurements
+from posquad.core.errors import DtypeError
+from posquad.problems.measurements import Measurements
 from support import normal
 
 RATIO = 60
@@ -89,18 +89,18 @@ PUBLIC: dict[str, tuple[Callable, Callable]] = {
 }
 KERNELS: dict[str, tuple[Callable, Callable]] = {
     "apply_tangent": (
-        lambda op, a: op._apply_tangent(a.U, a.Delta),
+        lambda op, a: op.apply_tangent(a.U, a.Delta),
         lambda A, a: _apply(A, _gram(a.Delta, a.U) + _gram(a.U, a.Delta)),
     ),
     "gradient_sweep residual": (
-        lambda op, a: op._gradient_sweep(a.U, -a.minus_y)[0],
+        lambda op, a: op.gradient_sweep(a.U, -a.minus_y)[0],
         _residual,
     ),
     "gradient_sweep product": (
-        lambda op, a: op._gradient_sweep(a.U, -a.minus_y)[1],
+        lambda op, a: op.gradient_sweep(a.U, -a.minus_y)[1],
         lambda A, a: _adjoint(A, _residual(A, a)) @ a.U,
     ),
-    "linearize": (lambda op, a: op._linearize(a.U, -a.minus_y)(a.Delta), _linearized),
+    "linearize": (lambda op, a: op.linearize(a.U, -a.minus_y)(a.Delta), _linearized),
 }
 EVERY = PUBLIC | KERNELS
 

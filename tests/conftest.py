@@ -33,7 +33,7 @@ def browser():
 def fits(tmp_path_factory):
     """Every example fitted as its command says: the result of the command and its folder."""
     from lab_support import command  # the lab is not needed by the other tests
-    from posquad.lab.demo import DEMOS
+    from posquad.cli.demo_data import DEMOS
 
     folder = tmp_path_factory.mktemp("fits")
     made = {}

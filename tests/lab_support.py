@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
-from posquad.lab.cli import main
-from posquad.lab.experiment import Experiment, Measured, Quantity
-from posquad.lab.records import Record, record_key
-from posquad.lab.registry import EXPERIMENTS
+from posquad.cli.main import main
+from posquad.experiments.framework import Experiment, Measured, Quantity
+from posquad.experiments.records import Record, record_key
+from posquad.experiments.registry import EXPERIMENTS
 
 REAL: dict[str, Experiment] = dict(EXPERIMENTS)
 

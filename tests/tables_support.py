@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posquad.lab.tables import TableError, read_samples
+from posquad.io.tables import TableError, read_samples
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((7, 3))

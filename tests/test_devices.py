@@ -10,7 +10,7 @@ import torch
 
 import posquad
 from posquad import geometry, selection
-from posquad.errors import DtypeError
+from posquad.core.errors import DtypeError
 from support import gaussian_problem, normal
 
 pytestmark = pytest.mark.skipif(

@@ -57,11 +57,13 @@ def test_every_name_of_the_package_is_documented_under_one_address(extensions):
     homes = {name: inventory.home(f"posquad.{name}") for name in inventory.public_names("posquad")}
     assert homes["recover"] == "posquad.recovery.recover"
     assert inventory.home("posquad.certificates.FINDINGS").endswith("certificate.FINDINGS")
-    assert homes["RankOne"] == "posquad.measurements.RankOne"
+    assert homes["RankOne"] == "posquad.problems.measurements.RankOne"
     assert all(homes.values()), homes
     assert inventory.public_names("posquad.estimator") == ["PositiveQuadraticRegressor"]
     assert inventory.home("posquad.sharpen") is None
-    assert inventory.home("posquad.theory.effective_step") == "posquad.sharper.effective_step"
+    assert (
+        inventory.home("posquad.theory.effective_step") == "posquad.theory.effective.effective_step"
+    )
 
 
 def test_the_label_map_shows_every_label_and_only_names_that_have_a_page(extensions):

@@ -131,7 +131,7 @@ def defined_tests(path: str) -> frozenset[str]:
 
 
 def test_experiments_named_in_the_map_are_those_that_test_the_label():
-    from posquad.lab.registry import EXPERIMENTS
+    from posquad.experiments.registry import EXPERIMENTS
 
     for name, label in labels().items():
         testing = {key for key, experiment in EXPERIMENTS.items() if name in experiment.labels}

@@ -26,7 +26,7 @@ from house import STYLE
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from posquad.lab.palette import DARK
+from posquad.report.palette import DARK
 
 matplotlib.use("Agg")
 

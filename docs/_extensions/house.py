@@ -1,4 +1,4 @@
-"""The look of figures: colours and lines of `posquad.lab.palette`, for pages and the gallery."""
+"""The look of figures: colours and lines of `posquad.report.palette`, for pages and the gallery."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from cycler import cycler
 
-from posquad.lab.palette import COLOURS, INK, RULE
+from posquad.report.palette import COLOURS, INK, RULE
 
 STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import posquad
-from posquad.lab.palette import COLOURS, INK
+from posquad.report.palette import COLOURS, INK
 
 FLOOR = 3e-6  # where eigenvalues that are zero are drawn
 

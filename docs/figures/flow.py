@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import posquad
-from posquad.lab.palette import COLOURS, INK
+from posquad.report.palette import COLOURS, INK
 
 
 def draw():

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from posquad import geometry
-from posquad.lab.palette import COLOURS, INK, RULE
+from posquad.report.palette import COLOURS, INK, RULE
 
 
 def draw():

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import posquad
-from posquad.lab.palette import COLOURS, INK, RULE
+from posquad.report.palette import COLOURS, INK, RULE
 
 D, R, TRIALS = 6, 2, 32
 SIZES = (10, 11, 12, 13, 15, 18, 22, 33, 44)

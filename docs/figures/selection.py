@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from posquad import selection
-from posquad.lab.palette import COLOURS, INK
+from posquad.report.palette import COLOURS, INK
 
 B = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
 y, d = np.array([1.0, 0.3]), np.array([1, 1, 2, 3])

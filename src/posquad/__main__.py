@@ -2,8 +2,8 @@
 
 import sys
 
-from posquad._extras import optional
-from posquad.errors import MissingExtraError
+from posquad.core.errors import MissingExtraError
+from posquad.core.extras import optional
 
 
 def main() -> None:
@@ -11,7 +11,7 @@ def main() -> None:
     try:
         for package in ("click", "rich"):
             optional(package, "lab")
-        command = optional("posquad.lab.cli", "lab").main  # a second of imports
+        command = optional("posquad.cli.main", "lab").main  # a second of imports
     except MissingExtraError as problem:
         print(f"Error: the command line needs {problem}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -1,100 +1,12 @@
-"""Errors of posquad: each says which argument, what was expected, and what came.
+"""Errors of posquad; defined in `posquad.core.errors`."""
 
-Every error is a `PosquadError`, and also the built-in error a Python programmer would
-expect (`ValueError` or `TypeError`), so either can be caught.
-"""
-
-from __future__ import annotations
-
-from typing import Any
-
-import torch
-
-
-class PosquadError(Exception):
-    """Base class. `argument`, `expected` and `got` are kept for programs to read."""
-
-    def __init__(self, argument: str, *, expected: str, got: str) -> None:
-        super().__init__(f"{argument}: expected {expected}; got {got}")
-        self.argument = argument
-        self.expected = expected
-        self.got = got
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only constructors do not pickle; a process pool must be able to hand errors back.
-        return _restore, (type(self), self.args, vars(self))
-
-
-class ShapeError(PosquadError, ValueError):
-    """An array has the wrong number of dimensions or sizes that do not fit together."""
-
-
-class DtypeError(PosquadError, TypeError):
-    """An argument is not a real floating-point array, or lives on another device."""
-
-
-class NonFiniteError(PosquadError, ValueError):
-    """An array holds NaN or an infinity."""
-
-
-class DomainError(PosquadError, ValueError):
-    """A value lies outside the set on which the function is defined."""
-
-
-class RankDeficientError(PosquadError, ValueError):
-    """A factor does not have full column rank; `singular_values` shows by how much."""
-
-    def __init__(
-        self, argument: str, *, expected: str, got: str, singular_values: torch.Tensor
-    ) -> None:
-        super().__init__(argument, expected=expected, got=got)
-        self.singular_values = singular_values
-
-
-class FiberError(DomainError):
-    """Two factors do not represent the same predictor; `distance` is their distance."""
-
-    def __init__(self, argument: str, *, expected: str, got: str, distance: float) -> None:
-        super().__init__(argument, expected=expected, got=got)
-        self.distance = distance
-
-
-class TangencyError(DomainError):
-    """A matrix is not tangent, or not horizontal; `distance` is the relative distance."""
-
-    def __init__(self, argument: str, *, expected: str, got: str, distance: float) -> None:
-        super().__init__(argument, expected=expected, got=got)
-        self.distance = distance
-
-
-class MissingExtraError(PosquadError, ImportError):
-    """A package of an optional extra is needed and not installed."""
-
-
-class InfeasibleError(PosquadError, ValueError):
-    """A system `Bq = y` has no solution with every `q_a > 0`; the proof is attached.
-
-    `farkas` is a vector z with `B'z >= 0` and `y'z <= 0`. If `y'z < 0`, no q >= 0 solves it; if
-    `y'z = 0`, every solution has `q_a = 0` where `(B'z)_a > 0`: the coordinates `forced_zero`.
-    """
-
-    def __init__(
-        self,
-        argument: str,
-        *,
-        expected: str,
-        got: str,
-        farkas: torch.Tensor,
-        forced_zero: tuple[int, ...] = (),
-    ) -> None:
-        super().__init__(argument, expected=expected, got=got)
-        self.farkas = farkas
-        self.forced_zero = forced_zero
-
-
-def _restore(
-    kind: type[PosquadError], args: tuple[Any, ...], state: dict[str, Any]
-) -> PosquadError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+from posquad.core.errors import DomainError as DomainError
+from posquad.core.errors import DtypeError as DtypeError
+from posquad.core.errors import FiberError as FiberError
+from posquad.core.errors import InfeasibleError as InfeasibleError
+from posquad.core.errors import MissingExtraError as MissingExtraError
+from posquad.core.errors import NonFiniteError as NonFiniteError
+from posquad.core.errors import PosquadError as PosquadError
+from posquad.core.errors import RankDeficientError as RankDeficientError
+from posquad.core.errors import ShapeError as ShapeError
+from posquad.core.errors import TangencyError as TangencyError

@@ -21,8 +21,8 @@ import numpy as np
 
 from adversarial import Family, Outcome
 from posquad import Certificate, Dense, LeastSquares, RankOne, certify
-from posquad.certificates import FINDINGS, Verdict, _report, files, load, save, verify
-from posquad.errors import DomainError
+from posquad.certificates import FINDINGS, Verdict, files, load, save, verify, words
+from posquad.core.errors import DomainError
 from posquad.geometry import dimension, horizontal_basis
 
 Rng = np.random.Generator
@@ -410,14 +410,14 @@ def tampered(rng: Rng, certificate: Certificate) -> Iterator[tuple[str, Certific
         if finding.margin is not None:
             margin = finding.margin * (1 + 1e-9)
             yield f"{name} margin", with_finding(certificate, name, margin=margin)
-        for key, side in _report.CHECKED[name].items():
+        for key, side in words.CHECKED[name].items():
             number = finding.value if key == "value" else finding.details[key]
             if number is None:
                 continue
             # Past what is given away by stating it rounded outward, and no further.
             changes = [number * (1 - side * 1e-11), None, 10**400, True, "0"]
-            changes += [0.0, -number] if side == _report.ABOVE else [math.inf]
-            for change in changes if side != _report.EQUAL else [number + 1, None]:
+            changes += [0.0, -number] if side == words.ABOVE else [math.inf]
+            for change in changes if side != words.EQUAL else [number + 1, None]:
                 yield f"{name} {key} told {change!r:.20}", restated(certificate, name, key, change)
 
 
@@ -431,7 +431,7 @@ def restated(certificate: Certificate, name: str, key: str, number: object) -> C
     value = number if key == "value" else finding.value
     details = finding.details if key == "value" else {**finding.details, key: number}
     try:
-        return replace(certificate, **{name: _report.proved(name, value, details)})
+        return replace(certificate, **{name: words.proved(name, value, details)})
     except (TypeError, ValueError, ArithmeticError):
         return with_finding(certificate, name, value=value, details=details)
 

@@ -19,9 +19,9 @@ import torch
 from adversarial import Family, Outcome
 from posquad import Dense, LeastSquares, RankOne, effective_spectrum, operator_bounds
 from posquad import operator_deviation as deviation_of
-from posquad._eigen import converged, extreme_eigenpairs, no_preconditioner
+from posquad.core.status import Status
+from posquad.curvature.eigen import converged, extreme_eigenpairs, no_preconditioner
 from posquad.geometry import dimension
-from posquad.status import Status
 
 Rng = np.random.Generator
 PRIME = 2**61 - 1

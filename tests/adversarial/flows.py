@@ -19,7 +19,7 @@ import scipy.integrate
 
 from adversarial import Family, Outcome
 from posquad import LeastSquares, RankOne, gradient_descent, gradient_flow
-from posquad.errors import DomainError
+from posquad.core.errors import DomainError
 from posquad.selection import mirror_flow
 
 Rng = np.random.Generator

@@ -19,10 +19,10 @@ import mpmath
 import numpy as np
 
 from adversarial import Family, Outcome
-from posquad.errors import InfeasibleError
+from posquad.core.errors import InfeasibleError
+from posquad.core.status import Status
 from posquad.selection import bregman_projection, von_neumann_projection
 from posquad.selection.projection import Projection
-from posquad.status import Status
 
 Rng = np.random.Generator
 PROMISED = np.finfo(float).eps ** (2 / 3)  # relative error of a CONVERGED answer

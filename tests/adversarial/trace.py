@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from adversarial import Family, Outcome, rational
-from posquad.errors import InfeasibleError, PosquadError
+from posquad.core.errors import InfeasibleError, PosquadError
 from posquad.selection import minimum_trace
 
 Rng = np.random.Generator

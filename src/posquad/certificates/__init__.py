@@ -11,10 +11,10 @@ from posquad.certificates.certificate import Finding as Finding
 from posquad.certificates.certificate import Verdict as Verdict
 from posquad.certificates.certifier import certify as certify
 from posquad.certificates.certifier import proved_constants as proved_constants
-from posquad.certificates.exact import ExactMinimumTrace as ExactMinimumTrace
-from posquad.certificates.exact import check_exact_minimum_trace as check_exact_minimum_trace
-from posquad.certificates.exact import exact_minimum_trace as exact_minimum_trace
 from posquad.certificates.files import load as load
 from posquad.certificates.files import save as save
 from posquad.certificates.verifier import Verification as Verification
 from posquad.certificates.verifier import verify as verify
+from posquad.selection.exact_trace import ExactMinimumTrace as ExactMinimumTrace
+from posquad.selection.exact_trace import check_exact_minimum_trace as check_exact_minimum_trace
+from posquad.selection.exact_trace import exact_minimum_trace as exact_minimum_trace

@@ -6,18 +6,18 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from posquad._elementwise import nonnegative
-from posquad._results import Result
-from posquad.certificates._claims import Claims, Witness
-from posquad.certificates._forms import Forms
-from posquad.errors import DomainError
-from posquad.sharper import effective_flow_envelope
+from posquad.certificates.proofs.bounded_operator import Forms
+from posquad.certificates.proofs.claims import Claims, Witness
+from posquad.core.elementwise import nonnegative
+from posquad.core.errors import DomainError
+from posquad.core.results import Result
+from posquad.core.verdict import Verdict
+from posquad.theory.effective import effective_flow_envelope
 
 __all__ = ["ACCURACY", "FINDINGS", "Certificate", "Finding", "Verdict"]
 
@@ -35,14 +35,6 @@ ACCURACY = 1e-6
 
 
 _GIVE = 1e-12  # above the rounding of an envelope
-
-
-class Verdict(Enum):
-    """How sure a finding is; the value is the sentence a user should read."""
-
-    PROVED = "proved, with every rounding error bounded"
-    NUMERICAL = "computed in floating point but not proved: no rounding-error bound could be kept"
-    REFUSED = "not certified; the reason names the inequality that failed"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

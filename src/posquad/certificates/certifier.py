@@ -8,28 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from posquad._arrays import Array, positive_integer, positive_number
-from posquad.certificates import _report
-from posquad.certificates._claims import Claims, Conclusions, Witness, judge, trace_gap
-from posquad.certificates._curvature_search import extreme_values, quartic_below, quartic_guess
-from posquad.certificates._dual_search import DualSearch
-from posquad.certificates._forms import Forms, forms_of
-from posquad.certificates._proofs import (
+from posquad.certificates import words
+from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
+from posquad.certificates.proofs.bounded_operator import Forms, forms_of
+from posquad.certificates.proofs.claims import Claims, Conclusions, Witness, judge, trace_gap
+from posquad.certificates.proofs.rounding import LARGEST_RESPONSE, in_range, up
+from posquad.certificates.proofs.statements import (
     TangentGram,
     proves_dual,
     proves_largest,
     proves_quartic,
     residual_and_rounding,
 )
-from posquad.certificates._rounding import LARGEST_RESPONSE, in_range, up
-from posquad.certificates._trace_search import trace_dual
-from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
-from posquad.errors import DomainError
-from posquad.fullspace import operator_bounds
+from posquad.certificates.search.curvature import extreme_values, quartic_below, quartic_guess
+from posquad.certificates.search.dual import DualSearch
+from posquad.certificates.search.trace import trace_dual
+from posquad.core.arrays import Array, positive_integer, positive_number
+from posquad.core.errors import DomainError
+from posquad.curvature.full_space import operator_bounds
 from posquad.geometry import dimension
-from posquad.objectives import LeastSquares, Objective
-from posquad.signal import Signal
+from posquad.problems.objectives import LeastSquares, Objective
 from posquad.theory import alpha_star, oracle_step, rho_star
+from posquad.theory.signal import Signal
 
 __all__ = ["certify", "proved_constants"]
 
@@ -88,7 +88,7 @@ def certify(
     fingerprint = fingerprint_of(forms, y, factor)
     outside = _outside(forms, y, factor)
     if outside is not None:
-        findings: dict[str, Any] = {name: _report.refused(outside) for name in FINDINGS}
+        findings: dict[str, Any] = {name: words.refused(outside) for name in FINDINGS}
         nothing = Claims(residual=0.0, largest=0.0)
         return Certificate(
             **findings, claims=nothing, witness=Witness(factor), fingerprint=fingerprint
@@ -98,13 +98,13 @@ def certify(
         if compare and isinstance(objective, LeastSquares):
             full = math.isfinite(seen["curvature"]["condition"])
             seen["local"]["paper"] = _paper(objective, forms, factor) if full else None
-    give = _report.GIVE
+    give = words.GIVE
     return Certificate(
-        interpolation=_report.interpolation(found, tolerance, seen["residual"], give),
-        identifiability=_report.identifiability(found, seen["curvature"], give),
-        local_uniqueness=_report.local_uniqueness(found, seen["local"], give),
-        global_uniqueness=_report.global_uniqueness(found, claims.beta, seen["dual"], give),
-        minimum_trace=_report.minimum_trace(found, trace_tolerance, seen["trace"], give),
+        interpolation=words.interpolation(found, tolerance, seen["residual"], give),
+        identifiability=words.identifiability(found, seen["curvature"], give),
+        local_uniqueness=words.local_uniqueness(found, seen["local"], give),
+        global_uniqueness=words.global_uniqueness(found, claims.beta, seen["dual"], give),
+        minimum_trace=words.minimum_trace(found, trace_tolerance, seen["trace"], give),
         claims=_only_proved(claims, found),
         witness=witness,
         fingerprint=fingerprint,

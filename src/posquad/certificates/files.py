@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from posquad._files import json_checksum, read_json, write_whole
 from posquad._version import __version__
-from posquad.certificates import _report
-from posquad.certificates._claims import Claims, Witness
+from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, Finding, Verdict
-from posquad.errors import DomainError
+from posquad.certificates.proofs.claims import Claims, Witness
+from posquad.core.errors import DomainError
+from posquad.core.files import json_checksum, read_json, write_whole
 
 __all__ = ["load", "save"]
 
@@ -79,7 +79,7 @@ def load(path: str | os.PathLike[str]) -> Certificate:
 
     >>> load("no/such/file")
     Traceback (most recent call last):
-    posquad.errors.DomainError: no/such/file.json: expected a certificate; got no such file
+    posquad.core.errors.DomainError: no/such/file.json: expected a certificate; got no such file
     """
     json_path, npz_path = _paths(path)
     for needed in (json_path, npz_path):
@@ -159,7 +159,7 @@ def _finding(name: str, plain: Mapping[str, Any]) -> Finding:
         raise ValueError("details that are not a table")
     reason = str(plain["reason"])
     if verdict is Verdict.PROVED:
-        reason = _report.sentence(name, value, plain["details"])
+        reason = words.sentence(name, value, plain["details"])
     return Finding(value, margin, verdict, reason, plain["details"])
 
 

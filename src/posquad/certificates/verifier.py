@@ -14,11 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from posquad._arrays import Array, positive_number
-from posquad._results import Result
-from posquad.certificates import _report
-from posquad.certificates._claims import Claims, judge
-from posquad.certificates._forms import Forms, forms_of
+from posquad.certificates import words
 from posquad.certificates.certificate import (
     FINDINGS,
     Certificate,
@@ -26,8 +22,12 @@ from posquad.certificates.certificate import (
     fingerprint_of,
     is_answer,
 )
-from posquad.errors import DtypeError
-from posquad.objectives import Objective
+from posquad.certificates.proofs.bounded_operator import Forms, forms_of
+from posquad.certificates.proofs.claims import Claims, judge
+from posquad.core.arrays import Array, positive_number
+from posquad.core.errors import DtypeError
+from posquad.core.results import Result
+from posquad.problems.objectives import Objective
 
 __all__ = ["Verification", "verify"]
 
@@ -98,11 +98,11 @@ def verify(
         found = judge(forms, y, certificate.witness, certificate.claims)
     beta = certificate.claims.beta if forms.d > certified.shape[1] else None
     fresh = {
-        "interpolation": _report.interpolation(found, tolerance, {}),
-        "identifiability": _report.identifiability(found, None),
-        "local_uniqueness": _report.local_uniqueness(found, {}),
-        "global_uniqueness": _report.global_uniqueness(found, beta, None),
-        "minimum_trace": _report.minimum_trace(found, trace_tolerance, {}),
+        "interpolation": words.interpolation(found, tolerance, {}),
+        "identifiability": words.identifiability(found, None),
+        "local_uniqueness": words.local_uniqueness(found, {}),
+        "global_uniqueness": words.global_uniqueness(found, beta, None),
+        "minimum_trace": words.minimum_trace(found, trace_tolerance, {}),
     }
     confirmed, wrong = [], []
     for name in FINDINGS:
@@ -156,9 +156,9 @@ def _differences(name: str, told: Finding, fresh: Finding) -> str:
         return f"not proved: {fresh.reason}"
     said = {**told.details, "value": told.value}
     known = {**fresh.details, "value": fresh.value}
-    sides = _report.CHECKED[name]
+    sides = words.CHECKED[name]
     wrong = [key for key, side in sides.items() if not _follows(said.get(key), known[key], side)]
-    wrong += sorted(str(key) for key in set(said) - set(sides) - _report.NOTES[name])
+    wrong += sorted(str(key) for key in set(said) - set(sides) - words.NOTES[name])
     tolerance = told.details.get("tolerance")
     if "tolerance" in fresh.details and not _is_number(tolerance):
         wrong.append("tolerance")
@@ -166,10 +166,10 @@ def _differences(name: str, told: Finding, fresh: Finding) -> str:
         return f"{', '.join(wrong)} not as proved"
     if told.value is None:
         return "value missing"
-    margin = _report.margin_of(name, told.value, told.details)
+    margin = words.margin_of(name, told.value, told.details)
     if told.margin != margin or (margin is not None and not margin >= 0):
         return f"margin {told.margin} is not that of its numbers, {margin}"
-    if told.reason != _report.sentence(name, told.value, told.details):
+    if told.reason != words.sentence(name, told.value, told.details):
         return "the reason is not that of its numbers"
     return ""
 
@@ -178,6 +178,6 @@ def _follows(told: Any, fresh: Any, side: int) -> bool:
     """Whether a told bound follows from a proved one: it is on the same side, or further out."""
     if told is None or fresh is None:
         return told is None and fresh is None
-    if side == _report.EQUAL:
+    if side == words.EQUAL:
         return type(told) is type(fresh) and told == fresh
-    return _is_number(told) and (told >= fresh if side == _report.ABOVE else told <= fresh)
+    return _is_number(told) and (told >= fresh if side == words.ABOVE else told <= fresh)

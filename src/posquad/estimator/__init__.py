@@ -1,8 +1,8 @@
 """The scikit-learn estimator. Needs the extra `posquad[estimator]`."""
 
-from posquad._extras import optional
+from posquad.core.extras import optional
 
 for _package in ("sklearn", "safetensors"):
     optional(_package, "estimator")
 
-from posquad.estimator.regressor import PositiveQuadraticRegressor as PositiveQuadraticRegressor  # noqa: E402
+from posquad.estimator.regressor import PositiveQuadraticRegressor as PositiveQuadraticRegressor  # noqa: E402,

@@ -15,11 +15,11 @@ from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
 from posquad import certificates
-from posquad._files import json_checksum, read_json, write_whole
 from posquad._version import __version__
-from posquad.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.files import json_checksum, read_json, write_whole
+from posquad.core.status import Status
 from posquad.estimator._uncertainty import Uncertainty
-from posquad.status import Status
 
 _FORMAT = "posquad model 1"
 _ARRAYS = ("components_", "effective_spectrum_", "history_")

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from scipy.optimize import least_squares
 
+from posquad.core.status import Status
+from posquad.core.symmetric import symmetric_system
 from posquad.estimator._samples import Samples
 from posquad.recovery import Recovery
-from posquad.recovery._symmetric import symmetric_system
-from posquad.status import Status
 
 _LINEAR_MOST = 600  # unknowns of the linear problem that gives a first constant
 _DENSE_MOST = 2**21  # entries of a Jacobian that is decomposed

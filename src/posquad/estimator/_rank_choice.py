@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posquad._arrays import positive_number
-from posquad.errors import DomainError
+from posquad.core.arrays import positive_number
+from posquad.core.errors import DomainError
+from posquad.core.status import Status
 from posquad.estimator._intercept import Fit, fit_with_intercept
 from posquad.estimator._samples import Samples, merged
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
-from posquad.recovery._ranks import MOST, RISES, information, trial_starts
-from posquad.status import Status
+from posquad.recovery.ranks import MOST, RISES, information, trial_starts
 
 Path = dict[str, np.ndarray]
 """Columns `rank`, `residual`, `score` (the lower the better) and, if known, `standard_error`."""

@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from posquad.core.errors import DomainError, RankDeficientError
 from posquad.curvature import Spectrum, effective_spectrum
-from posquad.errors import DomainError, RankDeficientError
 from posquad.estimator._samples import Samples
 from posquad.geometry import dimension
-from posquad.measurements import RankOne
-from posquad.objectives import LeastSquares
+from posquad.problems.measurements import RankOne
+from posquad.problems.objectives import LeastSquares
 
 DENSE_MOST = 1000  # unknowns up to which standard errors are computed without being asked for
 _ENTRIES = 2**22  # slopes computed at a time

@@ -20,20 +20,20 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from posquad._arrays import positive_integer
 from posquad.certificates import certify
-from posquad.errors import DomainError, PosquadError
+from posquad.core.arrays import positive_integer
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.progress import Progress
+from posquad.core.status import Status
 from posquad.estimator import _files
 from posquad.estimator._intercept import Fit
 from posquad.estimator._rank_choice import Solver, by_information, by_validation
 from posquad.estimator._samples import Samples, merged, weighed
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
-from posquad.measurements import RankOne
-from posquad.objectives import LeastSquares
-from posquad.recovery.policy import reproduction_level
-from posquad.status import Status
-from posquad.trajectory import Progress
+from posquad.problems.measurements import RankOne
+from posquad.problems.objectives import LeastSquares
+from posquad.recovery.api import reproduction_level
 
 __all__ = ["PositiveQuadraticRegressor"]
 

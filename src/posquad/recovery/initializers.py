@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posquad._arrays import (
+from posquad.core.arrays import (
     A,
     like,
     positive_integer,
@@ -16,10 +16,10 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
-from posquad._eigen import extreme_eigenpairs, no_preconditioner
-from posquad.errors import DomainError, RankDeficientError
-from posquad.measurements import RankOne
-from posquad.recovery._symmetric import symmetric_fit
+from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.symmetric import symmetric_fit
+from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
+from posquad.problems.measurements import RankOne
 
 __all__ = ["moment_matrix", "positive_truncation", "spectral_initializer"]
 
@@ -43,7 +43,7 @@ def moment_matrix(X: A, y: A) -> A:
     require_batch(X=operator.batch_shape, y=z.shape[:-1])
     eye = torch.eye(operator.d, dtype=z.dtype, device=z.device)
     mean = z.mean(-1)[..., None, None]
-    return like(X, operator._adjoint(z) / (2 * operator.n) - mean * eye / 2)
+    return like(X, operator.adjoint_kernel(z) / (2 * operator.n) - mean * eye / 2)
 
 
 def positive_truncation(M: A, rank: int) -> tuple[A, A]:
@@ -176,7 +176,7 @@ def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tenso
         raise DomainError("X", expected=expected, got=f"{n}; use kind='bounded'")
     else:
         a = kernel_solve((X @ X.mT).square(), y)
-        Q = operator._adjoint(a)
+        Q = operator.adjoint_kernel(a)
     values, vectors = torch.linalg.eigh(Q)
     return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
 
@@ -188,7 +188,7 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
     """Largest eigenpairs, descending, of `sum_i w_i x_i x_i' - shift I`."""
     d = operator.d
     if d <= _DENSE_MOST:
-        values, vectors = torch.linalg.eigh(operator._adjoint(weights))
+        values, vectors = torch.linalg.eigh(operator.adjoint_kernel(weights))
         values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
         return values - shift[..., None], vectors
     width = min(rank + 3, d)
@@ -196,7 +196,7 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
     generator = torch.Generator().manual_seed(d)
     start = torch.randn(d, width, generator=generator, dtype=weights.dtype).to(weights.device)
     pairs = extreme_eigenpairs(
-        lambda block: operator._adjoint_factor(weights, block),
+        lambda block: operator.adjoint_factor_kernel(weights, block),
         no_preconditioner(lambda block: block),
         lambda block: block,
         start.expand(*batch, d, width),

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posquad._twofold import UNIT, Twofold, exact, exponential, power_of_two, scale_by_power
+from posquad.core.twofold import UNIT, Twofold, exact, exponential, power_of_two, scale_by_power
 
 _EPS = 2.0**-52
 _MOST = 40  # steps; from the answer of double precision one to four are usual

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad._arrays import (
+from posquad.core.arrays import (
     A,
     Array,
     like,
@@ -21,13 +21,13 @@ from posquad._arrays import (
     require_shape,
     tensors,
 )
-from posquad._kernel import Method, Rule, State, clock, iterate, steps_exhausted
-from posquad._results import Result
-from posquad.errors import DomainError, ShapeError
+from posquad.core.errors import DomainError, ShapeError
+from posquad.core.results import Result
+from posquad.core.status import Status, from_codes
+from posquad.dynamics.loop import Method, Rule, State, clock, iterate, steps_exhausted
 from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
 from posquad.selection.projection import bregman_projection, divergence
 from posquad.selection.system import System, prepare, require_rows
-from posquad.status import Status, from_codes
 
 __all__ = [
     "DescentConstants",

@@ -13,7 +13,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad.errors import InfeasibleError
+from posquad.core.errors import InfeasibleError
 
 _ACTIVE = 1e-8  # a constraint of a linear program that is this tight is meant to be an equality
 

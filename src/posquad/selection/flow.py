@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad._arrays import (
+from posquad.core.arrays import (
     A,
     Array,
     like,
@@ -24,12 +24,12 @@ from posquad._arrays import (
     require_shape,
     tensors,
 )
-from posquad._kernel import Method, Rule, State, clock, iterate, merge, steps_exhausted
-from posquad._results import Result
-from posquad.errors import DomainError
+from posquad.core.errors import DomainError
+from posquad.core.results import Result
+from posquad.core.status import Status, from_codes
+from posquad.dynamics.loop import Method, Rule, State, clock, iterate, merge, steps_exhausted
 from posquad.selection.projection import bregman_projection, divergence
 from posquad.selection.system import System, power_near, prepare
-from posquad.status import Status, from_codes
 
 __all__ = ["MirrorTrajectory", "mirror_flow"]
 

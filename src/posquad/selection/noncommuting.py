@@ -17,7 +17,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad._arrays import (
+from posquad.core.arrays import (
     A,
     Array,
     like,
@@ -27,16 +27,16 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
-from posquad._extras import optional
-from posquad._linalg import symmetric_part
-from posquad._results import Result
-from posquad.errors import DomainError, ShapeError
-from posquad.measurements import Dense
+from posquad.core.errors import DomainError, ShapeError
+from posquad.core.extras import optional
+from posquad.core.linalg import symmetric_part
+from posquad.core.results import Result
+from posquad.core.status import Status
+from posquad.problems.measurements import Dense
 from posquad.selection._dual import Family, project
 from posquad.selection.projection import Projection
 from posquad.selection.system import independent_rows, scattered
 from posquad.selection.trace import TraceCheck, check_trace_bound
-from posquad.status import Status
 
 __all__ = [
     "MinimumTraceInterpolant",
@@ -98,7 +98,7 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         Q = family.exponential(solution.L)
         dual = scattered(solution.lam, family.rows, family.scale, operator.n)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
-        misfit = (operator._apply(Q) - responses).abs().amax(-1)
+        misfit = (operator.apply_kernel(Q) - responses).abs().amax(-1)
         size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
         size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # of nothing measured
         error = family.error(solution.L)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad._arrays import A, like, positive_integer, require_batch, require_shape, tensors
-from posquad._results import Result
-from posquad.errors import DomainError, ShapeError
+from posquad.core.arrays import A, like, positive_integer, require_batch, require_shape, tensors
+from posquad.core.errors import DomainError, ShapeError
+from posquad.core.results import Result
+from posquad.core.status import Status
 from posquad.selection._dual import Family, project
 from posquad.selection._refine import refine
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.system import System, prepare, require_positive
-from posquad.status import Status
 
 __all__ = ["Projection", "bregman_divergence", "bregman_projection"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad._arrays import (
+from posquad.core.arrays import (
     A,
     Array,
     like,
@@ -18,9 +18,9 @@ from posquad._arrays import (
     require_symmetric,
     tensors,
 )
-from posquad._linalg import symmetric_part
-from posquad._results import Result
-from posquad.errors import DomainError, ShapeError
+from posquad.core.errors import DomainError, ShapeError
+from posquad.core.linalg import symmetric_part
+from posquad.core.results import Result
 
 __all__ = ["CommutationError", "Reduction", "commuting_family", "joint_spectral_reduction"]
 

@@ -10,9 +10,9 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad._arrays import Array, require_batch, require_shape, tensors
-from posquad._twofold import power_of_two
-from posquad.errors import DomainError, InfeasibleError, ShapeError
+from posquad.core.arrays import Array, require_batch, require_shape, tensors
+from posquad.core.errors import DomainError, InfeasibleError, ShapeError
+from posquad.core.twofold import power_of_two
 
 __all__ = ["System"]
 

@@ -9,23 +9,16 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from posquad._arrays import (
-    A,
-    Array,
-    like,
-    positive_number,
-    require_symmetric,
-    tensors,
-)
-from posquad._results import Result
-from posquad.errors import DomainError, InfeasibleError, ShapeError
-from posquad.measurements import Dense
+from posquad.core.arrays import A, Array, like, positive_number, require_symmetric, tensors
+from posquad.core.errors import DomainError, InfeasibleError, ShapeError
+from posquad.core.results import Result
+from posquad.core.status import Status
+from posquad.problems.measurements import Dense
 from posquad.selection._face import complementary_dual, face_support, rank
 from posquad.selection._vertex import optimal_vertex, scaled_program
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.projection import bregman_projection
 from posquad.selection.system import System, prepare, require_rows
-from posquad.status import Status
 
 __all__ = [
     "Face",
@@ -200,9 +193,9 @@ def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
         trace=trace,
         bound=bound,
         gap=trace - bound,
-        slack=float(torch.linalg.eigvalsh(eye - operator._adjoint(lam))[0]),
+        slack=float(torch.linalg.eigvalsh(eye - operator.adjoint_kernel(lam))[0]),
         smallest_eigenvalue=float(torch.linalg.eigvalsh(M)[0]),
-        residual=float((operator._apply(M) - v).abs().max()),
+        residual=float((operator.apply_kernel(M) - v).abs().max()),
     )
 
 

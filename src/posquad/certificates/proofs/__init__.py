@@ -1,0 +1,1 @@
+"""Proofs with every rounding error bounded."""

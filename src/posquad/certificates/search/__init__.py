@@ -1,0 +1,1 @@
+"""Searches for what a proof needs: curvature bounds, dual matrices, dual vectors of traces."""

@@ -1,0 +1,188 @@
+"""The command `posquad certify`: make a certificate for a factor, or prove a saved one again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from posquad.certificates import certify, load, save, verify
+from posquad.cli.failure import Failure
+from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.threads import suitable_threads
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.files import FileError
+from posquad.io.models import columns_for, is_certificate, load_model
+from posquad.io.tables import TableError, arrays, open_table
+from posquad.io.tables.reading import Samples, choose, require_file, taken
+from posquad.problems.measurements import Dense, RankOne
+from posquad.problems.objectives import LeastSquares
+from posquad.report.fit_certificate import certificate_words, misses_responses
+
+__all__ = ["certify_command"]
+
+
+@click.command("certify", short_help="Prove that an answer is the only one, or check a proof.")
+@click.argument("data", type=FILE)
+@click.argument("model", type=FILE)
+@columns_option(
+    "--response",
+    "Column of the responses.  [default: that of the model; else y, response or target]",
+)
+@columns_option("--features", "Columns of the inputs.  [default: those of the model]")
+@DROP
+@columns_option(
+    "--weights", "Column of weights: rows of weight zero are left out.  [default: none]"
+)
+@click.option(
+    "--save",
+    "target",
+    type=FILE,
+    help="Keep the certificate as PATH.json and .npz.  [default: it is only printed]",
+)
+def certify_command(
+    data: Path,
+    model: Path,
+    response: str | None,
+    features: str | None,
+    drop: str | None,
+    weights: str | None,
+    target: Path | None,
+) -> None:
+    """Say what is proved about the answer MODEL to the measurements DATA.
+
+    DATA is a table as for `posquad fit`, or an .npz file with symmetric matrices A (n, d, d) and
+    responses y (n). MODEL is the model.json of a fit (or its folder), or an .npz file with a factor
+    U (d, r): a certificate for UU' is made, printed and, with --save, kept. Or MODEL is a kept
+    certificate, .json with its .npz beside it: then what it says is proved again from the data, by
+    code that shares nothing with the search.
+
+    Numbers are taken as the double precision numbers they are; decimals of a text file as the
+    nearest ones. Rows of weight zero are no part of the proof; other weights do not matter to it.
+
+    Exit status: 0 if UU' is proved to fit the data and to be the only positive semidefinite matrix
+    with its measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
+
+    \b
+    Examples:
+      posquad certify data.csv fit/model.json
+      posquad certify data.npz model.npz --save answer
+      posquad certify data.npz answer.json
+    """
+    try:
+        asked = {"response": response, "features": names(features), "weights": weights}
+        asked |= {"drop": names(drop, "--drop") or ()}
+        require_file(data)
+        if target is not None:
+            _require_own_files(target, data, model)
+        if is_certificate(model):
+            proved = _prove_again(data, asked, model, target)
+        elif model.suffix.lower() == ".npz":
+            proved = _prove(_objective(data, asked), _factor(model), target)
+        else:
+            proved = _prove(*_fitted(data, asked, model), target)
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected a proof that fits into memory; it ran out") from None
+    if not proved:
+        raise SystemExit(1)
+
+
+def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
+    with suitable_threads(_entries(objective)):
+        certificate = certify(objective, U)
+    click.echo(str(certificate))
+    if misses_responses(certificate):
+        click.echo(certificate_words(certificate))
+    if target is not None:
+        try:
+            written = save(certificate, target)
+        except OSError as problem:
+            got = problem.strerror or str(problem)
+            expected = "a file that can be written"
+            raise FileError(str(target), expected=expected, got=got) from None
+        click.echo(f"Saved: {written[0]}, {written[1]}")
+    return certificate.proved
+
+
+def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | None) -> bool:
+    if target is not None:
+        got = f"{model}, which is a kept certificate already"
+        raise DomainError("--save", expected="a model to certify", got=got)
+    certificate = load(model)
+    objective = _objective(data, asked)
+    with suitable_threads(_entries(objective)):
+        outcome = verify(objective, certificate)
+    for problem in outcome.problems:
+        click.echo(f"wrong: {problem}")
+    for name in outcome.confirmed:
+        click.echo(f"proved again: {name}")
+    if not outcome.valid:
+        click.echo("not valid: the certificate does not hold for these data")
+    elif misses_responses(certificate):
+        words = certificate_words(certificate)
+        click.echo(f"valid, but {words[0].lower()}{words[1:]}")
+    elif not certificate.proved:
+        click.echo("valid, but it does not say that the answer is the only one")
+    else:
+        click.echo("valid: proved to be the only answer")
+    return outcome.valid and certificate.proved
+
+
+def _entries(objective: LeastSquares) -> int:
+    measurements = objective.measurements
+    return measurements.n * measurements.d
+
+
+def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquares, np.ndarray]:
+    """The data of a fitted model by its columns, and its factor."""
+    fitted = load_model(model)
+    if fitted.intercept_ != 0:
+        got = f"one with the intercept {fitted.intercept_:.6g}"
+        raise TableError(str(model), expected="a model x'Qx without a constant", got=got)
+    if not fitted.rank_:
+        raise TableError(str(model), expected="a model with a factor", got="Q = 0")
+    table = open_table(data)
+    choice = columns_for(fitted, table, **asked, optional_response=False)
+    return _of_rows(taken(table, choice)), fitted.components_.T
+
+
+def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
+    if data.suffix.lower() == ".npz":
+        held = arrays(data)
+        if {"A", "y"} <= set(held) and "X" not in held:
+            for name, axes in (("A", 3), ("y", 1)):
+                held[name].require_axes(data, axes)
+            A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
+            return LeastSquares(Dense(A), y)
+    table = open_table(data)
+    return _of_rows(taken(table, choose(table, **asked)))
+
+
+def _of_rows(samples: Samples) -> LeastSquares:
+    X, y = np.asarray(samples.X, dtype=float), np.asarray(samples.y, dtype=float)
+    if samples.weights is not None:
+        X, y = X[samples.weights > 0], y[samples.weights > 0]
+    return LeastSquares(RankOne(X), y)
+
+
+def _factor(model: Path) -> np.ndarray:
+    require_file(model)
+    held = arrays(model)
+    if "U" not in held:
+        got = ", ".join(list(held)[:8]) or "none"
+        raise TableError(str(model), expected="an array U (d, r), the factor", got=got)
+    held["U"].require_axes(model, 2)
+    return held["U"].exact(model).astype(float)
+
+
+def _require_own_files(target: Path, *inputs: Path) -> None:
+    """What is written must not replace what was read."""
+    stem = target.with_suffix("") if target.suffix in (".json", ".npz") else target
+    for path in inputs:
+        if path.resolve() in {Path(f"{stem}{end}").resolve() for end in (".json", ".npz")}:
+            got = f"{target}, which would replace {path}"
+            raise DomainError("--save", expected="another name", got=got)

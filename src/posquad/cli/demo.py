@@ -1,0 +1,62 @@
+"""The command `posquad demo`: example data."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from posquad.cli.demo_data import DEMOS, fit_options, make
+from posquad.cli.failure import Failure
+from posquad.core.errors import PosquadError
+from posquad.io.tables.writing import require_suffix, write_columns
+
+__all__ = ["demo_command"]
+
+
+@click.command("demo", short_help="Write example data.")
+@click.argument("name", required=False)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: NAME.csv]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random numbers: another seed gives other data of the same kind.",
+)
+@click.option("--list", "listing", is_flag=True, help="List the example data, and stop.")
+def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
+    """Write the example data NAME, and say what to run next.
+
+    Exit status: 0; 2 for a NAME that is not known or a file that cannot be written; 130 after
+    Ctrl-C.
+
+    \b
+    Examples:
+      posquad demo --list
+      posquad demo recovery
+      posquad demo noisy --out noisy.parquet --seed 1
+    """
+    if listing or name is None:
+        for demo in DEMOS.values():
+            click.echo(f"{demo.name:<10} {demo.shows}; {demo.says}")
+            options = fit_options(demo.name, ".csv")
+            told = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
+            click.echo(f"{'':<10} {told.rstrip()}")
+        return
+    try:
+        columns = make(name, seed)
+        target = Path(f"{name}.csv") if out is None else out
+        require_suffix(target)
+        write_columns(target, columns)
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    demo, options = DEMOS[name], fit_options(name, target.suffix.lower())
+    click.echo(f"{target}: {demo.shows}.")
+    click.echo(f"A fit will say: {demo.says}.")
+    click.echo(f"Next: posquad fit {shlex.quote(str(target))} {options}".rstrip())

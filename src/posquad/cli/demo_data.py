@@ -1,0 +1,177 @@
+"""Example data, each showing one thing that a fit can say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from posquad.core.errors import DomainError
+
+__all__ = ["DEMOS", "Demo", "fit_options", "make"]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A kind of example data."""
+
+    name: str
+    shows: str  # what the data are
+    says: str  # what a fit will say
+    options: str  # of the fit
+    columns: Callable[[Generator], dict[str, np.ndarray]]
+
+
+def make(name: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """The columns of example data, inputs first; the same for the same seed.
+
+    >>> columns = make("few")
+    >>> list(columns)[-1], len(columns["y"])
+    ('y', 12)
+    """
+    if name not in DEMOS:
+        raise DomainError("NAME", expected=f"one of {', '.join(DEMOS)}", got=name)
+    return DEMOS[name].columns(np.random.default_rng(seed))
+
+
+def fit_options(name: str, suffix: str) -> str:
+    """The options with which example data in a file of this kind are fitted.
+
+    >>> fit_options("few", ".csv"), fit_options("few", ".npy")
+    ('--rank 2', '--rank 2 --response x9')
+    """
+    words = DEMOS[name].options.split()
+    if suffix == ".npy":  # columns have no names there
+        places = {column: f"x{k + 1}" for k, column in enumerate(make(name))}
+        words = [places.get(word, word) for word in words]
+        words += [] if "--response" in words else ["--response", places["y"]]
+    return " ".join(words)
+
+
+def _sampled(
+    rng: Generator, n: int, d: int, scales: list[float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gaussian inputs, a random factor whose squared singular values these are, responses."""
+    X = rng.standard_normal((n, d))
+    U = np.linalg.qr(rng.standard_normal((d, len(scales))))[0] * np.sqrt(scales)
+    return X, U, np.square(X @ U).sum(axis=1)
+
+
+def _named(X: np.ndarray, **last: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"x{k + 1}": column for k, column in enumerate(X.T)} | last
+
+
+def _recovery(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 60, 8, [2.0, 1.0])
+    return _named(X, y=y)
+
+
+def _noisy(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 300, 8, [2.0, 1.0])
+    return _named(X, y=y + 0.2 * rng.standard_normal(300))
+
+
+def _few(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 12, 8, [2.0, 1.0])
+    return _named(X, y=y)
+
+
+def _outliers(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 200, 8, [2.0, 1.0])
+    wrong = rng.choice(200, 6, replace=False)
+    y[wrong] += y.max()
+    return _named(X, y=y)
+
+
+def _phase(rng: Generator) -> dict[str, np.ndarray]:
+    signal = np.repeat([0.0, 2.0, -1.0, 1.0], 4)  # a step function of 16 points
+    masks = rng.standard_normal((64, 16))
+    return _named(masks, y=np.square(masks @ signal))
+
+
+def _portfolio(rng: Generator) -> dict[str, np.ndarray]:
+    assets = ["shares", "small caps", "bonds", "gold", "oil", "property"]
+    market = np.array([0.18, 0.24, 0.03, 0.02, 0.20, 0.14])
+    rates = np.array([0.01, 0.02, 0.06, 0.07, -0.02, -0.03])
+    mixes = rng.dirichlet(np.ones(6), size=400)
+    variance = np.square(mixes @ np.column_stack([market, rates])).sum(axis=1)
+    measured = variance * (1 + 0.02 * rng.standard_normal(400))
+    return dict(zip(assets, mixes.T, strict=True)) | {"variance": measured}
+
+
+def _weights(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 300, 6, [2.0, 1.0])
+    spread = np.where(rng.random(300) < 0.5, 0.05, 2.0)
+    noise = spread * rng.standard_normal(300)
+    return _named(X, weight=1 / spread**2, y=y + noise)
+
+
+def _offset(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 300, 6, [2.0, 1.0])
+    return _named(X, y=y + 5.0 + 0.1 * rng.standard_normal(300))
+
+
+DEMOS = {
+    demo.name: demo
+    for demo in (
+        Demo(
+            "recovery",
+            "60 exact measurements of a matrix of rank 2 with 15 unknowns",
+            "certified: proved to be the only answer",
+            "",
+            _recovery,
+        ),
+        Demo(
+            "noisy",
+            "300 measurements of a matrix of rank 2 with noise",
+            "best fit, with the rank found and the noise estimated",
+            "",
+            _noisy,
+        ),
+        Demo(
+            "few",
+            "12 exact measurements of a matrix of rank 2 with 15 unknowns",
+            "not identified: other matrices explain the data as well",
+            "--rank 2",
+            _few,
+        ),
+        Demo(
+            "outliers",
+            "200 exact measurements, 6 of them spoiled",
+            "best fit, and the residuals show which rows to look at",
+            "--rank 2",
+            _outliers,
+        ),
+        Demo(
+            "phase",
+            "64 squared projections of a signal of 16 points: phase retrieval",
+            "certified: the signal is the one component, up to its sign",
+            "--rank 1",
+            _phase,
+        ),
+        Demo(
+            "portfolio",
+            "variances of 400 mixes of 6 assets, 2% noise, columns with names",
+            "best fit; the components are the factors that move the market",
+            "--response variance",
+            _portfolio,
+        ),
+        Demo(
+            "weights",
+            "300 measurements, half of them 40 times as noisy, with weights",
+            "best fit, in which the good half counts",
+            "--weights weight",
+            _weights,
+        ),
+        Demo(
+            "offset",
+            "300 measurements on a constant background",
+            "best fit with the background as the intercept",
+            "--intercept",
+            _offset,
+        ),
+    )
+}
+"""The example data by name."""

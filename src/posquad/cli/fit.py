@@ -1,0 +1,290 @@
+"""The command `posquad fit`: from a data file to a model and a report."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from posquad.cli.failure import INTERRUPTED, Failure
+from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.progress import fit_progress
+from posquad.cli.threads import require_scale, suitable_threads
+from posquad.core.arrays import positive_number
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.extras import optional
+from posquad.core.files import FileError, require_folder, write_file
+from posquad.geometry import dimension
+from posquad.io.models import MODEL, predicted
+from posquad.io.tables import Samples, TableError, read_samples
+from posquad.report.fit_answer import Answer, Fit, answer
+from posquad.report.fit_report import render
+
+__all__ = ["fit_command"]
+
+REPORT = "report.html"
+_COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
+_WIDTH = 80  # of a plain terminal
+_PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof is tried unasked: seconds
+
+
+class _Stopped(BaseException):
+    """Ctrl-C. No KeyboardInterrupt, which `recover` answers with the best so far."""
+
+
+@click.command("fit", short_help="Fit a model to a data file; write the model and a report.")
+@click.argument("data", type=FILE)
+@columns_option("--response", "Column of the responses.  [default: y, response or target]")
+@columns_option("--weights", "Column of weights of the squared errors.  [default: all alike]")
+@columns_option("--features", "Columns of the inputs.  [default: all others]")
+@DROP
+@click.option("--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen]")
+@click.option(
+    "--criterion",
+    type=click.Choice(["bic", "cv"]),
+    default="bic",
+    show_default=True,
+    help="How the rank is chosen: information criterion or cross-validation.",
+)
+@click.option(
+    "--max-rank",
+    type=click.IntRange(min=1),
+    help="Highest rank to try.  [default: 12]",
+)
+@click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
+@click.option(
+    "--certify/--no-certify",
+    default=None,
+    help="Try to prove that the answer is the only one.  [default: if the problem is small]",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    help="Relative residual that counts as reproduced.  [default: rounding of the numbers]",
+)
+@click.option(
+    "--max-starts",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Starts of the search.",
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    metavar="SECONDS",
+    help="Stop with the best so far.  [default: none]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the random starts: the same seed gives the same answer.",
+)
+@click.option(
+    "--out",
+    type=FILE,
+    default=Path("fit"),
+    show_default=True,
+    help="Folder of the model and the report.",
+)
+def fit_command(
+    data: Path,
+    response: str | None,
+    weights: str | None,
+    features: str | None,
+    drop: str | None,
+    certify: bool | None,
+    out: Path,
+    **options: Any,
+) -> None:
+    """Find the positive semidefinite Q of low rank with x'Qx close to the responses in DATA.
+
+    DATA is a table: .csv, .tsv or .txt (comma, semicolon, tab or blanks; a header with names, or
+    none), .parquet, .npy (rows are samples), or .npz with X (n, d), y (n) and, if wanted, weights
+    (n), or with one array for each column. Large .npy and uncompressed .npz files are mapped, not
+    read into memory.
+
+    Says first how sure the answer is, then what to do next. Writes model.json and
+    model.safetensors (and the certificate, if one was made) and report.html into the output
+    folder, each whole or not at all, and only when everything is computed.
+
+    Exit status: 0 if a model was written, whatever it says of itself; 2 for data or options that
+    cannot be used; 130 after Ctrl-C, which leaves everything as it was.
+
+    \b
+    Examples:
+      posquad fit data.csv
+      posquad fit data.csv --response height --features age,weight --rank 2 --out heights
+      posquad fit data.parquet --intercept --criterion cv
+    """
+    began = time.monotonic()
+    columns = {"response": response, "weights": weights, "features": features, "drop": drop}
+    try:
+        for name in ("tolerance", "time_limit"):
+            if options[name] is not None:
+                positive_number(f"--{name.replace('_', '-')}", options[name])
+        new = _require_place(data, out)
+        try:
+            samples = read_samples(
+                data,
+                response=response,
+                weights=weights,
+                features=names(features),
+                drop=names(drop, "--drop") or (),
+                copies=_COPIES,
+            )
+            with _stoppable(), suitable_threads(samples.X.size):
+                model = _fitted(samples, certify, options)
+                fit = Fit(
+                    model=model,
+                    samples=samples,
+                    predicted=predicted(model, samples.X),
+                    seconds=time.monotonic() - began,
+                    command=shlex.join(["posquad", *sys.argv[1:]]),
+                    model_path=out / f"{MODEL}.json",
+                    columns=tuple(
+                        word
+                        for name, text in columns.items()
+                        if text is not None
+                        for word in (f"--{name}", text)
+                    ),
+                )
+                text = render(fit)
+            replaced = fit.model_path.exists()
+            _write(out, fit, text)
+        finally:
+            for folder in new:  # where nothing was written, nothing is left
+                with suppress(OSError):
+                    folder.rmdir()
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected a fit that fits into memory; it ran out") from None
+    except (_Stopped, KeyboardInterrupt):
+        click.echo(INTERRUPTED, err=True)
+        raise SystemExit(130) from None
+    _tell(answer(fit), out, replaced)
+
+
+def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
+    estimator = optional("posquad.estimator", "lab")
+    n, d = samples.X.shape
+    rank, intercept = options["rank"], options["intercept"]
+    if rank is not None and rank > d:
+        where = f"{samples.path}: --rank"
+        raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
+    if certify and intercept:
+        expected = "no --intercept beside it: a certificate is about x'Qx alone"
+        raise DomainError("--certify", expected=expected, got="both")
+    if certify is None:
+        certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
+    model = estimator.PositiveQuadraticRegressor(
+        rank,
+        fit_intercept=intercept,
+        criterion=options["criterion"],
+        max_rank=options["max_rank"],
+        certify=certify,
+        tolerance=options["tolerance"],
+        max_starts=options["max_starts"],
+        time_limit=options["time_limit"],
+        random_state=options["seed"],
+    )
+    names = list(samples.features) if samples.named else None
+    require_scale(samples)
+    with fit_progress() as progress, warnings.catch_warnings():
+        # the answer says it in words of its own
+        warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
+        try:
+            return model.fit(
+                samples.X,
+                samples.y,
+                samples.weights,
+                feature_names=names,
+                response_name=samples.response if samples.named else None,
+                progress=progress,
+            )
+        except PosquadError:
+            raise
+        except (ValueError, ArithmeticError, RuntimeError) as problem:  # of scikit-learn and torch
+            reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+            raise TableError(str(samples.path), expected="data to fit", got=reason) from None
+
+
+def _require_place(data: Path, out: Path) -> list[Path]:
+    """Find out before any work whether results can be kept; the folders that are new for it."""
+    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
+    written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
+    for name in written:
+        if (out / name).resolve() == data.resolve():
+            raise FileError("--out", expected="another folder", got=f"{data} would be replaced")
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
+    require_folder(out, written)
+    return new
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let Ctrl-C end the computation at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _write(out: Path, fit: Fit, text: str) -> None:
+    """The model last, and of it model.json last: with it, everything is there."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a few files, then it is done
+    try:
+        # A file name need not be text; in the page a question mark stands for what is not.
+        write_file(out / REPORT, text.encode(errors="replace"))
+        try:
+            fit.model.save(out / MODEL)
+        except OSError as problem:
+            with suppress(OSError):  # a report of a model that is not there
+                (out / REPORT).unlink()
+            got = f"{problem.strerror or problem}"
+            raise FileError(str(out), expected="a folder to write to", got=got) from None
+        if fit.model.certificate_ is None:  # one of an earlier fit would not be about this model
+            for end in (".json", ".npz"):
+                (out / f"{MODEL}.certificate{end}").unlink(missing_ok=True)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _tell(said: Answer, out: Path, replaced: bool) -> None:
+    click.echo(f"{said.word}: {said.headline}.")
+    click.echo(click.wrap_text(said.message, _WIDTH))
+    click.echo()
+    for name, value in said.facts:
+        click.echo(f"  {name:<18} {value}")
+    click.echo("\nWhat to do next:")
+    for number, step in enumerate(said.steps, 1):
+        click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
+        if step.command:  # on a line of its own, to be copied
+            click.echo(f"       {step.command}")
+    before = " (replaced: an earlier fit was there)" if replaced else ""
+    click.echo(f"\nModel:  {out / f'{MODEL}.json'}{before}")
+    click.echo(f"Report: {out / REPORT}")

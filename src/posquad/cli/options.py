@@ -1,0 +1,45 @@
+"""Options that commands of `posquad` share."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from posquad.core.errors import DomainError
+
+__all__ = ["FILE", "columns_option", "names"]
+
+FILE: Any = click.Path(path_type=Path)
+"""A path; whether it can be used is for the command to say."""
+
+
+def columns_option(name: str, words: str) -> Callable[[Any], Any]:
+    """An option that names a column, or several with commas between them.
+
+    >>> callable(columns_option("--response", "Column of the responses."))
+    True
+    """
+    shown = {"--features": "A,B,C", "--drop": "A,B"}.get(name, "NAME")
+    return click.option(name, metavar=shown, help=words)
+
+
+def names(text: str | None, option: str = "--features") -> list[str] | None:
+    """Names between commas; a name that holds a comma stands in quotation marks.
+
+    >>> names('age, "height, cm"')
+    ['age', 'height, cm']
+    """
+    if text is None:
+        return None
+    found = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not found or not all(found):
+        raise DomainError(option, expected="names such as a,b,c", got=repr(text))
+    return found
+
+
+DROP = columns_option("--drop", "Columns to leave out of the inputs.  [default: none]")
+"""The option beside --features."""

@@ -1,0 +1,128 @@
+"""The command `posquad predict`: a model applied to a data file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from posquad.cli.failure import Failure
+from posquad.cli.options import FILE, columns_option, names
+from posquad.cli.threads import require_scale, suitable_threads
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.files import FileError
+from posquad.io.models import columns_for, load_model, predicted
+from posquad.io.tables import Table, TableError, open_table, write_columns
+from posquad.io.tables.reading import Choice, Samples, taken
+from posquad.io.tables.writing import as_bytes, require_suffix
+
+__all__ = ["predict_command"]
+
+
+@click.command("predict", short_help="Predict responses with a fitted model.")
+@click.argument("model", type=FILE)
+@click.argument("data", type=FILE)
+@columns_option(
+    "--response", "Column to compare with.  [default: that of the model, if DATA has it]"
+)
+@columns_option(
+    "--features",
+    "Columns of the inputs by position: the first is the model's first, whatever its name.  "
+    "[default: those of the model, by name]",
+)
+@click.option(
+    "--out",
+    type=FILE,
+    help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: standard output, as CSV]",
+)
+@click.option(
+    "--std/--no-std",
+    default=None,
+    help="Standard errors beside the predictions.  [default: where the model knows them]",
+)
+def predict_command(
+    model: Path,
+    data: Path,
+    response: str | None,
+    features: str | None,
+    out: Path | None,
+    std: bool | None,
+) -> None:
+    """Predict x'Qx for the rows of DATA with MODEL, the model.json of a fit or its folder.
+
+    Columns are found by name, in any order, and others are ignored; where the model or the data
+    have no names, by position. Writes a column `prediction` and, where the model knows them, a
+    column `standard_error` of the mean response: as CSV to standard output, or to the file --out,
+    whole or not at all. If DATA have the response too, says on standard error how well it is met.
+
+    Exit status: 0; 2 for files that cannot be used; 130 after Ctrl-C.
+
+    \b
+    Examples:
+      posquad predict fit/model.json new.csv
+      posquad predict fit new.parquet --out predictions.parquet
+    """
+    try:
+        if out is not None:
+            require_suffix(out)
+            _require_other(out, data, model)
+        fitted = load_model(model)
+        table = open_table(data)
+        choice = columns_for(fitted, table, response=response, features=names(features))
+        samples = _samples(table, choice, asked=response is not None)
+        if std is None:
+            std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
+        with suitable_threads(samples.X.size):
+            if std:
+                values, errors = predicted(fitted, samples.X, errors=True)
+                columns = {"prediction": values, "standard_error": errors}
+            else:
+                values = predicted(fitted, samples.X)
+                columns = {"prediction": values}
+        if out is None:
+            click.echo(as_bytes(".csv", columns), nl=False)
+        else:
+            write_columns(out, columns)
+            click.echo(f"Predictions: {out} ({len(values)} rows)")
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
+    if samples.y is not None:
+        click.echo(_compared(samples, values), err=True)
+
+
+def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
+    """Inputs, and the response if it is there: what is to be predicted may be missing."""
+    try:
+        samples = taken(table, choice)
+        require_scale(samples, inputs=False, small=True)
+    except TableError as problem:
+        if asked or choice.response is None:
+            raise
+        samples = taken(table, replace(choice, response=None))
+        click.echo(f"Not compared with {choice.response!r}: {problem}", err=True)
+    require_scale(samples, small=True)
+    return samples
+
+
+def _compared(samples: Samples, values: np.ndarray) -> str:
+    observed = np.asarray(samples.y, dtype=float)
+    left = float(np.square(observed - values).sum())
+    total = float(np.square(observed - observed.mean()).sum())
+    share = f"R² {1 - left / total:.4f}, " if total else ""
+    root = math.sqrt(left / len(observed))
+    return f"Against column {samples.response!r}: {share}root mean square error {root:.4g}"
+
+
+def _require_other(out: Path, data: Path, model: Path) -> None:
+    if out.is_dir():
+        raise FileError(str(out), expected="a file", got="a folder of that name")
+    for path in (data, model):
+        if out.resolve() == path.resolve():
+            raise DomainError(
+                "--out", expected="another file", got=f"{path}, which it would replace"
+            )

@@ -1,0 +1,121 @@
+"""Progress of a run: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from posquad.core.progress import Progress as Step
+from posquad.experiments.framework import Experiment
+from posquad.experiments.records import Record
+from posquad.experiments.registry import EXPERIMENTS
+from posquad.experiments.reproduce import Watcher
+
+__all__ = ["Bar", "Lines", "fit_progress", "watcher_for"]
+
+
+class Lines(Watcher):
+    """One line when an experiment starts, one when it ends."""
+
+    def begins(self, experiment: Experiment, position: int, total: int) -> None:
+        click.echo(f"[{position}/{total}] {experiment.key} {experiment.title} ...")
+
+    def ends(self, experiment: Experiment, record: Record, *, reused: bool) -> None:
+        words = "reused from an earlier run" if reused else f"done in {record.seconds:.1f} s"
+        click.echo(f"      {experiment.key} {words}")
+
+    def writes(self, what: str) -> None:
+        if what == "report":
+            click.echo("writing the report ...")
+
+
+class Bar(Watcher):
+    """One bar over the whole run, in foretold seconds, so that its time left means something."""
+
+    def __init__(self, progress: Progress, weights: Mapping[str, float]) -> None:
+        self.progress, self.weights = progress, weights
+        self.done, self.current = 0.0, ""
+        self.task = progress.add_task("starting", total=sum(weights.values()) or 1.0)
+
+    def begins(self, experiment: Experiment, position: int, total: int) -> None:
+        self.current = experiment.key
+        self.progress.update(self.task, description=f"[{position}/{total}] {experiment.title}")
+
+    def advances(self, fraction: float) -> None:
+        completed = self.done + min(fraction, 1.0) * self.weights[self.current]
+        self.progress.update(self.task, completed=completed)
+
+    def ends(self, experiment: Experiment, record: Record, *, reused: bool) -> None:
+        self.done += self.weights[experiment.key]
+        words = "reused" if reused else f"{record.seconds:.1f} s"
+        self.progress.console.print(f"  {experiment.key} {experiment.title}: {words}")
+        self.progress.update(self.task, completed=self.done)
+
+    def writes(self, what: str) -> None:
+        self.progress.update(self.task, description=f"writing {what}")
+
+
+@contextmanager
+def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]:
+    """The watcher that fits where the output goes.
+
+    >>> with watcher_for({}, quick=False) as watcher:
+    ...     isinstance(watcher, (Lines, Bar))
+    True
+    """
+    if not sys.stdout.isatty():
+        yield Lines()
+        return
+    weights = {
+        key: EXPERIMENTS[key].quick_seconds if quick else EXPERIMENTS[key].seconds
+        for key in parameters
+    }
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(highlight=False)) as progress:
+        yield Bar(progress, weights)
+
+
+@contextmanager
+def fit_progress() -> Iterator[Callable[[Step], None] | None]:
+    """Steps and residual of a search on a terminal; elsewhere nothing, and None.
+
+    It is written to standard error, where it does not mix with the answer.
+
+    >>> with fit_progress() as progress:
+    ...     progress is None or callable(progress)
+    True
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("fitting")
+        steps = 0
+
+        def advance(step: Step) -> None:
+            nonlocal steps
+            steps += 1
+            shown.update(task, description=f"fitting: step {steps}, residual {step.loss:.1e}")
+
+        yield advance

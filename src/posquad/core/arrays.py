@@ -1,0 +1,198 @@
+"""The one gate through which arrays enter and leave posquad.
+
+`tensors` converts what a user passed into torch tensors of one floating dtype on one device
+and refuses what cannot be computed with; `like` hands a result back in the user's kind.
+The checks below it name the argument, what was expected and what came. Nothing here repairs a
+value: integers are widened to float64, as NumPy does, and that is all.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
+
+Array = Tensor | np.ndarray
+A = TypeVar("A", bound=Array)
+"""Results come in the kind (torch or NumPy) of the first array argument."""
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+def tensors(**named: Array) -> tuple[Tensor, ...]:
+    """Convert the named arrays to finite tensors of one floating dtype on one device."""
+    return unified(**{name: converted_tensor(name, value) for name, value in named.items()})
+
+
+def converted_tensor(name: str, value: Array) -> Tensor:
+    """One array as a finite floating tensor, in its own precision and on its own device."""
+    tensor = _as_tensor(name, value)
+    _require_finite(name, tensor)
+    return tensor
+
+
+def unified(**converted: Tensor) -> tuple[Tensor, ...]:
+    """Converted tensors in the widest of their dtypes; refuse more than one device."""
+    wide = any(t.dtype != torch.float32 for t in converted.values())
+    first_name, first = next(iter(converted.items()))
+    for name, tensor in converted.items():
+        if tensor.device != first.device:
+            raise DtypeError(
+                name, expected=f"the device of {first_name}, {first.device}", got=f"{tensor.device}"
+            )
+    return tuple(t.to(torch.float64 if wide else torch.float32) for t in converted.values())
+
+
+def like(model: A, value: Tensor) -> A:
+    """Return `value` in the kind of `model`: a tensor for a tensor, else a NumPy array."""
+    if isinstance(model, Tensor):
+        return cast(A, value)
+    return cast(A, value.detach().cpu().numpy())
+
+
+def dtype_of(value: Any) -> str:
+    """The dtype a user passed, in words for an error message."""
+    return str(value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype)
+
+
+def _as_tensor(name: str, value: Array) -> Tensor:
+    tensor = value if isinstance(value, Tensor) else _from_numpy(name, value)
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        raise DtypeError(
+            name, expected="a dense tensor with data", got=f"{tensor.layout} on {tensor.device}"
+        )
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return tensor.to(torch.float64)
+    if tensor.dtype not in _FLOATS:
+        raise DtypeError(name, expected="float64 or float32", got=f"dtype {tensor.dtype}")
+    return tensor
+
+
+def _from_numpy(name: str, value: Any) -> Tensor:
+    if np.ma.is_masked(value):
+        raise DtypeError(name, expected="an array without missing entries", got="a MaskedArray")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors with gradients
+        got = f"{type(value).__name__} ({error})"
+        raise DtypeError(name, expected="an array of numbers", got=got) from None
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    if array.dtype not in (np.float32, np.float64):
+        got = f"dtype {array.dtype} ({type(value).__name__})"
+        raise DtypeError(name, expected="float64 or float32", got=got)
+    with warnings.catch_warnings():
+        # torch warns that a read-only array could be written through; we never write.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+
+
+def _require_finite(name: str, tensor: Tensor) -> None:
+    if tensor.numel() == 0:
+        return
+    low, high = torch.aminmax(tensor.detach())  # no temporary, and NaN comes through
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        bad = int((~torch.isfinite(tensor)).sum())
+        got = f"{bad} of {tensor.numel()} not finite"
+        raise NonFiniteError(name, expected="finite entries", got=got)
+
+
+def require_factor(name: str, U: Tensor) -> None:
+    """Require `U[..., d, r]` with `1 <= r <= d`."""
+    if U.ndim < 2 or not 1 <= U.shape[-1] <= U.shape[-2]:
+        raise ShapeError(name, expected="shape (..., d, r) with 1 <= r <= d", got=_shape(U))
+
+
+def require_shape(name: str, tensor: Tensor, trailing: Sequence[int], meaning: str) -> None:
+    """Require the last dimensions to be `trailing`; `meaning` says them in symbols."""
+    k = len(trailing)
+    if tensor.ndim < k or tuple(tensor.shape[tensor.ndim - k :]) != tuple(trailing):
+        sizes = ", ".join(str(size) for size in trailing)
+        expected = f"shape (..., {sizes}), that is {meaning}"
+        raise ShapeError(name, expected=expected, got=_shape(tensor))
+
+
+def require_symmetric(name: str, M: Tensor) -> None:
+    """Require `M[..., d, d]` symmetric to rounding, relative to its largest entry."""
+    if M.ndim < 2 or M.shape[-1] != M.shape[-2] or M.shape[-1] == 0:
+        raise ShapeError(name, expected="shape (..., d, d) with d >= 1", got=_shape(M))
+    if M.numel() == 0:
+        return
+    skew = (M - M.mT).detach().abs().amax(dim=(-2, -1))
+    size = M.detach().abs().amax(dim=(-2, -1))
+    if bool((skew > 1e3 * torch.finfo(M.dtype).eps * size).any()):
+        worst = float((skew / size.clamp_min(torch.finfo(M.dtype).tiny)).max())
+        raise DomainError(
+            name,
+            expected="a symmetric matrix",
+            got=f"relative asymmetry {worst:.2e}; pass (M + M.T) / 2 if that is what you mean",
+        )
+
+
+def require_batch(**shapes: torch.Size) -> torch.Size:
+    """Require that the named batch shapes broadcast together; return the common shape."""
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        expected = "leading batch dimensions that broadcast"
+        batched = {name: tuple(shape) for name, shape in shapes.items() if shape}
+        got = ", ".join(f"{name}: {shape}" for name, shape in batched.items())
+        raise ShapeError(", ".join(batched), expected=expected, got=got) from None
+
+
+def positive_number(name: str, value: float, *, zero: bool = False) -> float:
+    """Return a finite positive (with `zero`, nonnegative) real number, or raise."""
+    number = _real(value)
+    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+        kind = "a finite number >= 0" if zero else "a finite number > 0"
+        raise DomainError(name, expected=kind, got=repr(value))
+    return number
+
+
+def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
+    """Return one or more finite positive numbers as a tensor like `model`, or raise."""
+    values = converted_tensor(name, cast(Array, value)).to(model)  # after which it must be positive
+    if not bool(((values > 0) & torch.isfinite(values)).all()):
+        low, high = float(values.detach().min()), float(values.detach().max())
+        expected = f"numbers > 0 in the range of {values.dtype}"
+        raise DomainError(name, expected=expected, got=f"values from {low:.6g} to {high:.6g}")
+    return values
+
+
+def positive_integer(name: str, value: int, *, zero: bool = False) -> int:
+    """Return a positive (with `zero`, nonnegative) integer, or raise."""
+    low = 0 if zero else 1
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
+        raise DomainError(name, expected=f"an integer >= {low}", got=repr(value))
+    return int(value)
+
+
+def require_callable(name: str, value: Any, meaning: str) -> None:
+    """Require something that can be called."""
+    if not callable(value):
+        raise DtypeError(name, expected=f"a callable {meaning}", got=type(value).__name__)
+
+
+def _real(value: Any) -> float:
+    """The number that a scalar of any library holds; NaN for anything that is not one."""
+    if isinstance(value, Array) and value.ndim == 0:
+        value = value.item()  # of a NumPy or torch scalar array
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}"

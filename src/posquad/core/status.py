@@ -1,0 +1,108 @@
+"""How a computation ended. Each member's value is the sentence a user should read."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from torch import Tensor
+
+__all__ = ["Status"]
+
+
+class Status(Enum):
+    """Closed set of outcomes of the iterations; `Status.X.value` is cause and remedy in words."""
+
+    RUNNING = "still running"
+    TIME_REACHED = "the flow was integrated to the final time"
+    LOSS_REACHED = "the loss fell to the requested tolerance"
+    GRADIENT_REACHED = "the gradient norm fell to the requested tolerance"
+    STOPPED = "the user's stopping rule was met"
+    STEPS_EXHAUSTED = (
+        "the step limit was reached before any other rule stopped the run; "
+        "raise max_steps, or loosen the tolerance"
+    )
+    DIVERGED = (
+        "the iterates diverged (loss not finite, or far above where it began); "
+        "take a smaller step: gradient descent is locally stable below 2 / lambda_max^eff, and a "
+        "fixed-step flow below about 2.8 / lambda_max^eff"
+    )
+    RANK_LOST = (
+        "the factor lost full column rank to working precision; take a smaller step "
+        "(2 step ||G|| < 1 is enough) or a smaller rank"
+    )
+    STEP_UNDERFLOW = (
+        "the integrator's step fell below rounding; the flow is too stiff for the "
+        "requested tolerance, loosen rtol or use a fixed step"
+    )
+    OUT_OF_RANGE = (
+        "the factor became so small that its gradient leaves the range of the dtype, so it cannot "
+        "be followed further; choose other units, or end the run earlier"
+    )
+
+    CONVERGED = (
+        "every requested value has a residual within the tolerance, and where not all values are "
+        "computed, a search from an independent start found none beyond the requested end"
+    )
+    AT_ROUNDING = (
+        "converged as far as rounding allows: some values are so small beside the largest one that "
+        "their residual is within its rounding, but not within the tolerance relative to themselves"
+    )
+    NOT_CONVERGED = (
+        "the iteration ended before its accuracy was reached (eigenvalues that are not known are "
+        "NaN); raise the limit on steps or products, loosen the tolerance, or use a dense method"
+    )
+
+    RECOVERED = (
+        "the answer reproduces every response within the tolerance, there are more independent "
+        "samples than unknowns, and no direction is left free: for inputs in general position it "
+        "is the only predictor of this rank that does"
+    )
+    CERTIFIED = (
+        "recovered and certified: the answer reproduces every response to rounding, and it is "
+        "proved, with every rounding error bounded, that no other positive semidefinite matrix of "
+        "any rank has its responses; the proof is attached as the certificate"
+    )
+    NOT_IDENTIFIED = (
+        "the answer reproduces the responses, but others of this rank do too, or may within the "
+        "tolerance: there are not more independent samples than the p unknowns of the rank, or "
+        "they leave a direction free or nearly free, or another answer was found, or there are "
+        "exactly as many samples as unknowns, so that nothing checks the answer; collect at least "
+        "p + 1 independent samples (inputs without structure, of like size), or ask for a smaller "
+        "rank"
+    )
+    UNDETERMINED = (
+        "the inputs do not span the space, so nothing is known of the predictor outside their "
+        "span; the answer is zero there: collect inputs in the missing directions, or reduce the "
+        "dimension"
+    )
+    BEST_FIT = (
+        "no predictor of this rank that was found reproduces the responses; the answer is the best "
+        "fit, a stationary point that several starts reached: expect noise, negative responses, "
+        "outliers or too small a rank, and read the residual"
+    )
+    STALLED = (
+        "no start reached a predictor that reproduces the responses, and the starts do not agree "
+        "on a best one; allow more starts, add samples, or check the rank and the data for outliers"
+    )
+    INTERRUPTED = (
+        "ended by the time limit, the step limit or the user before it was decided; the answer is "
+        "the best so far: allow more, or start again from it"
+    )
+
+    @property
+    def code(self) -> int:
+        """Position in the enumeration, used inside tensors of outcomes."""
+        return _CODES[self]
+
+
+_CODES = {status: position for position, status in enumerate(Status)}
+_MEMBERS = tuple(Status)
+
+
+def from_codes(codes: Tensor) -> Status | list:
+    """One `Status` for a scalar code, nested lists of them for a batch."""
+    return _named(codes.tolist())
+
+
+def _named(codes: int | list) -> Status | list:
+    return _MEMBERS[codes] if isinstance(codes, int) else [_named(c) for c in codes]

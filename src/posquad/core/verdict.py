@@ -1,0 +1,15 @@
+"""How sure a finding is."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+__all__ = ["Verdict"]
+
+
+class Verdict(Enum):
+    """How sure a finding is; the value is the sentence a user should read."""
+
+    PROVED = "proved, with every rounding error bounded"
+    NUMERICAL = "computed in floating point but not proved: no rounding-error bound could be kept"
+    REFUSED = "not certified; the reason names the inequality that failed"

@@ -1,0 +1,383 @@
+"""Extreme eigenpairs of a symmetric operator by the preconditioned block Davidson method.
+
+The subspace grows by preconditioned residuals of the wanted Ritz pairs and is restarted with
+the best of it, so convergence is that of the optimal preconditioned Krylov method without its
+three-term fragility. Batches run side by side. Residuals are recomputed from the operator at the
+end: what is reported is what the returned vectors satisfy.
+
+A small residual says that some eigenvalue is near, not that it is the extreme one. So the
+complement of what was found is searched from an independent random start, by the Lanczos method,
+until a probabilistic bound excludes a value beyond (Hochstenbach, SIAM J. Sci. Comput. 35, 2013).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posquad.core.linalg import symmetric_part
+from posquad.core.status import Status
+
+Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
+
+_BEYOND = 10  # of two values closer than the tolerance over this, either may be found
+_LOOSEST = 1e-2  # largest relative residual of a pair that is searched beyond
+_MARGIN = 0.1  # least share of a value that the search beyond it resolves
+_ZERO_MARGIN = 1e-3  # and, for a value that is rounding, the share of the operator norm
+_FAILURE = 1e-4  # probability that the search overlooks a value
+_COLUMNS = 32  # of the blocks in which a Lanczos basis is kept
+_ATTEMPTS = 3  # searches that contradict what is found without changing it
+
+
+class Preconditioner(NamedTuple):
+    """A positive definite preconditioner `L L'` of the small end, given by its root.
+
+    In the coordinates y, v = Ly, the operator should be close to a multiple of the identity.
+    """
+
+    lift: Block  # y -> Ly
+    pull: Block  # v -> L'v
+    project: Block  # onto the space of coordinates, orthogonally
+
+
+def no_preconditioner(project: Block) -> Preconditioner:
+    """The identity on the space that `project` projects onto."""
+    return Preconditioner(lambda block: block, lambda block: block, project)
+
+
+class Eigenpairs(NamedTuple):
+    """Eigenpairs with their residuals, and what they cost."""
+
+    values: Tensor  # [..., k]
+    vectors: Tensor  # [..., N, k]
+    residuals: Tensor  # [..., k]  ||A v - value v||
+    scale: Tensor  # [...]  largest |Ritz value| seen, a lower bound on the operator norm
+    extreme: Tensor  # [...]  an independent search found nothing beyond the values
+    products: int  # operator products, per batch element
+
+
+def converged(pairs: Eigenpairs, tolerance: float) -> Tensor:
+    """Values `[..., k]` with evidence that they are the extreme ones, and accurate.
+
+    The residual is within the tolerance of the value, or within rounding of the operator norm.
+    """
+    return pairs.extreme[..., None] & _accurate(
+        pairs.values, pairs.residuals, pairs.scale, tolerance
+    )
+
+
+def accuracy_status(pairs: Eigenpairs, good: Tensor, tolerance: float) -> Status:
+    """One word for values, `good` or not: converged, to rounding of the largest one, or not."""
+    if not bool(good.all()):
+        return Status.NOT_CONVERGED
+    sharp = bool((pairs.residuals <= tolerance * pairs.values.abs()).all())
+    return Status.CONVERGED if sharp else Status.AT_ROUNDING
+
+
+def flatten_block(M: Tensor) -> Tensor:
+    """Matrices `[m, ..., a, b]` as columns `[..., ab, m]`."""
+    return M.flatten(-2).movedim(0, -1)
+
+
+def unflatten_block(block: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Columns `[..., ab, m]` as matrices `[m, ..., a, b]`."""
+    return block.movedim(-1, 0).unflatten(-1, shape)
+
+
+def extreme_eigenpairs(
+    operator: Block,
+    preconditioner: Preconditioner,
+    project: Block,
+    start: Tensor,
+    *,
+    k: int,
+    largest: bool,
+    dimension: int,
+    tolerance: float,
+    max_products: int,
+    floor: Tensor | float | None = None,
+    seed: int = 0,
+) -> Eigenpairs:
+    """The k smallest (or largest) eigenpairs on a space of the given dimension.
+
+    The space is a subspace of R^N onto which `project` projects orthogonally and which the operator
+    maps into itself; `start[..., N, b]`, b >= k, lies in it and spans the first basis. A pair is
+    accurate when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
+    norm. The pairs are `extreme` when a search of the complement from an independent random start
+    excludes, but for a probability of 1e-4, a value beyond the last one by more than the larger of
+    the tolerance and a tenth of it, and when what the search met, made part of the subspace, moves
+    no value by more than the tolerance.
+    Values that are rounding above `floor`, a lower bound on the operator, need no search.
+    """
+    generator = torch.Generator().manual_seed(seed + 1)
+    space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
+    # A start that has no part in the wanted vectors, by the structure of the problem, has one now.
+    space.append(_random_like(start, generator), max_products)
+    search = _Search(space, preconditioner, tolerance, generator)
+    strict = min(tolerance / _BEYOND, _LOOSEST)
+    extreme = excluded = torch.zeros_like(space.scale, dtype=torch.bool)
+    searched = torch.full_like(space.theta[..., :k], torch.inf)  # the values at the last search
+    contradictions = 0
+    while space.expand_until_accurate(strict, max_products):
+        if space.exhausted:
+            extreme = torch.ones_like(extreme)
+            break
+        # What the search met has joined the subspace; values that it moved are searched again.
+        slack = tolerance * searched.abs() + _rounding(space)[..., None]
+        extreme = excluded & (searched - space.theta[..., :k] <= slack).all(-1)
+        extreme = extreme | _at_floor(space, floor) | (space.scale == 0)
+        if bool(extreme.all()) or contradictions == _ATTEMPTS:
+            break
+        searched = space.theta[..., :k]
+        excluded, directions = search.beyond(extreme, max_products - space.products - k)
+        if directions is None:
+            break
+        space.append(directions, max_products)
+        gained = bool((searched > space.theta[..., :k]).any())
+        contradictions += 0 if gained or bool(excluded.all()) else 1
+    return space.pairs(extreme)
+
+
+class _Subspace:
+    """The Davidson iteration for the small end of an operator, or of its negative."""
+
+    def __init__(
+        self,
+        operator: Block,
+        preconditioner: Preconditioner,
+        project: Block,
+        start: Tensor,
+        k: int,
+        dimension: int,
+        *,
+        largest: bool,
+    ) -> None:
+        self.preconditioner, self.project = preconditioner, project
+        self.k, self.dimension, self.width = k, dimension, start.shape[-1]
+        self.limit = min(dimension, max(12 * self.width, 48))
+        self.V = torch.linalg.qr(start).Q  # [..., N, m]
+        AV = operator(self.V)
+        # Norms are squares: at the edges of the floating-point range only a scaled operator has
+        # them.
+        unit = AV.abs().amax((-2, -1), keepdim=True)
+        self.unit = torch.where(unit > 0, unit, 1.0) * (-1 if largest else 1)  # [..., 1, 1]
+        self.operator = lambda block: operator(block) / self.unit
+        self.AV = AV / self.unit
+        self.products, self.scale = self.width, torch.zeros_like(start[..., 0, 0])
+        self.previous: Tensor | None = None
+        self._rayleigh_ritz()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.V.shape[-1] == self.dimension
+
+    def expand_until_accurate(self, tolerance: float, max_products: int) -> bool:
+        """Grow the subspace by preconditioned residuals; False if the products ran out."""
+        while True:
+            norms = torch.linalg.vector_norm(self.R, dim=-2)[..., : self.k]
+            if self.exhausted or bool(
+                _accurate(self.theta[..., : self.k], norms, self.scale, tolerance).all()
+            ):
+                return True
+            if self.products + min(self.width, self.dimension - self.V.shape[-1]) > max_products:
+                return False
+            size = torch.linalg.vector_norm(self.R, dim=-2, keepdim=True)
+            R = self.R / size.clamp_min(torch.finfo(size.dtype).tiny)
+            self.append(self.preconditioner.lift(self.preconditioner.pull(R)), max_products)
+
+    def append(self, block: Tensor, max_products: int) -> None:
+        """Add directions, as many as there is room for, and solve in the larger subspace."""
+        if self.V.shape[-1] + block.shape[-1] > self.limit < self.dimension:
+            self._restart()
+        room = min(self.dimension - self.V.shape[-1], max_products - self.products)
+        if room <= 0:
+            return
+        self.previous = self.X
+        new = _orthonormal_against(self.V, block[..., :room], self.project)
+        self.V = torch.cat([self.V, new], dim=-1)
+        self.AV = torch.cat([self.AV, self.operator(new)], dim=-1)
+        self.products += new.shape[-1]
+        self._rayleigh_ritz()
+
+    def pairs(self, extreme: Tensor) -> Eigenpairs:
+        """The wanted pairs, with residuals from fresh products."""
+        X = self.X[..., : self.k]
+        AX = self.operator(X)
+        values = (X * AX).sum(-2) / X.square().sum(-2)
+        residuals = torch.linalg.vector_norm(AX - X * values[..., None, :], dim=-2)
+        unit = self.unit[..., 0, :]  # [..., 1]
+        size, scale = unit.abs(), self.scale * unit[..., 0].abs()
+        products = self.products + self.k
+        return Eigenpairs(values * unit, X, residuals * size, scale, extreme, products)
+
+    def _rayleigh_ritz(self) -> None:
+        self.theta, Y = torch.linalg.eigh(symmetric_part(self.V.mT @ self.AV))
+        self.scale = torch.maximum(self.scale, self.theta.abs().amax(-1))
+        self.Y, wanted = Y, Y[..., : self.width]
+        self.X, AX = self.V @ wanted, self.AV @ wanted
+        self.R = AX - self.X * self.theta[..., None, : self.width]
+
+    def _restart(self) -> None:
+        # Keep twice the block of Ritz vectors, and the previous block's directions (their
+        # difference to the new one is what conjugate gradients would have remembered).
+        kept = self.Y[..., : 2 * self.width]
+        if self.previous is not None:
+            kept = torch.cat([kept, self.V.mT @ self.previous], dim=-1)
+        kept = torch.linalg.qr(kept).Q
+        self.V, self.AV = self.V @ kept, self.AV @ kept
+
+
+class _Search:
+    """Is there a value below the k found ones, in the complement of their vectors?
+
+    By Courant and Fischer there is none below t if `K = L'(A - tI)L` is positive on the y
+    orthogonal to the `L'x_i`. After m steps of the Lanczos method for K from y_1, the next vector
+    is p_m(K) y_1, of norm one, with `|p_m(0)| = det(T_m) / (b_1 ... b_m)`. If T_m is positive
+    definite, |p_m| is even larger at a negative eigenvalue of K, whose eigenvector thus has a
+    component of at most `1 / |p_m(0)|` in y_1: improbable for a random y_1, once that is small.
+    """
+
+    def __init__(
+        self,
+        space: _Subspace,
+        preconditioner: Preconditioner,
+        tolerance: float,
+        generator: torch.Generator,
+    ) -> None:
+        self.space, self.preconditioner, self.tolerance = space, preconditioner, tolerance
+        self.generator = generator
+        # A component of a random unit vector in R^N is below c with probability < c (2N/pi)^(1/2).
+        self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / _FAILURE)
+
+    def beyond(self, sure: Tensor, products: int) -> tuple[Tensor, Tensor | None]:
+        """Where a value below the target is excluded `[...]`, and the lowest directions met.
+
+        Elements that are `sure` are not looked at. No directions: the products did not suffice.
+        """
+        space = self.space
+        last = space.theta[..., space.k - 1]
+        zero = _ZERO_MARGIN * space.scale * (last.abs() <= _rounding(space))
+        target = last - torch.maximum(max(self.tolerance, _MARGIN) * last.abs(), zero)
+        found = torch.linalg.qr(self._pull(space.X[..., : space.k])).Q
+
+        def deflate(y: Tensor) -> Tensor:
+            y = self.preconditioner.project(y)
+            return y - found @ (found.mT @ y)
+
+        def shifted(y: Tensor) -> Tensor:
+            v = self.preconditioner.lift(y)
+            return deflate(self._pull(space.operator(v) - target[..., None, None] * v))
+
+        y = _random_like(space.V[..., :1], self.generator)
+        chain = _Lanczos(shifted, deflate, y)
+        excluded = sure
+        for _ in range(products):
+            chain.step()
+            space.products += 1
+            excluded = excluded | (chain.growth >= self.enough)
+            contradicted = bool((~excluded & (chain.pivot <= 0)).any())
+            if contradicted or bool(excluded.all()):
+                return excluded, self._directions(chain)
+        return excluded, None
+
+    def _pull(self, block: Tensor) -> Tensor:
+        return self.preconditioner.pull(block)
+
+    def _directions(self, chain: _Lanczos) -> Tensor:
+        v = self.preconditioner.lift(chain.lowest(self.space.width)[1])
+        return v / torch.linalg.vector_norm(v, dim=-2, keepdim=True)
+
+
+class _Lanczos:
+    """The Lanczos method with full orthogonalization; batches side by side."""
+
+    def __init__(self, operator: Block, project: Block, start: Tensor) -> None:
+        self.operator, self.project = operator, project
+        self.blocks: list[Tensor] = []  # the basis, in blocks of a few columns
+        self.next = self._normalized(project(project(start)))
+        self.diagonal: list[Tensor] = []
+        self.off: list[Tensor] = []
+        self.growth = torch.zeros_like(start[..., 0, 0])  # log |p_m(0)|
+        self.pivot = torch.ones_like(self.growth)  # of T_m; positive while T_m is
+
+    @property
+    def steps(self) -> int:
+        return len(self.diagonal)
+
+    def step(self) -> None:
+        y = self.next
+        if self.blocks and self.blocks[-1].shape[-1] < _COLUMNS:
+            self.blocks[-1] = torch.cat([self.blocks[-1], y], dim=-1)
+        else:
+            self.blocks.append(y)
+        w = self.operator(y)
+        a = (y * w).sum((-2, -1))
+        for _ in range(2):
+            for block in self.blocks:
+                w = w - block @ (block.mT @ w)
+            w = self.project(w)
+        b = torch.linalg.vector_norm(w, dim=(-2, -1))
+        before = self.off[-1].square() / self.pivot if self.off else 0.0
+        self.pivot = a - before
+        # A space that is exhausted has b = 0 up to rounding, and nothing is left to be found.
+        tiny = torch.finfo(b.dtype).tiny
+        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
+        self.growth = self.growth + factor.log()  # never enough again after a negative pivot
+        self.diagonal.append(a)
+        self.off.append(b)
+        self.next = self._normalized(w)
+
+    def lowest(self, count: int) -> tuple[Tensor, Tensor]:
+        """The lowest Ritz values `[..., c]` and vectors `[..., N, c]`, c <= count."""
+        T = torch.diag_embed(torch.stack(self.diagonal, dim=-1))
+        if len(self.off) > 1:
+            off = torch.stack(self.off[:-1], dim=-1)
+            T = T + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+        values, S = torch.linalg.eigh(T)
+        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
+        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
+        return values[..., :count], torch.stack(vectors).sum(0)
+
+    @staticmethod
+    def _normalized(w: Tensor) -> Tensor:
+        size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
+        return w / size.clamp_min(torch.finfo(w.dtype).tiny)
+
+
+def _random_like(block: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(block.shape, generator=generator, dtype=block.dtype).to(block.device)
+
+
+def _accurate(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float) -> Tensor:
+    rounding = 10 * torch.finfo(values.dtype).eps * scale[..., None]
+    return residuals <= torch.maximum(tolerance * values.abs(), rounding)
+
+
+def _rounding(space: _Subspace) -> Tensor:
+    """What an eigenvalue computed in this space may err by."""
+    return 10 * space.dimension * torch.finfo(space.scale.dtype).eps * space.scale
+
+
+def _at_floor(space: _Subspace, floor: Tensor | float | None) -> Tensor:
+    """Where the last value is rounding above a lower bound of the operator."""
+    last = space.theta[..., space.k - 1]
+    if floor is None:
+        return torch.zeros_like(last, dtype=torch.bool)
+    return last - floor / space.unit[..., 0, 0] <= _rounding(space)
+
+
+def _orthonormal_against(V: Tensor, block: Tensor, project: Block) -> Tensor:
+    """An orthonormal block in the space and orthogonal to V.
+
+    Directions that carry no information (residuals of converged or multiple eigenvalues) are
+    rounding, which the first normalisation blows up to unit vectors that point anywhere. The second
+    round brings them back into the space, the third makes that accurate.
+    """
+    for _ in range(3):
+        block = project(block)
+        block = torch.linalg.qr(block - V @ (V.mT @ block)).Q
+    return block

@@ -1,0 +1,519 @@
+"""Effective curvature: the Hessian of ell on the quotient, free of gauge (paper, section 3.1-3.2).
+
+Generalized eigenvalues of the Hessian form against the quotient metric are ordinary eigenvalues on
+the horizontal space, because the metric is the Frobenius inner product of lifts. The projection is
+a Riemannian submersion of a flat space, so at every U, critical or not, the Riemannian Hessian
+lifts to the horizontal part of the Euclidean Hessian of L. Gauge directions never enter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import (
+    A,
+    Array,
+    like,
+    positive_integer,
+    positive_number,
+    require_factor,
+    tensors,
+)
+from posquad.core.errors import DomainError
+from posquad.core.linalg import norm, symmetric_part
+from posquad.core.results import Result
+from posquad.core.status import Status
+from posquad.curvature.eigen import (
+    Block,
+    Eigenpairs,
+    Preconditioner,
+    accuracy_status,
+    converged,
+    extreme_eigenpairs,
+    flatten_block,
+    no_preconditioner,
+    unflatten_block,
+)
+from posquad.curvature.unseen import Kernel, Point, kernel_of, rounding_of, sort_out, working_point
+from posquad.geometry import dimension
+from posquad.geometry.frames import frame, require_full_rank
+from posquad.geometry.horizontal import horizontal_part, orthonormal_basis
+from posquad.geometry.population import (
+    population_coordinates,
+    population_lift,
+    population_pull,
+    population_space,
+)
+from posquad.problems.objectives import Objective, require_objective
+
+__all__ = ["Spectrum", "effective_spectrum", "population_spectrum"]
+
+_DENSE_LIMIT = 1000  # largest p that method="auto" treats densely
+_DENSE_MOST = 15_000  # largest p for which all values are computed: the matrix has 1.8 GB
+_CHUNK_ENTRIES = 2**24  # entries of a chunk of directions times measurements, roughly
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spectrum(Result):
+    """Effective eigenvalues, ascending, with what is known about them.
+
+    The kernel of the Hessian at an interpolating U consists of the tangent vectors that the
+    measurements do not see (`eq:effective-hessian-kernel`): predictors in those directions are not
+    identifiable. Kernel values are part of `values` and marked by `is_kernel`. A direction is
+    marked only if its curvature is rounding beside the Gaussian population's in that direction,
+    a ratio that does not depend on the conditioning and the gauge of U. Where rounding hides
+    whether there is more of the kernel, `kernel_is_complete` is False: its dimension is not known.
+    """
+
+    values: Any  # [..., m]  NaN where not converged
+    vectors: Any  # [..., m, d, r]  horizontal, Frobenius-orthonormal
+    residuals: Any  # [..., m]  ||Hess v - value v||_F
+    status: Status  # CONVERGED, AT_ROUNDING or NOT_CONVERGED
+    method: str  # "dense" or "matrix-free"
+    gauge_dimension: int  # r(r-1)/2 fiber directions, removed
+    is_kernel: Any  # [..., m]  value is zero to rounding
+    kernel_is_known: Any  # [...]  every kernel direction is among the vectors and marked
+    kernel_is_complete: bool  # kernel_is_known for the whole batch
+    products: int  # Hessian products spent
+
+    @property
+    def kernel_dimension(self) -> Any:
+        """Number of non-identifiable directions found, an integer or `[...]` for a batch."""
+        count = self.is_kernel.sum(-1)
+        return int(count) if count.ndim == 0 else count
+
+    @property
+    def kernel_vectors(self) -> Any:
+        """Non-identifiable directions `[kernel_dimension, d, r]`; a list of them for a batch."""
+        if self.is_kernel.ndim == 1:
+            return self.vectors[self.is_kernel]
+        masks = self.is_kernel.reshape(-1, self.is_kernel.shape[-1])
+        flat = self.vectors.reshape(*masks.shape, *self.vectors.shape[-2:])
+        return [vectors[mask] for vectors, mask in zip(flat, masks, strict=True)]
+
+
+def effective_spectrum(
+    objective: Objective,
+    U: Array,
+    *,
+    k: int | None = None,
+    which: Literal["all", "smallest", "largest"] = "all",
+    method: Literal["auto", "dense", "matrix-free"] = "auto",
+    tolerance: float = 1e-9,
+    max_products: int = 5000,
+    seed: int = 0,
+) -> Spectrum:
+    """Eigenvalues of the Riemannian Hessian at `Q = UU'` in the quotient metric.
+
+    At an interpolating U they are the effective eigenvalues of `thm:effective-hessian`,
+    `<xi, T(xi)> / g_Q(xi, xi)`; the smallest is the rate of the slowest mode of the gradient flow.
+
+    Args:
+        objective: any objective; `U[..., d, r]` full-rank factors.
+        k, which: "all" p = dr - r(r-1)/2 values (dense), or the k "smallest" or "largest"
+            (k = 1 if not given).
+        method: "dense" builds the p x p matrix; "matrix-free" needs only Hessian products (for
+            `RankOne` one pass over X each block) and O(dr) vectors, preconditioned by the
+            population curvature at the small end; "auto" is dense up to p = 1000.
+        tolerance: a matrix-free value has converged when its residual is at most
+            tolerance * |value|, or rounding of the largest value, and a search from an independent
+            random start found no value beyond by more than tolerance * |value|. That search
+            excludes, but for a probability of 1e-4, values beyond by more than the larger of that
+            and |value| / 10. Values that have not converged come back as NaN.
+        max_products: most Hessian products.
+        seed: of the random starts of the matrix-free method.
+
+    Where U interpolates to rounding, the residual is left out of the Hessian: beside a weak column
+    of U its rounding would pass for curvature.
+
+    >>> from posquad import PopulationRisk, effective_spectrum
+    >>> U = np.diag([1.0, 0.5])[:, :1] @ np.eye(1)
+    >>> effective_spectrum(PopulationRisk(U), U).values
+    array([ 4., 12.])
+    """
+    require_objective(objective)
+    (u,) = objective.admit(U=U)
+    u = u.detach()
+    basis = frame("U", u)
+    d, r = u.shape[-2:]
+    p = dimension(d, r)
+    count = _request(k, which, p)
+    chosen_method = _chosen_method(method, which, p)
+    tolerance = positive_number("tolerance", tolerance)
+    positive_integer("max_products", max_products)
+    seed = positive_integer("seed", seed, zero=True)
+    with torch.no_grad():
+        point = working_point(objective, u, basis)
+        if chosen_method == "dense":
+            chosen = slice(p - count, p) if which == "largest" else slice(0, count)
+            pairs, kernel = _dense(point, chosen)
+        else:
+            run = _MatrixFree(point, seed, count, tolerance, max_products)
+            pairs, kernel = run.largest() if which == "largest" else run.smallest()
+        # The working point is UP.
+        vectors = (
+            unflatten_block(pairs.vectors, (d, r)).movedim(0, -3) @ basis.P.mT[..., None, :, :]
+        )
+    good = converged(pairs, tolerance) | kernel.marked  # those are zero
+    return Spectrum(
+        values=like(U, torch.where(good, pairs.values, torch.nan)),
+        vectors=like(U, vectors),
+        residuals=like(U, pairs.residuals),
+        status=accuracy_status(pairs, good, tolerance),
+        method=chosen_method,
+        gauge_dimension=r * (r - 1) // 2,
+        is_kernel=like(U, kernel.marked),
+        kernel_is_known=like(U, kernel.known),
+        kernel_is_complete=bool(kernel.known.all()),
+        products=pairs.products,
+    )
+
+
+def population_spectrum(U: A) -> A:
+    """The exact Gaussian population spectrum at `Q = UU'`, `[..., p]` ascending.
+
+    With eigenvalues `l_1 >= ... >= l_r` of Q: `4 l_j`, d - r times each; `4 (l_i + l_j)` for i <
+    j; and the r eigenvalues of `8 diag(l) + 4 sqrt(l) sqrt(l)'` (from
+    `eq:population-quadratic-form` in a horizontal basis). So the smallest is `4 l_r` when r < d,
+    as the bound `eq:population-effective-lower` has it, and at least `8 l_r` when r = d.
+
+    >>> population_spectrum(np.eye(3, 1))
+    array([ 4.,  4., 12.])
+    """
+    (u,) = tensors(U=U)
+    require_factor("U", u)
+    require_full_rank("U", u)
+    d, r = u.shape[-2:]
+    s = torch.linalg.svdvals(u)
+    l = s.square()  # [..., r]
+    i, j = torch.triu_indices(r, r, 1, device=u.device)
+    outside = (4 * l).repeat_interleave(d - r, dim=-1)
+    pairs = 4 * (l[..., i] + l[..., j])
+    scaling = torch.linalg.eigvalsh(8 * torch.diag_embed(l) + 4 * s[..., :, None] * s[..., None, :])
+    return like(U, torch.cat([outside, pairs, scaling], dim=-1).sort(dim=-1).values)
+
+
+class _Marks(NamedTuple):
+    marked: Tensor  # [..., m]  which of the computed values belong to the kernel
+    known: Tensor  # [...]  the kernel has no other directions
+
+
+def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
+    u, basis, p = point.u, point.basis, point.p
+    shape = (u.shape[-2], u.shape[-1])
+    flat_basis = basis._replace(s=torch.ones_like(basis.s))
+    E = orthonormal_basis(flat_basis)  # [..., p, d, r], of the population coordinates
+    coordinates = E.flatten(-2)  # [..., p, dr]
+    M = torch.empty(*E.shape[:-2], p, dtype=u.dtype, device=u.device)  # [..., p, p]
+    chunk = max(1, _CHUNK_ENTRIES // max(1, u.numel()))
+    for begin in range(0, p, chunk):
+        part = E[..., begin : begin + chunk, :, :].movedim(-3, 0)
+        M[..., begin : begin + chunk] = coordinates @ flatten_block(point.balanced(part))
+    M = symmetric_part(M)
+    factor_basis = orthonormal_basis(basis)
+    F = factor_basis.flatten(-2)
+    G = coordinates @ flatten_block(population_coordinates(basis, factor_basis.movedim(-3, 0)))
+    H = symmetric_part(G.mT @ M @ G)  # the Hessian in the orthonormal basis F
+    kernel = _dense_kernel(point, M, coordinates, norm(H))
+    values, vectors = _eigenpairs_beside(kernel, H, F, point.interpolating)
+    scale = values.abs().amax(-1)
+    position = torch.arange(p, device=u.device)
+    order = values.argsort(dim=-1, stable=True)[..., chosen]
+    marked = (position < kernel.size[..., None]).gather(-1, order)
+    vectors = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], order.shape[-1]))
+    # eigh errs by the rounding of the largest value; a fresh product shows what the vectors have.
+    products = flatten_block(
+        horizontal_part(u, point.hessian(unflatten_block(vectors, shape)), basis)
+    )
+    quotients = (vectors * products).sum(-2)
+    residuals = torch.linalg.vector_norm(products - vectors * quotients[..., None, :], dim=-2)
+    extreme = torch.ones_like(scale, dtype=torch.bool)
+    pairs = Eigenpairs(quotients, vectors, residuals, scale, extreme, p + quotients.shape[-1])
+    return pairs, _Marks(marked, kernel.known & (marked.sum(-1) == kernel.size))
+
+
+def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) -> Kernel:
+    """The kernel, from the matrix M in population coordinates; `size` is the norm in the others."""
+    values = torch.linalg.eigvalsh(M)
+    scale = values.abs().amax(-1)
+    rounding = rounding_of(point, scale, size)
+    zero, uncertain = sort_out(values, scale, rounding)
+    known = ~uncertain.any(-1)
+    if not bool(zero.any()):
+        return Kernel.empty(point, known)
+    values, Y = torch.linalg.eigh(M)  # only now: it costs several times the values alone
+    zero, _ = sort_out(values, scale, rounding)
+    most = int(zero.sum(-1).max())
+    order = values.abs().argsort(dim=-1)[..., :most]
+    candidates = coordinates.mT @ Y.gather(-1, order[..., None, :].expand(*Y.shape[:-1], most))
+    candidates = _without_seen(point, candidates, coordinates.mT @ Y, values, zero)
+    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement, size)
+
+
+def _without_seen(
+    point: Point, candidates: Tensor, vectors: Tensor, values: Tensor, zero: Tensor
+) -> Tensor:
+    """Candidates for the kernel `[..., dr, c]` without what they have of seen eigenvectors.
+
+    An eigensolver leaves rounding of the largest curvature over the seen one; a fresh product tells
+    how much.
+    """
+    shape = (point.u.shape[-2], point.u.shape[-1])
+    fresh = flatten_block(point.balanced(unflatten_block(candidates, shape)))
+    inverse = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, values))
+    return candidates - vectors @ (inverse[..., :, None] * (vectors.mT @ fresh))
+
+
+def _eigenpairs_beside(
+    kernel: Kernel, H: Tensor, F: Tensor, positive: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All eigenvalues `[..., p]` and vectors `[..., dr, p]`, those of the kernel first.
+
+    The kernel is moved to the far end of the spectrum, so that the others do not mix with it.
+    """
+    if kernel.vectors.shape[-1]:
+        top = torch.linalg.eigvalsh(H).abs().amax(-1)
+        K = F @ kernel.vectors  # [..., p, c]
+        # Not farther than necessary: eigh errs by rounding of the largest value.
+        far = torch.where(top > 0, 1.5 * top, 1.0)
+        H = H + far[..., None, None] * (K @ K.mT)
+    values, Y = torch.linalg.eigh(H)
+    vectors = F.mT @ Y
+    values = torch.where(positive[..., None], values.clamp_min(0), values)
+    p = values.shape[-1]
+    # [seen ascending, kernel] is turned to [kernel, seen ascending], element by element.
+    position = torch.arange(p, device=H.device)
+    count = kernel.size[..., None]
+    turned = (position - count) % p
+    values, vectors = (
+        values.gather(-1, turned),
+        vectors.gather(-1, turned[..., None, :].expand(vectors.shape)),
+    )
+    inside = position < count
+    padded = torch.nn.functional.pad(kernel.vectors, (0, p - kernel.vectors.shape[-1]))
+    return torch.where(inside, 0.0, values), torch.where(inside[..., None, :], padded, vectors)
+
+
+class _MatrixFree:
+    """The ends of the spectrum by Hessian products alone."""
+
+    def __init__(
+        self, point: Point, seed: int, k: int, tolerance: float, max_products: int
+    ) -> None:
+        self.point, self.k, self.tolerance, self.max_products = point, k, tolerance, max_products
+        self.shape = (point.u.shape[-2], point.u.shape[-1])
+        self.seed = seed
+        self.generator = torch.Generator().manual_seed(seed)
+        self.products = 0
+        self.floor = torch.where(point.interpolating, 0.0, -torch.inf).to(point.u.dtype)
+
+    def largest(self) -> tuple[Eigenpairs, _Marks]:
+        none = no_preconditioner(self._horizontal)
+        pairs = self._solve(self._hessian, none, self._horizontal, self.k, largest=True)
+        marked = (pairs.scale == 0)[..., None].expand(pairs.values.shape)
+        return _ascending(pairs), _Marks(marked, torch.zeros_like(pairs.extreme))
+
+    def smallest(self) -> tuple[Eigenpairs, _Marks]:
+        population = Preconditioner(self._lift, self._pull, self._coordinates)
+        pairs = self._solve(self._hessian, population, self._horizontal, self.k)
+        pairs = _ascending(pairs)
+        p, eps = self.point.p, torch.finfo(pairs.values.dtype).eps
+        apart = pairs.values.abs() > 1000 * p * eps * pairs.scale[..., None]
+        beyond = (pairs.values[..., -1] > 0) & converged(pairs, self.tolerance).all(-1)
+        none = torch.zeros_like(pairs.values, dtype=torch.bool)
+        if bool((~apart).any() & pairs.extreme.any()):
+            kernel = self._kernel(pairs.scale)
+            if bool((kernel.size > 0).any()):
+                return self._beside(kernel, pairs)
+            return pairs, _Marks(none, kernel.known)
+        # Nothing lies below the values found, so that a zero would be among them.
+        return pairs, _Marks(none, beyond)
+
+    def _kernel(self, norm: Tensor) -> Kernel:
+        """Up to k directions of the kernel, found in population coordinates."""
+        point = self.point
+
+        def balanced(block: Tensor) -> Tensor:
+            Y = point.balanced(unflatten_block(block, self.shape))
+            return flatten_block(population_space(point.basis, Y))
+
+        none = no_preconditioner(self._coordinates)
+        pairs = _ascending(self._solve(balanced, none, self._coordinates, self.k, tolerance=1e-2))
+        rounding = rounding_of(point, pairs.scale, norm)
+        zero, uncertain = sort_out(pairs.values, pairs.scale, rounding)
+        good = converged(pairs, 1e-2)
+        last = pairs.values[..., -1]
+        reached = (self.k == point.p) | ((last > 0) & ~zero[..., -1])
+        known = good.all(-1) & ~uncertain.any(-1) & reached
+        # A residual of rounding leaves as much of the weakest seen direction, over its curvature.
+        mixed = 1 + (pairs.scale / torch.where(known, last.abs(), pairs.scale)).sqrt()
+        unseen = rounding.measurement * torch.where(last.abs() > 0, mixed, 1.0)
+        vectors, values = pairs.vectors, pairs.values
+        candidates = _without_seen(point, vectors, vectors, values, zero)
+        self.products += self.k
+        return kernel_of(point, candidates, zero & good, known, unseen, norm)
+
+    def _beside(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _Marks]:
+        """The kernel, and the smallest values beside it; `first` where there is no kernel."""
+        pairs = first
+        for size in kernel.size.unique().tolist():
+            here = kernel.size == size
+            if size:
+                found = self._beside_kernel(kernel.vectors[..., :size], here)
+                pairs = Eigenpairs(
+                    values=torch.where(here[..., None], found.values, pairs.values),
+                    vectors=torch.where(here[..., None, None], found.vectors, pairs.vectors),
+                    residuals=torch.where(here[..., None], found.residuals, pairs.residuals),
+                    scale=torch.maximum(found.scale, pairs.scale),
+                    extreme=torch.where(here, found.extreme, pairs.extreme),
+                    products=self.products,
+                )
+        marked = torch.arange(self.k, device=kernel.size.device) < kernel.size[..., None]
+        order = torch.where(marked, 0.0, pairs.values).argsort(dim=-1, stable=True)
+        return _ordered(pairs, order), _Marks(marked.gather(-1, order), kernel.known)
+
+    def _beside_kernel(self, K: Tensor, here: Tensor) -> Eigenpairs:
+        """The kernel `K[..., dr, c]` and then the k - c smallest values orthogonal to it.
+
+        Only where `here[...]` holds; elsewhere the operator is the identity, solved at once.
+        """
+        inside = here[..., None, None]
+        K = torch.where(inside, K, 0.0)
+        pulled = torch.where(inside, torch.linalg.qr(self._pull(K)).Q, 0.0)
+
+        def project(block: Tensor) -> Tensor:
+            block = self._horizontal(block)
+            return block - K @ (K.mT @ block)
+
+        def coordinates(block: Tensor) -> Tensor:
+            block = self._coordinates(block)
+            return block - pulled @ (pulled.mT @ block)
+
+        def beside(block: Tensor) -> Tensor:
+            return torch.where(inside, project(self._hessian(block)), block)
+
+        def lift(block: Tensor) -> Tensor:
+            return torch.where(inside, self._lift(block), block)
+
+        def pull(block: Tensor) -> Tensor:
+            return torch.where(inside, self._pull(block), block)
+
+        products = self._hessian(K)
+        self.products += K.shape[-1]
+        values = (K * products).sum(-2)
+        residuals = torch.linalg.vector_norm(products - K * values[..., None, :], dim=-2)
+        wanted = self.k - K.shape[-1]
+        if wanted == 0:
+            nothing = torch.zeros_like(values[..., 0])
+            return Eigenpairs(values, K, residuals, nothing, here, self.products)
+        root = Preconditioner(lift, pull, coordinates)
+        rest = _ascending(self._solve(beside, root, project, wanted, removed=K.shape[-1]))
+        return rest._replace(
+            values=torch.cat([values, rest.values], dim=-1),
+            residuals=torch.cat([residuals, rest.residuals], dim=-1),
+            vectors=torch.cat([K, rest.vectors], dim=-1),
+            scale=torch.where(here, rest.scale, 0.0),
+        )
+
+    def _solve(
+        self,
+        operator: Block,
+        preconditioner: Preconditioner,
+        project: Block,
+        k: int,
+        *,
+        largest: bool = False,
+        tolerance: float | None = None,
+        removed: int = 0,
+    ) -> Eigenpairs:
+        dimension = self.point.p - removed
+        u = self.point.u
+        start = torch.randn(
+            min(k + 2, dimension), *u.shape, dtype=u.dtype, generator=self.generator
+        )
+        pairs = extreme_eigenpairs(
+            operator,
+            preconditioner,
+            project,
+            project(flatten_block(start.to(u.device))),
+            k=k,
+            largest=largest,
+            dimension=dimension,
+            tolerance=tolerance or self.tolerance,
+            max_products=self.max_products - self.products,
+            floor=None if largest else self.floor,
+            seed=self.seed,
+        )
+        self.products += pairs.products
+        return pairs._replace(products=self.products)
+
+    def _product(self, V: Tensor) -> Tensor:
+        return horizontal_part(self.point.u, self.point.hessian(V), self.point.basis)
+
+    def _hessian(self, block: Tensor) -> Tensor:
+        return flatten_block(self._product(unflatten_block(block, self.shape)))
+
+    def _horizontal(self, block: Tensor) -> Tensor:
+        V = unflatten_block(block, self.shape)
+        return flatten_block(horizontal_part(self.point.u, V, self.point.basis))
+
+    def _coordinates(self, block: Tensor) -> Tensor:
+        Y = unflatten_block(block, self.shape)
+        return flatten_block(population_space(self.point.basis, Y))
+
+    def _lift(self, block: Tensor) -> Tensor:
+        return flatten_block(population_lift(self.point.basis, unflatten_block(block, self.shape)))
+
+    def _pull(self, block: Tensor) -> Tensor:
+        return flatten_block(population_pull(self.point.basis, unflatten_block(block, self.shape)))
+
+
+def _ascending(pairs: Eigenpairs) -> Eigenpairs:
+    return _ordered(pairs, pairs.values.argsort(dim=-1))
+
+
+def _ordered(pairs: Eigenpairs, order: Tensor) -> Eigenpairs:
+    return pairs._replace(
+        values=pairs.values.gather(-1, order),
+        residuals=pairs.residuals.gather(-1, order),
+        vectors=pairs.vectors.gather(-1, order[..., None, :].expand(pairs.vectors.shape)),
+    )
+
+
+def _request(k: int | None, which: str, p: int) -> int:
+    """How many values are asked for."""
+    if which not in ("all", "smallest", "largest"):
+        raise DomainError("which", expected="'all', 'smallest' or 'largest'", got=repr(which))
+    if which == "all":
+        if k is not None:
+            raise DomainError("k", expected="None with which='all'", got=repr(k))
+        if p > _DENSE_MOST:
+            raise DomainError(
+                "which",
+                expected=f"'smallest' or 'largest' when p > {_DENSE_MOST}",
+                got=f"'all' {p} values, which needs a dense p x p matrix",
+            )
+        return p
+    k = positive_integer("k", 1 if k is None else k)
+    if k > p:
+        raise DomainError("k", expected=f"at most p = {p} values", got=str(k))
+    return k
+
+
+def _chosen_method(method: str, which: str, p: int) -> str:
+    if method not in ("auto", "dense", "matrix-free"):
+        raise DomainError("method", expected="'auto', 'dense' or 'matrix-free'", got=repr(method))
+    if method == "matrix-free" and which == "all":
+        raise DomainError(
+            "which", expected="'smallest' or 'largest' with method='matrix-free'", got="'all'"
+        )
+    if method == "dense" and p > _DENSE_MOST:
+        got = f"p = {p}; use method='matrix-free'"
+        raise DomainError("method", expected=f"'dense' for p <= {_DENSE_MOST} only", got=got)
+    if method == "auto":
+        return "dense" if which == "all" or p <= _DENSE_LIMIT else "matrix-free"
+    return method

@@ -1,0 +1,202 @@
+"""Which directions have no curvature: the kernel of the Hessian, judged in population coordinates.
+
+At an interpolating U the kernel is what the measurements do not see
+(`eq:effective-hessian-kernel`). In population coordinates (`_population`) a seen direction has the
+same curvature at any conditioning of U, so that only there rounding can be told from weakness. The
+work is done at `UP = W diag(s)`, where each column keeps its own relative accuracy.
+
+A curvature is called zero when it is at most `10 p eps` of the largest one, which is what an
+eigenvalue of a p x p matrix may err by, and, at interpolation, when the measurements of the
+direction itself are rounding: there the form is a square, and a direction measured by 1e-9 has a
+form of 1e-18. It is called seen when it exceeds a hundred times that. Anything between is not
+known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posquad.curvature.eigen import flatten_block, unflatten_block
+from posquad.geometry import dimension
+from posquad.geometry.frames import Frame
+from posquad.geometry.population import population_lift, population_pull
+from posquad.problems.objectives import LeastSquares, Objective
+
+Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
+
+_APART = 100  # a curvature this many times its rounding is seen
+_COARSE = 1e-6  # rounding above this share of the largest curvature tells nothing
+_CHUNK_ENTRIES = 2**24  # entries of a chunk of directions times measurements, roughly
+
+
+class Point(NamedTuple):
+    """A factor in the gauge of its frame, with the Hessian there."""
+
+    basis: Frame  # of u: P is the identity
+    u: Tensor  # [..., d, r]  UP = W diag(s)
+    hessian: Directions  # the Euclidean one
+    interpolating: Tensor  # [...]  the residual is rounding, and has been left out
+    measure: Directions | None  # [m, ..., d, r] -> [m, ..., n], least squares only
+
+    @property
+    def p(self) -> int:
+        return dimension(*self.u.shape[-2:])
+
+    def balanced(self, Y: Tensor) -> Tensor:
+        """The Hessian in population coordinates."""
+        return population_pull(self.basis, self.hessian(population_lift(self.basis, Y)))
+
+
+class Kernel(NamedTuple):
+    """Directions without curvature."""
+
+    vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `size`
+    size: Tensor  # [...]  its dimension
+    known: Tensor  # [...]  there are no others
+
+    @classmethod
+    def empty(cls, point: Point, known: Tensor) -> Kernel:
+        none = point.u.flatten(-2)[..., None][..., :0]
+        return cls(none, torch.zeros_like(known, dtype=torch.int64), known)
+
+
+class Rounding(NamedTuple):
+    """What curvatures in population coordinates, and measurements, may err by; `[...]`."""
+
+    form: Tensor
+    measurement: Tensor
+
+
+def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
+    """The factor in the gauge of its frame, and the Hessian there.
+
+    A residual that is rounding is left out: beside a weak column of U it would pass for curvature.
+    """
+    W, s, P = basis
+    u = U @ P  # W diag(s), but with the accuracy that each row of U has
+    eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device).expand(P.shape)
+    interpolating = torch.zeros(s.shape[:-1], dtype=torch.bool, device=s.device)
+    measure: Directions | None = None
+    if type(objective) is LeastSquares:
+        operator, y = objective.measurements, objective.y.to(u.dtype)
+        fitted = operator.apply_factor_kernel(u)
+        interpolating = _is_rounding(fitted, y, u)
+        objective = LeastSquares(operator, torch.where(interpolating[..., None], fitted, y))
+
+        def apply(D: Tensor) -> Tensor:
+            return operator.apply_tangent(u, D) / operator.n**0.5
+
+        measure = apply
+
+    return Point(Frame(W, s, eye), u, objective.linearize(u), interpolating, measure)
+
+
+def rounding_of(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
+    """Rounding beside the largest curvatures in population (`scale`) and in factor coordinates."""
+    s, p = point.basis.s, point.p
+    unit = 10 * p * torch.finfo(s.dtype).eps
+    # U itself is known to eps ||U||, which turns its weakest direction by eps cond(U).
+    measurement = unit * (s[..., 0] / s[..., -1]) * scale.sqrt()
+    # A gradient that does not vanish errs by eps times the largest curvature in every direction.
+    gradient = unit * norm / (4 * s[..., -1].square())
+    squared = measurement.square()
+    form = unit * scale + torch.where(point.interpolating, squared, gradient)
+    return Rounding(form, measurement)
+
+
+def sort_out(values: Tensor, scale: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    """Which curvatures `[..., m]` are zero, and which are not known."""
+    limit = rounding.form[..., None]
+    coarse = limit > _COARSE * scale[..., None]
+    zero = (values.abs() <= limit) & ~coarse
+    seen = values.abs() > _APART * limit
+    return zero, ~zero & ~(seen & ~coarse)
+
+
+def kernel_of(
+    point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tensor, norm: Tensor
+) -> Kernel:
+    """The kernel from candidates `Y[..., dr, c]` in population coordinates.
+
+    Those marked `zero[..., c]` count, if at interpolation they are measured by at most
+    `unseen[...]`, and if the Hessian takes the unit vectors made of them to rounding of its norm;
+    otherwise the kernel is not known.
+    """
+    shape = (point.u.shape[-2], point.u.shape[-1])
+    order = (~zero).to(torch.int8).argsort(dim=-1, stable=True)
+    zero, Y = zero.gather(-1, order), Y.gather(-1, order[..., None, :].expand(Y.shape))
+    most = int(zero.sum(-1).max()) if zero.numel() else 0
+    zero, Y = zero[..., :most], Y[..., :most]
+    if most == 0:
+        return Kernel.empty(point, known)
+    D = population_lift(point.basis, unflatten_block(Y, shape))  # [c, ..., d, r]
+    if point.measure is not None:
+        measured = _measured(point.measure, D).movedim(0, -1)  # [..., c]
+        sound = (measured <= unseen[..., None]) | ~point.interpolating[..., None]
+        known = known & (sound | ~zero).all(-1)
+        zero = zero & sound
+    unit = point.basis.s[..., -1:, None]  # so that squares stay within the floating-point range
+    vectors = orthonormal_combinations(flatten_block(D) * unit * zero[..., None, :])
+    present = vectors.abs().amax(-2) > 0
+    images = flatten_block(point.hessian(unflatten_block(vectors, shape)))
+    far = images.abs().amax(-2, keepdim=True)  # its square may leave the floating-point range
+    sizes = far[..., 0, :] * torch.linalg.vector_norm(
+        images / torch.where(far > 0, far, 1.0), dim=-2
+    )
+    flat = sizes <= 10 * point.p * torch.finfo(norm.dtype).eps * norm[..., None]
+    known = known & (flat | ~present).all(-1)
+    present = present & flat
+    order = (~present).to(torch.int8).argsort(dim=-1, stable=True)
+    vectors = (vectors * present[..., None, :]).gather(
+        -1, order[..., None, :].expand(vectors.shape)
+    )
+    return Kernel(vectors, present.sum(-1), known)
+
+
+def orthonormal_combinations(D: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the nonzero columns of `D[..., N, c]`, zeros after it.
+
+    Directions at an ill-conditioned U have rows of very different size. Elimination with the
+    longest column first keeps the accuracy of the small rows, relative to their own size.
+    """
+    count = D.shape[-1]
+    # Columns that are left out must stay out, whatever rounding makes of them.
+    alive = D.abs().amax(-2) > 0
+    done = torch.zeros_like(D)
+    for step in range(count):
+        size = torch.where(alive, torch.linalg.vector_norm(D, dim=-2), -1.0)
+        pivot = size.argmax(-1)  # [...]
+        chosen = torch.nn.functional.one_hot(pivot, count).to(torch.bool)
+        use = alive.gather(-1, pivot[..., None])
+        q = D.gather(-1, pivot[..., None, None].expand(*D.shape[:-1], 1))
+        q = q - done @ (done.mT @ q)
+        length = torch.linalg.vector_norm(q, dim=-2, keepdim=True)
+        q = torch.where(use[..., None, :] & (length > 0), q / length, 0.0)
+        done[..., step] = q[..., 0]
+        alive = alive & ~chosen
+        D = torch.where(alive[..., None, :], D - q @ (q.mT @ D), 0.0)
+    return done
+
+
+def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor) -> Tensor:
+    """Whether responses agree with the fitted ones to rounding, `[...]`."""
+    size = torch.maximum(fitted.abs().amax(-1), y.abs().amax(-1))[..., None]
+    size = torch.where(size > 0, size, 1.0)
+    a, b = fitted / size, y / size
+    e = torch.linalg.vector_norm(a - b, dim=-1)
+    norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
+    return e <= 10 * u.shape[-2] * torch.finfo(u.dtype).eps * norms
+
+
+def _measured(measure: Directions, D: Tensor) -> Tensor:
+    """Norms `[m, ...]` of the measurements of directions `[m, ..., d, r]`."""
+    chunk = max(1, _CHUNK_ENTRIES // max(1, measure(D[:1]).numel()))
+    parts = [
+        torch.linalg.vector_norm(measure(D[begin : begin + chunk]), dim=-1)
+        for begin in range(0, len(D), chunk)
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,114 @@
+"""The one loop: every method that follows trajectories runs here.
+
+A method advances a batch of independent trajectories by one step and says when a record is due.
+Rules decide, after each step and per trajectory, whether it has ended and why; an ended
+trajectory is frozen at its last state while the others go on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from posquad.core.status import Status
+
+
+@dataclass(frozen=True)
+class State:
+    """A batch of trajectories at one moment; every field has the batch dimensions in front."""
+
+    time: Tensor  # [...]
+    step_size: Tensor  # [...]  the next step to try
+    error: Tensor  # [...]  last accepted local error ratio (adaptive methods)
+    steps: Tensor  # [...]  accepted steps
+    attempts: Tensor  # [...]  steps tried
+    outcome: Tensor  # [...]  Status codes
+
+    @property
+    def running(self) -> Tensor:
+        return self.outcome == Status.RUNNING.code
+
+    def calm(self) -> Self:
+        """A state in which the ended trajectories can be advanced without harm."""
+        return self
+
+
+S = TypeVar("S", bound=State)
+
+
+class Method(ABC, Generic[S]):
+    """One way to advance a state. `advance` may leave a trajectory where it is (waiting)."""
+
+    @abstractmethod
+    def advance(self, state: S) -> S: ...
+
+    @abstractmethod
+    def record_due(self, state: S) -> bool: ...
+
+
+Rule = tuple[Status, Callable[[S], Tensor]]
+
+
+def clock(step_size: Tensor) -> dict[str, Tensor]:
+    """The fields of `State` at time zero, for trajectories with these first steps `[...]`."""
+    zero, count = torch.zeros_like(step_size), torch.zeros_like(step_size, dtype=torch.int64)
+    return {
+        "time": zero,
+        "step_size": step_size,
+        "error": torch.ones_like(step_size),
+        "steps": count,
+        "attempts": count,
+        "outcome": count,  # Status.RUNNING
+    }
+
+
+def iterate(
+    method: Method[S],
+    state: S,
+    rules: Sequence[Rule[S]],
+    *,
+    record: Callable[[S], None],
+) -> S:
+    """Advance until every trajectory has ended; record at the start, when due, and at the end."""
+    state = _judge(state, rules)
+    record(state)
+    recorded = True
+    while bool(state.running.any()):
+        state = _judge(merge(state.running, method.advance(state.calm()), state), rules)
+        recorded = method.record_due(state)
+        if recorded:
+            record(state)
+    if not recorded:
+        record(state)
+    return state
+
+
+def merge(take: Tensor, new: S, old: S) -> S:
+    """The new state where `take` holds, the old one elsewhere, trajectory by trajectory."""
+    if bool(take.all()):
+        return new
+    chosen = {}
+    for field in fields(new):
+        after, before = getattr(new, field.name), getattr(old, field.name)
+        mask = take.reshape(take.shape + (1,) * (after.ndim - take.ndim))
+        chosen[field.name] = torch.where(mask, after, before)
+    return type(new)(**chosen)
+
+
+def _judge(state: S, rules: Sequence[Rule[S]]) -> S:
+    for status, met in rules:
+        ended = state.running & met(state)
+        if bool(ended.any()):
+            outcome = torch.where(ended, status.code, state.outcome)
+            state = replace(state, outcome=outcome)
+    return state
+
+
+def steps_exhausted(max_steps: int) -> Rule[Any]:
+    """Every trajectory has its own budget; waiting for others does not count."""
+    return Status.STEPS_EXHAUSTED, lambda state: state.attempts >= max_steps

@@ -1,0 +1,147 @@
+"""Trajectories of factors under an objective: their state, how it starts, and when it ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from posquad.core.errors import DomainError
+from posquad.core.linalg import norm
+from posquad.core.status import Status
+from posquad.dynamics.loop import Rule, State, clock
+from posquad.problems.objectives import Objective
+
+
+@dataclass(frozen=True)
+class FactorState(State):
+    """Trajectories of factors under an objective."""
+
+    U: Tensor  # [..., d, r]
+    loss: Tensor  # [...]
+    gradient: Tensor  # [..., d, r]
+    scale: Tensor  # [...]  size of the numbers that were added to make U
+    dissipated: Tensor  # [...]  integral of ||gradient||^2
+
+    def calm(self) -> Self:
+        """Ended trajectories move to a place where every objective is finite, and stay there."""
+        if bool(self.running.all()):
+            return self
+        mask = self.running[..., None, None]
+        eye = torch.eye(*self.U.shape[-2:], dtype=self.U.dtype, device=self.U.device)
+        U = torch.where(mask, self.U, eye)
+        return replace(self, U=U, gradient=torch.where(mask, self.gradient, 0.0))
+
+
+def evaluate(objective: Objective, U: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and gradient in the dtype of U, whatever constants the objective holds."""
+    loss, gradient = objective.value_and_gradient(U)
+    return loss.to(U.dtype), gradient.to(U.dtype)
+
+
+def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> FactorState:
+    """The state at time zero; without a step, a cautious one is chosen.
+
+    That is a hundredth of the time in which U would move by its own size.
+    """
+    loss, gradient = evaluate(objective, U0)
+    batch = loss.shape
+    U0 = U0.expand(*batch, *U0.shape[-2:]).clone()  # the result must not share the caller's memory
+    speed = norm(gradient)
+    cautious = 0.01 * norm(U0) / torch.where(speed > 0, speed, 1.0)
+    return FactorState(
+        **clock(cautious if step_size is None else step_size.expand(batch)),
+        U=U0,
+        loss=loss,
+        gradient=gradient,
+        scale=norm(U0),
+        dissipated=torch.zeros_like(loss),
+    )
+
+
+def diverged(reference: Tensor, factor: float) -> Rule[FactorState]:
+    """Loss or gradient not finite, or the loss above `factor` times a reference loss."""
+
+    def met(state: FactorState) -> Tensor:
+        finite = torch.isfinite(state.loss) & torch.isfinite(state.gradient).all(-1).all(-1)
+        return ~finite | (state.loss > factor * reference)
+
+    return Status.DIVERGED, met
+
+
+def rank_lost() -> Rule[FactorState]:
+    """The smallest singular value is within rounding of zero, relative to what U was made from.
+
+    Singular values move by no more than U does, so they are computed again only when U has moved
+    far enough from where they were known for the smallest to have vanished.
+    """
+    known: list[Tensor] = []  # a factor, and its smallest singular value
+
+    def met(state: FactorState) -> Tensor:
+        d = state.U.shape[-2]
+        floor = d * torch.finfo(state.U.dtype).eps * state.scale
+        if known:
+            safe = known[1] - norm(state.U - known[0]) > floor
+            if bool((safe | ~state.running).all()):
+                return torch.zeros_like(safe)
+        finite = torch.isfinite(state.U).all(-1).all(-1)
+        size = torch.where(finite & (state.scale > 0), state.scale, 1.0)  # no squares of 1e-200
+        unit = torch.where(finite[..., None, None], state.U / size[..., None, None], 1.0)
+        smallest = torch.linalg.svdvals(unit)[..., -1] * size
+        known[:] = [torch.where(finite[..., None, None], state.U, 0.0), smallest]
+        return finite & (smallest <= floor)
+
+    return Status.RANK_LOST, met
+
+
+def require_range(objective: Objective, U0: Tensor) -> None:
+    """Refuse units in which the loss or the gradient leaves the range of the dtype."""
+    low, high = log_range(U0.dtype)
+    for name, size in zip(("loss", "gradient"), objective.log_sizes(U0), strict=True):
+        outside = ((size < low) | (size > high)) & (size > -torch.inf)  # -inf: there is none
+        if bool(outside.any()):
+            worst = float(size[outside].flatten()[0]) / math.log(10)
+            raise DomainError(
+                "U0",
+                expected=f"units in which the terms of the {name} are of size "
+                f"1e{math.ceil(low / math.log(10))} to 1e{math.floor(high / math.log(10))}, the "
+                f"range of {U0.dtype}; rescale U by c, and y by c^2 (time by 1 / c^2)",
+                got=f"terms of size 1e{worst:.0f}",
+            )
+
+
+def log_range(dtype: torch.dtype) -> tuple[float, float]:
+    """Logarithms of sizes at which terms, and their squared rounding errors, are normal numbers."""
+    limits = torch.finfo(dtype)
+    return math.log(limits.tiny) - 2 * math.log(limits.eps), math.log(limits.max * limits.eps)
+
+
+def out_of_range(objective: Objective) -> Rule[FactorState]:
+    """A gradient whose terms underflow: the computed one is zero or wrong, the exact one is not."""
+
+    def met(state: FactorState) -> Tensor:
+        low, _ = log_range(state.U.dtype)
+        doubtful = state.running & (norm(state.gradient) < math.exp(low))
+        if not bool(doubtful.any()):
+            return doubtful
+        size = objective.log_sizes(state.calm().U)[1]
+        return doubtful & (size < low) & (size > -torch.inf)
+
+    return Status.OUT_OF_RANGE, met
+
+
+def loss_reached(tolerance: float) -> Rule[FactorState]:
+    """End when the loss is at or below the tolerance."""
+    return Status.LOSS_REACHED, lambda state: state.loss <= tolerance
+
+
+def gradient_reached(tolerance: float) -> Rule[FactorState]:
+    """End when the norm of the gradient is at or below the tolerance."""
+
+    def met(state: FactorState) -> Tensor:
+        return norm(state.gradient) <= tolerance
+
+    return Status.GRADIENT_REACHED, met

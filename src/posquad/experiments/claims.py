@@ -1,0 +1,293 @@
+"""The paper's claims and the verdicts that measurements give them.
+
+Claims are data (`claims.toml`); a verdict is always computed, by the claim's tolerance rule, from
+what an experiment measured. A number is compared to its printed digits, a statistical one with its
+distribution over seeds.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import scipy
+
+from posquad.experiments.framework import Measured
+from posquad.experiments.problems import wilson
+
+__all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge", "tally"]
+
+
+STRICT = ("identity", "deterministic")  # kinds that must hold
+_FEWEST = 8  # samples below which nothing is said about a distribution
+
+
+class Verdict(Enum):
+    """Closed set of verdicts; the value is the word in files and reports."""
+
+    HOLDS = "holds"
+    DIFFERS = "differs"
+    NOT_COMPARABLE = "not-comparable"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published number or statement."""
+
+    id: str
+    experiment: str
+    label: str
+    statement: str
+    kind: str  # identity, deterministic, statistical, qualitative
+    published: Any  # text as printed, a list of such texts, or true for a statement in words
+    measure: str  # name of the measured quantity
+    tolerance: Mapping[str, Any]
+    where: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    source: str = "paper"  # or "posquad", for a check of our own that the paper does not print
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with what was measured, the verdict and the reason for it."""
+
+    claim: Claim
+    measured: (
+        Any  # a number, a list of numbers, a truth value, a summary of a distribution, or None
+    )
+    tolerance: str  # the rule in words
+    verdict: Verdict
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object written to `claims.json`."""
+        c = self.claim
+        return {
+            "id": c.id,
+            "experiment": c.experiment,
+            "label": c.label,
+            "statement": c.statement,
+            "kind": c.kind,
+            "published": _number(c.published),
+            "printed": c.published,
+            "measured": self.measured,
+            "tolerance": self.tolerance,
+            "verdict": self.verdict.value,
+            "why": self.why,
+            "note": c.note,
+            "source": c.source,
+        }
+
+
+def claims() -> tuple[Claim, ...]:
+    """Every claim, in the paper's order.
+
+    >>> claims()[0].id, len(claims()) >= 60
+    ('exp1.invariance', True)
+    """
+    text = files("posquad.experiments").joinpath("claims.toml").read_text(encoding="utf-8")
+    return tuple(Claim(**entry) for entry in tomllib.loads(text)["claim"])
+
+
+def judge(claim: Claim, measured: Measured) -> Judged:
+    """Compare a claim with a measurement.
+
+    >>> measured = Measured()
+    >>> measured.add("N_star", 2.0127e16)
+    >>> claim = next(c for c in claims() if c.id == "exp3.N-star")
+    >>> judge(claim, measured).verdict.value
+    'holds'
+    """
+    rule = _RULES[claim.tolerance["rule"]]
+    if claim.measure not in measured.quantities:
+        return _unknown(claim, "its quantity was not measured in this run")
+    values = measured.at(claim.measure, claim.where)
+    if values is None:
+        asked = ", ".join(f"{name} = {value:g}" for name, value in claim.where.items())
+        return _unknown(claim, f"not run, or not run once: {asked}")
+    if not np.isfinite(np.asarray(values, dtype=float)).all():
+        found = "what was measured is not finite"
+        if claim.kind in STRICT:
+            return Judged(claim, None, _finite(claim), Verdict.DIFFERS, found)
+        return _unknown(claim, found)
+    return rule(claim, values, measured)
+
+
+def failures(judged: list[Judged]) -> list[Judged]:
+    """Claims of kind identity or deterministic that do not hold: they decide the exit status.
+
+    >>> failures([])
+    []
+    """
+    return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in STRICT]
+
+
+def tally(verdicts: Sequence[tuple[str, str]]) -> str:
+    """How many claims hold, from their sources and verdicts: published ones, then our own checks.
+
+    >>> tally([("paper", "holds"), ("paper", "differs"), ("posquad", "holds")])
+    '1 of 2 published claims hold, 1 differs; 1 of 1 checks of our own hold'
+    """
+    parts = []
+    for ours, noun in ((False, "published claims"), (True, "checks of our own")):
+        found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
+        holds, differs, unknown = (found.count(verdict.value) for verdict in Verdict)
+        words = f"{holds} of {len(found)} {noun} hold"
+        if differs or not ours:
+            words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
+        words += f", {unknown} cannot be compared" if unknown else ""
+        parts += [words] if found else []
+    return "; ".join(parts) or "no claim belongs to this run"
+
+
+def _unknown(claim: Claim, reason: str) -> Judged:
+    return Judged(claim, None, "not compared", Verdict.NOT_COMPARABLE, reason)
+
+
+def _verdict(holds: bool) -> Verdict:
+    return Verdict.HOLDS if holds else Verdict.DIFFERS
+
+
+def _finite(claim: Claim) -> str:
+    return f"finite, by the rule {claim.tolerance['rule']!r}"
+
+
+def _compared(
+    claim: Claim, values: np.ndarray, allowed: Callable[[str], float], words: str
+) -> Judged:
+    """Every measured number within its allowance of the published one."""
+    published = claim.published if isinstance(claim.published, list) else [claim.published]
+    got = np.ravel(np.asarray(values, dtype=float))
+    if not isinstance(claim.published, list) and len(got) > 1:
+        published = published * len(got)  # one number published for all of them
+    if len(got) == len(published):
+        gaps = [
+            abs(v - _value(text)) / allowed(text) for v, text in zip(got, published, strict=True)
+        ]
+        # A hair more than allowed, so that a tie of rounding is not a difference.
+        holds = max(gaps) <= 1 + 1e-6
+        why = "" if holds else f"off by {max(gaps):.2g} times what is allowed"
+        shown = got.tolist() if isinstance(claim.published, list) else float(got[np.argmax(gaps)])
+    else:
+        holds, why = False, f"{len(got)} numbers measured, {len(published)} published"
+        shown = got.tolist()
+    return Judged(claim, shown, words, _verdict(holds), why)
+
+
+def _printed(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    return _compared(claim, values, _half_unit, "to the printed digits")
+
+
+def _near(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    bound = claim.tolerance["absolute"]
+    target = "the published value" if claim.source == "paper" else claim.published
+    return _compared(claim, values, lambda _: bound, f"within {bound:g} of {target}")
+
+
+def _at_most(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    bound, worst = claim.tolerance["bound"], float(np.max(np.abs(values)))
+    holds = worst <= bound
+    words = f"at most {bound:g}"
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
+
+
+def _at_least(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    bound, worst = claim.tolerance["bound"], float(np.min(values))
+    holds = worst >= bound
+    words = f"at least {bound:g}"
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
+
+
+def _prediction(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    """Student's interval for one more draw, in logarithms where the claim says so."""
+    level, target = claim.tolerance["level"], _value(claim.published)
+    sample = np.ravel(np.asarray(values, dtype=float))
+    if sample.size < _FEWEST:
+        return _unknown(claim, f"{sample.size} samples say too little about a distribution")
+    log = claim.tolerance.get("scale") == "log"
+    if log and not (sample > 0).all():
+        return _unknown(claim, "a logarithm of zero has no distribution")
+    scaled = np.log(sample) if log else sample
+    reach = float(scipy.stats.t.ppf(0.5 + level / 2, sample.size - 1))
+    half = reach * float(scaled.std(ddof=1)) * (1 + 1 / sample.size) ** 0.5
+    ends = np.array([scaled.mean() - half, scaled.mean() + half])
+    low, high = (float(end) for end in (np.exp(ends) if log else ends))
+    unit = _half_unit(claim.published)  # a published number stands for all that print like it
+    below = float((sample < target).mean() + (sample == target).mean() / 2)
+    summary = {
+        "median": float(np.median(sample)),
+        "interval": [low, high],
+        "percentile": round(100 * below, 2),
+        "samples": sample.size,
+    }
+    holds = low - unit <= target <= high + unit
+    words = f"inside the {100 * level:g}% prediction interval from {sample.size} seeds"
+    place = f"at percentile {100 * below:.1f} of what was measured"
+    return Judged(claim, summary, words, _verdict(holds), place)
+
+
+def _rate(claim: Claim, values: np.ndarray, measured: Measured) -> Judged:
+    """Fisher's exact test that the published and the measured count have one rate."""
+    level, trials = claim.tolerance["level"], claim.tolerance["trials"]
+    ours = len(measured["trial"])
+    counts = [round(_value(claim.published) * trials), round(float(values) * ours)]
+    table = [counts, [trials - counts[0], ours - counts[1]]]
+    chance = float(scipy.stats.fisher_exact(table).pvalue)
+    low, high = (float(end) for end in wilson(counts[1], ours))
+    summary = {
+        "median": float(values),
+        "interval": [max(low, 0.0), min(high, 1.0)],
+        "p": round(chance, 4),
+        "samples": ours,
+    }
+    words = (
+        f"compatible with the published {trials} trials (Fisher's exact test at {1 - level:.2g})"
+    )
+    why = f"p = {chance:.2g}; 95% Wilson interval of {ours} trials"
+    return Judged(claim, summary, words, _verdict(chance >= 1 - level), why)
+
+
+def _true(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    found = bool(np.all(values))
+    return Judged(claim, found, "found true", _verdict(found), "" if found else "found false")
+
+
+def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
+    reason = claim.tolerance["reason"]
+    return Judged(claim, float(values), "not compared", Verdict.NOT_COMPARABLE, reason)
+
+
+_RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
+    "printed": _printed,
+    "near": _near,
+    "at-most": _at_most,
+    "at-least": _at_least,
+    "prediction": _prediction,
+    "rate": _rate,
+    "true": _true,
+    "none": _none,
+}
+
+
+def _value(text: str) -> float:
+    """The number that a text such as 4.96e-16 or 1/3 stands for."""
+    return float(Fraction(text))
+
+
+def _half_unit(text: str) -> float:
+    """Half a unit of the last printed digit."""
+    exponent = Decimal(text).as_tuple().exponent
+    return 0.5 * 10.0 ** int(exponent)
+
+
+def _number(published: Any) -> Any:
+    if isinstance(published, list):
+        return [_value(text) for text in published]
+    return published if isinstance(published, bool) else _value(published)

@@ -1,0 +1,1 @@
+"""Experiment 2: effective curvature and local rates."""

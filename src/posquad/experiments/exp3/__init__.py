@@ -1,0 +1,1 @@
+"""Experiment 3: spectral initialization and sample size."""

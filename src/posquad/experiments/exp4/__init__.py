@@ -1,0 +1,1 @@
+"""Experiment 4: conditioning and step size."""

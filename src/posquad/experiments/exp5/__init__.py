@@ -1,0 +1,1 @@
+"""Experiment 5: finite-initialization Bregman projections."""

@@ -1,0 +1,1 @@
+"""Experiment 6: minimum trace and entropic tie-breaking."""

@@ -1,0 +1,174 @@
+"""The panels and tables of experiment 6."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posquad.experiments.framework import (
+    Measured,
+    Table,
+)
+from posquad.report.palette import COLOURS, INK, series
+from posquad.report.panel import Panel
+
+__all__ = ["PANELS", "TABLES"]
+
+
+def _draw_gap(axes, measured: Measured) -> None:
+    axes.plot(measured["epsilon"], measured["envelope"], **series(1, marked=False),
+              label=r"bound $C/\log(1/\varepsilon^2)$")  # fmt: skip
+    axes.plot(measured["epsilon"], measured["trace_gap"], **series(0), label="measured gap")
+    axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$",
+             ylabel=r"$\tau(q_\varepsilon)-\tau_*$")  # fmt: skip
+    axes.legend()
+
+
+def _draw_entropy(axes, measured: Measured) -> None:
+    epsilon, distance = measured["epsilon"], measured["entropy_distance"]
+    axes.plot(epsilon, distance, **series(0), label="distance to the entropic point")
+    slope = float(measured["tie_slope"])
+    smallest = int(np.argmin(epsilon))
+    axes.plot(epsilon, distance[smallest] * (epsilon / epsilon[smallest]) ** slope, color=INK, lw=1,
+              ls=":", label=f"slope {slope:.3f}")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$",
+             ylabel=r"$\|q_\varepsilon-q_{\mathrm{ent}}\|_2$")  # fmt: skip
+    axes.legend()
+
+
+def _draw_steps(axes, measured: Measured) -> None:
+    eta = measured["eta"]
+    axes.plot(eta, measured["step_error"], **series(0), label="measured")
+    for k, (name, words) in enumerate((("step", "smallest steps"), ("step_all", "all steps"))):
+        slope = float(measured[f"{name}_slope"])
+        axes.plot(eta, np.exp(float(measured[f"{name}_intercept"])) * eta**slope,
+                  **series(k + 1, marked=False),
+                  label=f"fit, {words}: slope {slope:.4f}")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel=r"step $\eta$",
+             ylabel=r"$\|q_{\varepsilon,\eta}-q_\varepsilon\|_2$")  # fmt: skip
+    axes.legend()
+
+
+def _draw_face(axes, measured: Measured) -> None:
+    """The plane of the first two coordinates."""
+    end, path = measured["entropic"], measured["selected"]
+    if _is_segment(measured):
+        total = end[0] + end[1]
+        axes.plot([0, total], [total, 0], color=COLOURS[1], lw=4, alpha=0.5,
+                  solid_capstyle="round", label="minimum-trace face")  # fmt: skip
+    axes.plot(
+        path[:, 0], path[:, 1], **series(0), label=r"$q_\varepsilon$, from large $\varepsilon$"
+    )
+    axes.plot(end[0], end[1], marker="*", ms=13, color=INK, ls="", label="entropic point")
+    axes.set(xlabel="$q_1$", ylabel="$q_2$", aspect="equal")
+    axes.legend()
+
+
+def _is_segment(measured: Measured) -> bool:
+    """The face is one-dimensional and moves only the first two coordinates, against each other.
+
+    So it is when they have the same column of B, as in the paper's system.
+    """
+    same = abs(measured["columns"][:, 0] - measured["columns"][:, 1]).max() == 0
+    return bool(same and measured["face_dimension"] == 1 and not measured["vanishing"][:2].any())
+
+
+def _draw_samples(axes, measured: Measured) -> None:
+    traces = np.sort(measured["sampled_trace"])
+    axes.plot(np.arange(1, len(traces) + 1), traces, ls="", marker="o", ms=2.5, color=COLOURS[0],
+              label="sampled interpolants, sorted")  # fmt: skip
+    axes.axhline(float(measured["minimum_trace"]), color=COLOURS[1], lw=1.6, ls="--",
+                 label=rf"certified optimum $\tau_*={measured['minimum_trace']:.4g}$")  # fmt: skip
+    axes.set(xlabel="sample", ylabel="trace")
+    axes.legend()
+
+
+def _projection_rows(measured: Measured) -> list[list[str]]:
+    return [
+        [f"{epsilon:g}", f"{measured['trace_gap'][k]:.4e}", f"{measured['envelope'][k]:.4f}",
+         f"{measured['entropy_distance'][k]:.4e}"]
+        for k, epsilon in enumerate(measured["epsilon"])
+    ]  # fmt: skip
+
+
+def _step_rows(measured: Measured) -> list[list[str]]:
+    return [
+        [f"1/{1 / eta:g}", f"{error:.5e}"]
+        for eta, error in zip(measured["eta"], measured["step_error"], strict=True)
+    ]
+
+
+PANELS = (
+    Panel(
+        key="exp6-trace-gap",
+        title="Trace gap and its bound",
+        caption="How far the selected interpolant is from minimum trace, and the theorem's bound.",
+        draw=_draw_gap,
+        describe=lambda m: (
+            f"The smallest gap is {m['trace_gap'].min():.3e}; the bound over the gap is at least "
+            f"{(m['envelope'] / m['trace_gap']).min():.1f}."
+        ),
+        label="fig:exp6-trace-gap",
+    ),
+    Panel(
+        key="exp6-entropy",
+        title="Convergence to the entropic point",
+        caption="Distance of the selected interpolant from the minimizer of the weighted entropy.",
+        draw=_draw_entropy,
+        describe=lambda m: (
+            f"The smallest distance is {m['entropy_distance'].min():.2e}; the slope at small "
+            f"scales is {m['tie_slope']:.3f}."
+        ),
+        label="fig:exp6-entropy",
+    ),
+    Panel(
+        key="exp6-finite-step",
+        title="Finite-step selection error",
+        caption="Distance between what descent with step eta and the flow select, and two fits.",
+        draw=_draw_steps,
+        describe=lambda m: (
+            f"Slopes: {m['step_slope']:.4f} over the smallest steps, {m['step_all_slope']:.4f} "
+            "over all of them; first order is 1."
+        ),
+        label="fig:exp6-finite-step",
+    ),
+    Panel(
+        key="exp6-face",
+        title="The minimum-trace face",
+        caption="The first two coordinates of the selected points, and the face where it is a "
+        "segment in this plane.",
+        draw=_draw_face,
+        describe=lambda m: (
+            f"The face has dimension {m['face_dimension']}; the entropic point is ("
+            + ", ".join(f"{v:.4g}" for v in m["entropic"])
+            + ")."
+        ),
+        label="fig:exp6-minimum-trace-face",
+    ),
+    Panel(
+        key="exp6-sampled",
+        title="Sampled interpolants and the optimum",
+        caption="Traces of random positive semidefinite interpolants of the full problem.",
+        draw=_draw_samples,
+        describe=lambda m: (
+            f"The traces of {len(m['sample'])} sampled interpolants range from "
+            f"{m['sampled_trace'].min():.4f} to {m['sampled_trace'].max():.4f}; the certified "
+            f"optimum is {m['minimum_trace']:.4g}."
+        ),
+        label="fig:exp6-full-psd",
+    ),
+)
+
+TABLES = (
+    Table(
+        key="exp6-scales",
+        title="Selected interpolants over the scale of the start",
+        header=("ε", "trace gap", "bound on it", "distance to entropic point"),
+        rows=_projection_rows,
+    ),
+    Table(
+        key="exp6-steps",
+        title="Finite-step selection error",
+        header=("η", "distance to the limit of the flow"),
+        rows=_step_rows,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Experiment 7: a dial from commuting to noncommuting measurements."""

@@ -1,0 +1,1 @@
+"""Experiment 8: how sharp the guarantees are."""

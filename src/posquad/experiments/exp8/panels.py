@@ -1,0 +1,225 @@
+"""The panels and tables of experiment 8."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posquad.experiments.framework import (
+    Measured,
+    Table,
+)
+from posquad.report.palette import INK, legend_below, mark_values, series
+from posquad.report.panel import Panel
+
+__all__ = ["PANELS", "TABLES"]
+
+MOMENT, BOUNDED = 0, 1
+
+
+def _name(measured: Measured, k: int) -> str:
+    return f"d={measured['d'][k]}, r={measured['r'][k]}"
+
+
+def _draw_radii(axes, measured: Measured) -> None:
+    for k in range(len(measured["size"])):
+        style = series(k)
+        radius = measured["radius_median"][k]
+        axes.plot(measured["ratio"], radius, **style, label=f"proved, {_name(measured, k)}")
+        axes.axhline(float(measured["paper_radius"][k]), color=style["color"], lw=1, ls=":",
+                     label=f"paper's, {_name(measured, k)}")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlabel="$n/p$", ylabel="basin radius")
+    mark_values(axes.xaxis, measured["ratio"])
+    legend_below(axes, 2)
+
+
+def _starts(measured: Measured) -> list[tuple[str, int, int]]:
+    """What is drawn of the starts: words, kind, and place among the iterations."""
+    first = int(measured["iteration"][1])
+    return [
+        ("moment initializer", MOMENT, 0),
+        ("bounded initializer", BOUNDED, 0),
+        (f"moment, {first} steps later", MOMENT, 1),
+        (f"bounded, {first} steps later", BOUNDED, 1),
+    ]
+
+
+def _draw_shares(axes, measured: Measured) -> None:
+    for k, (words, kind, place) in enumerate(_starts(measured)):
+        share = measured["inside"][0, :, kind, place]
+        axes.plot(measured["ratio"], share, **series(k), label=words)
+    paper = measured["inside_paper"][0, :, MOMENT, 0]
+    axes.plot(measured["ratio"], paper, color=INK, lw=1, ls=":",
+              label="moment, in the paper's basin")  # fmt: skip
+    axes.set(xscale="log", xlabel="$n/p$", ylabel=f"share inside ({_name(measured, 0)})")
+    mark_values(axes.xaxis, measured["ratio"])
+    legend_below(axes, 2)
+
+
+def _draw_ratios(axes, measured: Measured) -> None:
+    rate = measured["rate_ratio"][0]
+    proved = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan
+                       for row in measured["rate"][0]])  # fmt: skip
+    limit = measured["step_ratio"][0]
+    step = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan
+                     for row in measured["step_limit"][0]])  # fmt: skip
+    lines = (
+        ("rate: observed / proved", rate),
+        ("rate: observed / paper's", rate * proved / measured["paper_rate"][0]),
+        ("step: stability limit / proved", limit),
+        ("step: stability limit / paper's", step / measured["paper_step"][0]),
+    )
+    for k, (words, values) in enumerate(lines):
+        axes.plot(measured["ratio"], values, **series(k), label=words)
+    axes.axhline(1.0, color=INK, lw=1, ls=":")
+    axes.set(xscale="log", yscale="log", xlabel="$n/p$",
+             ylabel=f"seen / promised ({_name(measured, 0)})")  # fmt: skip
+    mark_values(axes.xaxis, measured["ratio"])
+    legend_below(axes, 2)
+
+
+def _draw_growth(axes, measured: Measured) -> None:
+    p = measured["size"]
+    for k, (words, kind, place) in enumerate(_starts(measured)):
+        found = measured["crossing_n"][:, kind, place]
+        if not np.isfinite(found).any():
+            continue
+        style = series(k)
+        exponent = float(measured["growth_exponent"][kind, place])
+        fitted = np.isfinite(exponent)
+        label = f"{words}: $p^{{{exponent:.2f}}}$" if fitted else words
+        axes.plot(p, found, ls="", marker=style["marker"], ms=5, color=style["color"], label=label)
+        if fitted:
+            line = float(measured["growth_constant"][kind, place]) * p**exponent
+            axes.plot(p, line, color=style["color"], lw=1, ls=style["linestyle"])
+    axes.set(xscale="log", xlabel="$p$", ylabel="$n$ with 95% inside")
+    if axes.lines:
+        axes.set_yscale("log")
+        legend_below(axes, 2)
+    mark_values(axes.xaxis, p)
+    smallest, largest = measured["N_star"].min(), measured["N_star"].max()
+    axes.set_title(rf"paper's $N_*$: {smallest:.0e} to {largest:.0e}", fontsize="small")
+
+
+def _describe_growth(measured: Measured) -> str:
+    found, bound = measured["certified_n"][0, :, 0], measured["N_star"][0]
+    words = [
+        f"from n = {n:.0f} for the {kind} initializer"
+        for kind, n in zip(("moment", "bounded"), found, strict=True)
+        if np.isfinite(n)
+    ]
+    seen = " and ".join(words) or "at no tested n"
+    return (
+        f"At {_name(measured, 0)}, 95% lie inside the proved basin {seen}; the paper's sufficient "
+        f"sample size is {bound:.2e}."
+    )
+
+
+def _last(values: np.ndarray) -> float:
+    """The last one that is known; 0 if none is."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else 0.0
+
+
+def _cell(value: float, form: str) -> str:
+    return format(float(value), form) if np.isfinite(value) else "—"
+
+
+def _problem_rows(measured: Measured) -> list[list[str]]:
+    rows = []
+    for k, p in enumerate(measured["size"]):
+        for i, ratio in enumerate(measured["ratio"]):
+            inside = measured["inside"][k, i]
+            if not np.isfinite(inside).any():
+                continue  # beyond the largest n of this size
+            shares = [inside[kind, place] for kind in (MOMENT, BOUNDED) for place in (0, 1)]
+            rows.append(
+                [f"{measured['d'][k]}, {measured['r'][k]}", f"{ratio}", f"{ratio * p}",
+                 _cell(measured["radius_median"][k, i], ".4f"),
+                 f"{measured['paper_radius'][k]:.4f}",
+                 *(_cell(share, ".0%") for share in shares),
+                 _cell(measured["rate_ratio"][k, i], ".2f"),
+                 _cell(measured["step_ratio"][k, i], ".2f")]
+            )  # fmt: skip
+    return rows
+
+
+def _size_rows(measured: Measured) -> list[list[str]]:
+    rows = []
+    for k, p in enumerate(measured["size"]):
+        found = measured["certified_n"][k]
+        cells = [_cell(found[kind, place], ".0f") for _, kind, place in _starts(measured)]
+        rows.append([_name(measured, k), f"{p}", *cells, f"{measured['N_star'][k]:.2e}"])
+    exponents = [
+        _cell(measured["growth_exponent"][kind, place], ".2f")
+        for _, kind, place in _starts(measured)
+    ]
+    return [*rows, ["exponent of p", "—", *exponents, "—"]]
+
+
+PANELS = (
+    Panel(
+        key="exp8-radius",
+        title="Basin radii, proved and the paper's",
+        caption="Theorem: inside the radius the only critical point is the answer. Lines: the "
+        "effective radius sqrt(lam/mu)/2, proved at each solution, median over problems. Dotted: "
+        "the paper's radius, which does not depend on n.",
+        draw=_draw_radii,
+        describe=lambda m: (
+            f"At {_name(m, 0)} the proved radius is {_last(m['radius_median'][0]):.3f} at the "
+            f"largest n, {_last(m['radius_median'][0]) / m['paper_radius'][0]:.0f} times the "
+            f"paper's {m['paper_radius'][0]:.4f}."
+        ),
+    ),
+    Panel(
+        key="exp8-inside",
+        title="Initializers inside the basins",
+        caption="Measurement: the share of initializers, and of points a few descent steps later, "
+        "inside the proved basin; dotted, moment initializers inside the paper's.",
+        draw=_draw_shares,
+        describe=lambda m: (
+            f"At the largest n of {_name(m, 0)}, {_last(m['inside'][0, :, MOMENT, 0]):.0%} of the "
+            f"moment and {_last(m['inside'][0, :, BOUNDED, 0]):.0%} of the bounded initializers "
+            f"lie inside; of moment initializers in the paper's basin, at most "
+            f"{m['moment_in_paper_basin']:.0%}."
+        ),
+    ),
+    Panel(
+        key="exp8-ratios",
+        title="Rates and steps, seen over promised",
+        caption="Theorem: the proved rate and step, at theta = 1/4, hold. Measurement: the rate "
+        "observed near the answer, and 2/Lam, beyond which descent is unstable. A ratio of 1 would "
+        "be sharp; the paper's constants are those it states from N_star samples on.",
+        draw=_draw_ratios,
+        describe=lambda m: (
+            f"At the largest n of {_name(m, 0)} the observed rate is "
+            f"{_last(m['rate_ratio'][0]):.2f} times the proved one, and the largest stable step "
+            f"{_last(m['step_ratio'][0]):.2f} times the proved one."
+        ),
+    ),
+    Panel(
+        key="exp8-growth",
+        title="Certified sample size against p",
+        caption="Measurement: where 95% of the starts lie inside the proved basin, interpolated "
+        "between powers of two times p, and powers of p fitted to it. The paper's N_star is a "
+        "theorem for random data, far above the axis.",
+        draw=_draw_growth,
+        describe=_describe_growth,
+    ),
+)
+
+TABLES = (
+    Table(
+        key="exp8-problems",
+        title="Proved basins and what lies inside (shares at the start, and after the first steps)",
+        header=("d, r", "n/p", "n", "proved radius", "paper's", "moment", "moment, later",
+                "bounded", "bounded, later", "rate seen/proved", "step limit/proved"),
+        rows=_problem_rows,
+    ),
+    Table(
+        key="exp8-sizes",
+        title="Least n tested from which on 95% lie inside the proved basin",
+        header=("size", "p", "moment", "bounded", "moment, later", "bounded, later",
+                "paper's N_star"),
+        rows=_size_rows,
+    ),
+)  # fmt: skip

@@ -1,0 +1,221 @@
+"""What an experiment is: parameters, a run that measures, panels, tables.
+
+An experiment is one module that ends in a constant `EXPERIMENT`. Its run returns `Measured`:
+arrays whose dimensions have names and coordinates, so that a claim can ask for the value "where
+lambda_r = 0.7" and learn that it was not run, instead of reading another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from posquad.core.errors import DomainError
+from posquad.report.panel import Panel
+
+__all__ = [
+    "Experiment",
+    "Measured",
+    "Parameters",
+    "Quantity",
+    "Table",
+    "chosen",
+    "described",
+    "override",
+    "stated",
+]
+
+Tell = Callable[[float], None]  # told the finished fraction of a run, in [0, 1]
+
+
+def stated(default: Any, doc: str) -> Any:
+    """A parameter that the paper states; the default is the paper's value.
+
+    >>> stated(8, "input dimension").default
+    8
+    """
+    return field(default=default, metadata={"doc": doc, "source": "paper"})
+
+
+def chosen(default: Any, doc: str) -> Any:
+    """A parameter that the paper leaves open; the default is our choice.
+
+    >>> chosen(1e-6, "tolerance").metadata["source"]
+    'chosen here'
+    """
+    return field(default=default, metadata={"doc": doc, "source": "chosen here"})
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Base of the parameters of an experiment: numbers, and tuples of them."""
+
+    seed: int = chosen(0, "base of every random draw of this experiment")
+
+
+def described(parameters: Parameters) -> list[dict[str, Any]]:
+    """Name, value, meaning and source of every parameter.
+
+    >>> described(Parameters(seed=3))[0]["value"]
+    3
+    """
+    return [
+        {
+            "name": entry.name,
+            "value": getattr(parameters, entry.name),
+            "doc": entry.metadata["doc"],
+            "source": entry.metadata["source"],
+        }
+        for entry in dataclasses.fields(parameters)
+    ]
+
+
+def override(parameters: Parameters, changes: Mapping[str, str], *, where: str = "") -> Parameters:
+    """The parameters with some of them replaced by values written as text.
+
+    A number, or numbers with commas for a tuple, or JSON for a nested one. What does not have the
+    type of the default is refused.
+
+    >>> override(Parameters(), {"seed": "7"})
+    Parameters(seed=7)
+    """
+    known = {
+        entry.name: getattr(parameters, entry.name) for entry in dataclasses.fields(parameters)
+    }
+    values = {}
+    for name, text in changes.items():
+        if name not in known:
+            expected = f"one of {', '.join(known)}"
+            raise DomainError(f"{where}{name}", expected=expected, got="no such parameter")
+        values[name] = _parsed(f"{where}{name}", text, known[name])
+    return dataclasses.replace(parameters, **values)
+
+
+def _parsed(name: str, text: str, default: Any) -> Any:
+    form = text.strip()
+    if isinstance(default, tuple) and not form.startswith("["):
+        form = f"[{form}]"
+    try:
+        value = json.loads(form)
+    except ValueError:  # not JSON, or an integer of more digits than Python reads
+        value = text
+    result = _conformed(value, default)
+    if result is None:
+        raise DomainError(name, expected=f"something like {_shown(default)}", got=text)
+    least = 0 if name.endswith("seed") else 1  # sizes and counts
+    entries = result if isinstance(result, tuple) else (result,)
+    if any(isinstance(entry, int) and entry < least for entry in entries):
+        raise DomainError(name, expected=f"integers >= {least}", got=text)
+    return result
+
+
+def _conformed(value: Any, default: Any) -> Any:
+    """The value in the type of the default, None if it has another one."""
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not value:
+            return None
+        entries = tuple(_conformed(entry, default[0]) for entry in value)
+        return None if any(entry is None for entry in entries) else entries
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(default, float):
+        return float(value) if abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, int) else None
+
+
+def _shown(default: Any) -> str:
+    text = json.dumps(default)
+    flat = isinstance(default, tuple) and not isinstance(default[0], tuple)
+    return text[1:-1].replace(" ", "") if flat else text
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Numbers with named dimensions."""
+
+    values: np.ndarray
+    dims: tuple[str, ...]
+
+
+@dataclass
+class Measured:
+    """What a run measured: coordinates of the dimensions, quantities, and remarks in words."""
+
+    coords: dict[str, np.ndarray] = field(default_factory=dict)
+    quantities: dict[str, Quantity] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+    def along(self, dimension: str, values: Any) -> None:
+        """Name the coordinates of a dimension."""
+        self.coords[dimension] = np.asarray(values)
+
+    def add(self, name: str, values: Any, *dims: str) -> None:
+        """Keep a quantity whose axes are these dimensions, each named before by `along`."""
+        array = np.asarray(values)
+        sizes = tuple(len(self.coords[dimension]) for dimension in dims)
+        if array.shape != sizes:
+            got = f"shape {array.shape}"
+            raise DomainError(name, expected=f"shape {sizes} over {dims}", got=got)
+        self.quantities[name] = Quantity(array, dims)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The array of a quantity, or the coordinates of a dimension."""
+        return self.quantities[name].values if name in self.quantities else self.coords[name]
+
+    def at(self, name: str, where: Mapping[str, float]) -> np.ndarray | None:
+        """The quantity at these coordinates, over its other dimensions; None if not run.
+
+        >>> measured = Measured()
+        >>> measured.along("eta", [0.5, 0.25])
+        >>> measured.add("error", [3.0, 1.0], "eta")
+        >>> float(measured.at("error", {"eta": 0.25})), measured.at("error", {"eta": 0.1})
+        (1.0, None)
+        """
+        quantity = self.quantities[name]
+        index: list[Any] = [slice(None)] * len(quantity.dims)
+        for dimension, value in where.items():
+            hits = np.flatnonzero(np.isclose(self.coords[dimension], value, rtol=1e-9, atol=0))
+            if len(hits) != 1:
+                return None
+            index[quantity.dims.index(dimension)] = int(hits[0])
+        return quantity.values[tuple(index)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table, as text cells made from the numbers."""
+
+    key: str
+    title: str
+    header: tuple[str, ...]
+    rows: Callable[[Measured], list[list[str]]]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: everything that the runner, the claims and the report need to know."""
+
+    key: str  # "exp1"
+    title: str
+    question: str  # what is tested, for a reader who has not read the paper
+    section: str  # label of the subsection of the paper, or empty
+    labels: tuple[str, ...]  # the paper's statements that it tests
+    parameters: type[Parameters]
+    quick: Mapping[str, Any]  # what --quick changes
+    run: Callable[[Any, Tell], Measured]
+    panels: tuple[Panel, ...]
+    tables: tuple[Table, ...] = ()
+    seconds: float = 1.0  # of a full run on 2 cores, to foretell the time left
+    quick_seconds: float = 1.0
+
+    @property
+    def number(self) -> int:
+        """Its place in the report."""
+        return int(self.key.removeprefix("exp"))

@@ -1,0 +1,218 @@
+"""The main job: run the experiments, judge every claim, write the report.
+
+Everything that finishes is on disk before the next experiment starts, so an interrupted run loses
+at most one experiment, and the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from posquad.core.errors import DomainError, PosquadError
+from posquad.core.extras import optional
+from posquad.core.files import require_folder, write_file
+from posquad.core.system import now, system_information
+from posquad.experiments.claims import Judged, claims, judge
+from posquad.experiments.framework import Experiment, Parameters, override
+from posquad.experiments.records import Record, load, record_key, save
+from posquad.experiments.registry import EXPERIMENTS
+from posquad.report.figures import draw
+
+__all__ = ["ExperimentError", "Outcome", "Watcher", "plan", "reproduce"]
+
+
+RECORDS, FIGURES = "records", "figures"
+
+
+class ExperimentError(PosquadError, RuntimeError):
+    """An experiment could not be run with the parameters it was given."""
+
+
+class Watcher:
+    """Told what happens during a run; the base class is silent."""
+
+    def begins(self, experiment: Experiment, position: int, total: int) -> None:
+        """An experiment starts, `position` from 1."""
+
+    def advances(self, fraction: float) -> None:
+        """So much of the experiment is done."""
+
+    def ends(self, experiment: Experiment, record: Record, *, reused: bool) -> None:
+        """An experiment is finished, or an earlier record of it is taken."""
+
+    def writes(self, what: str) -> None:
+        """Results are being written."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run left behind."""
+
+    records: tuple[Record, ...]
+    judged: tuple[Judged, ...]
+    missing: tuple[str, ...]  # experiments that were asked for and not finished
+    interrupted: bool
+    seconds: float
+
+
+def plan(
+    only: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    seed: int | None = None,
+    changes: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Parameters]:
+    """Parameters of every experiment to run, by its key.
+
+    `changes` are texts such as `{"exp2": {"n": "1600"}}`; they win over `quick` and `seed`.
+
+    >>> plan(["exp2"], changes={"exp2": {"n": "1600"}})["exp2"].n
+    1600
+    """
+    for key in (*only, *(changes or {})):
+        if key not in EXPERIMENTS:
+            raise DomainError("experiment", expected=f"one of {', '.join(EXPERIMENTS)}", got=key)
+    chosen = [key for key in EXPERIMENTS if not only or key in only]
+    unused = sorted(set(changes or {}) - set(chosen))
+    if unused:
+        expected = f"parameters of {', '.join(chosen)}, which are to run"
+        raise DomainError("set", expected=expected, got=f"parameters of {', '.join(unused)}")
+    parameters = {}
+    for key in chosen:
+        experiment = EXPERIMENTS[key]
+        values = experiment.parameters(**(experiment.quick if quick else {}))
+        if seed is not None:
+            values = dataclasses.replace(values, seed=seed)
+        parameters[key] = override(values, (changes or {}).get(key, {}), where=f"{key}.")
+    return parameters
+
+
+def reproduce(
+    folder: Path,
+    parameters: Mapping[str, Parameters],
+    *,
+    quick: bool = False,
+    fresh: bool = False,
+    command: str = "posquad reproduce",
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Run what is not yet recorded in `folder`, then write claims, figures and report there.
+
+    Ctrl-C ends the running experiment; the finished ones are kept and reported.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     outcome = reproduce(Path(folder), plan(["exp5"]))
+    ...     (Path(folder) / "report.html").exists(), outcome.missing
+    (True, ())
+    """
+    watcher = watcher or Watcher()
+    for package in ("matplotlib", "jinja2"):
+        optional(package, "lab")
+    began = time.monotonic()
+    require_folder(folder, ("claims.json", "report.html"))
+    for place in (RECORDS, FIGURES):
+        require_folder(folder / place, ())
+    keys = {key: record_key(EXPERIMENTS[key], values) for key, values in parameters.items()}
+    known = {} if fresh else {key: load(folder / RECORDS, key, keys[key]) for key in parameters}
+    records: list[Record] = []
+    interrupted, failure = False, None
+    for position, (key, values) in enumerate(parameters.items(), 1):
+        experiment = EXPERIMENTS[key]
+        watcher.begins(experiment, position, len(parameters))
+        record = known.get(key)
+        try:
+            if record is None:
+                record = _run(experiment, values, keys[key], watcher)
+                save(folder / RECORDS, record)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        except ExperimentError as problem:
+            failure = problem
+            break
+        records.append(record)
+        watcher.ends(experiment, record, reused=known.get(key) is not None)
+    finished = {record.experiment for record in records}
+    outcome = Outcome(
+        records=tuple(records),
+        judged=tuple(
+            judge(claim, record.measured)
+            for record in records
+            for claim in claims()
+            if claim.experiment == record.experiment
+        ),
+        missing=tuple(key for key in parameters if key not in finished),
+        interrupted=interrupted,
+        seconds=time.monotonic() - began,
+    )
+    if records:
+        _write(folder, outcome, parameters, quick, command, watcher)
+    if failure is not None:
+        raise failure
+    return dataclasses.replace(outcome, seconds=time.monotonic() - began)
+
+
+def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watcher) -> Record:
+    began = time.monotonic()
+    try:
+        with _one_thread():
+            measured = experiment.run(parameters, watcher.advances)
+            system = system_information()
+    except Exception as problem:  # whatever parameters of the user's made of it
+        raise ExperimentError(
+            experiment.key,
+            expected="parameters with which it can run; finished experiments are kept",
+            got=f"{type(problem).__name__}: {problem}",
+        ) from problem
+    return Record(
+        experiment=experiment.key,
+        key=key,
+        parameters=dataclasses.asdict(parameters),
+        measured=measured,
+        seconds=time.monotonic() - began,
+        system=system,
+        finished=now(),
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tensors here are small: more threads wait for each other, badly on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _write(
+    folder: Path,
+    outcome: Outcome,
+    parameters: Mapping[str, Parameters],
+    quick: bool,
+    command: str,
+    watcher: Watcher,
+) -> None:
+    from posquad.experiments.report import render
+
+    text = json.dumps([j.as_dict() for j in outcome.judged], indent=1, allow_nan=False)
+    write_file(folder / "claims.json", text.encode())
+    drawings = {}
+    for record in outcome.records:
+        experiment = EXPERIMENTS[record.experiment]
+        watcher.writes(f"figures of {experiment.key}")
+        for panel in experiment.panels:
+            drawings[panel.key] = draw(panel, record.measured, folder / FIGURES)
+    watcher.writes("report")
+    page = render(outcome, parameters, drawings, quick=quick, command=command)
+    write_file(folder / "report.html", page.encode())

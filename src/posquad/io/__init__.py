@@ -1,0 +1,1 @@
+"""Data files in, models in and out."""

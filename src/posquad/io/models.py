@@ -1,0 +1,122 @@
+"""Fitted models on disk, and the columns of a table that they were fitted to."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posquad.core.extras import optional
+from posquad.core.files import read_json
+from posquad.io.tables import Table, TableError
+from posquad.io.tables.reading import Choice, choose
+
+__all__ = ["columns_for", "is_certificate", "load_model", "predicted"]
+
+MODEL = "model"  # the name under which a fit writes its files
+
+
+def load_model(path: Path) -> Any:
+    """The model of a fit: its model.json, or the folder that holds it.
+
+    >>> load_model(Path("no/such/model.json"))
+    Traceback (most recent call last):
+    posquad.io.tables._table.TableError: no/such/model.json: expected a fitted model; got no such file
+    """  # noqa: E501
+    place = path / f"{MODEL}.json" if path.is_dir() else path
+    named = place if place.suffix == ".json" else place.with_name(f"{place.name}.json")
+    if not named.is_file():
+        expected, got = "a fitted model", "no such file"
+        if path.is_file():
+            expected, got = "a fitted model: the model.json of a fit, or its folder", "another file"
+        elif path.is_dir():
+            got = f"a folder without {MODEL}.json"
+        raise TableError(str(path), expected=expected, got=got)
+    return optional("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
+
+
+def is_certificate(path: Path) -> bool:
+    """Whether a JSON file says that it is a kept certificate; what it is worth is not asked here.
+
+    >>> is_certificate(Path("no/such/file.json"))
+    False
+    """
+    try:
+        body = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return isinstance(body, dict) and str(body.get("format")).startswith("posquad certificate")
+
+
+def predicted(model: Any, X: np.ndarray, *, errors: bool = False) -> Any:
+    """Predictions `[n]` of a model for columns in its order, with standard errors if asked for.
+
+    >>> from posquad.estimator import PositiveQuadraticRegressor
+    >>> X = np.random.default_rng(0).standard_normal((20, 2))
+    >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2, feature_names=["a", "b"])
+    >>> bool(np.allclose(predicted(model, X), X[:, 0] ** 2))
+    True
+    """
+    with warnings.catch_warnings():
+        # by whom the columns were put in order, whatever their names
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        return model.predict(X, return_std=True) if errors else model.predict(X)
+
+
+def columns_for(
+    model: Any,
+    table: Table,
+    *,
+    response: str | None = None,
+    weights: str | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    optional_response: bool = True,
+) -> Choice:
+    """The columns of a table that a model needs: by name where both have names, else by position.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(n_features_in_=2, feature_names_in_=["a", "b"])
+    >>> table = Table(Path("t.csv"), ("b", "id", "a"), 1, True, read=lambda names: np.zeros((1, 1)))
+    >>> columns_for(model, table).features
+    ('a', 'b')
+    """
+    names = getattr(model, "feature_names_in_", None)
+    if features is None and names is not None and table.named:
+        features = [str(name) for name in names]
+        _require_names(table, features)
+    trained = getattr(model, "response_name_", None) if table.named else None
+    by_name = response is None and trained is not None
+    if by_name and (trained in table.names or not optional_response):
+        response = trained
+    choice = choose(
+        table,
+        response=response,
+        weights=weights,
+        features=features,
+        drop=drop,
+        optional_response=optional_response,
+    )
+    if by_name and choice.response != trained:  # another column may be called y by chance
+        choice = replace(choice, response=None)
+    if len(choice.features) != model.n_features_in_:
+        raise TableError(
+            str(table.path),
+            expected=f"{model.n_features_in_} columns of inputs, as the model has (--features)",
+            got=f"{len(choice.features)}: {', '.join(choice.features[:8])}",
+        )
+    return choice
+
+
+def _require_names(table: Table, features: Sequence[str]) -> None:
+    missing = [name for name in features if name not in table.names]
+    if missing:
+        words = ", ".join(repr(name) for name in missing[:8])
+        noun = "column" if len(missing) == 1 else "columns"
+        held = ", ".join(table.names[:12]) + (", ..." if len(table.names) > 12 else "")
+        expected = f"the {noun} {words} of the model"
+        raise TableError(str(table.path), expected=expected, got=held)

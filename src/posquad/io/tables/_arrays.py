@@ -1,0 +1,292 @@
+"""Arrays of NumPy files, described before they are read and memory-mapped where they are large.
+
+The header of an array says how much room it takes, and is compared with the room there is: neither
+a damaged file nor one that claims to be huge costs memory. Pickles are never loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from posquad.io.tables._memory import gigabytes, require_memory
+from posquad.io.tables._table import Table, TableError, exact, numbered, require_real
+
+MAPPED = 256 * 2**20  # bytes from which an array stays on disk
+_CHUNK = 2**24
+# What NumPy and zipfile raise at files that are damaged, encrypted, too large or of another kind.
+_UNREADABLE = (
+    *(EOFError, ValueError, KeyError, TypeError, SyntaxError, MemoryError, ArithmeticError),
+    *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, struct.error),
+    tokenize.TokenError,  # of headers, in which NumPy looks for numbers of Python 2
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in a file: what its header says, and how to get it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+
+    def require_axes(self, path: Path, axes: int) -> None:
+        """Refuse an array of another number of axes."""
+        if len(self.shape) != axes:
+            noun = "axis" if axes == 1 else "axes"
+            got = f"shape {self.shape}"
+            raise TableError(f"{path}: {self.name}", expected=f"{axes} {noun}", got=got)
+
+    def exact(self, path: Path) -> np.ndarray:
+        """The numbers, finite, in float64 or float32."""
+        return exact(path, self.name, self.read())
+
+
+def open_npy(path: Path) -> Table:
+    """A file with one array of two axes: rows are samples."""
+    _require_written(path)
+    with _readable(path, "a NumPy array (.npy)"), path.open("rb") as file:
+        if not file.read(1):
+            raise TableError(str(path), expected="a NumPy array (.npy)", got="an empty file")
+        file.seek(0)
+        stored = _described(path, "the array", file, path.stat().st_size, partial(_raw, path))
+    return _matrix(path, stored)
+
+
+def open_npz(path: Path) -> Table:
+    """A file with arrays X and y (and weights), with one array of two axes, or with columns."""
+    held = arrays(path)
+    if not {"X", "y"} <= set(held):
+        if len(held) == 1:
+            return _matrix(path, next(iter(held.values())))
+        if held and len({stored.shape for stored in held.values()}) == 1:
+            return _by_column(path, held)
+        wanted = "arrays X (n, d) and y (n), one array of two axes, or columns of one length"
+        raise TableError(str(path), expected=wanted, got=told(held))
+    X, y, weights = held["X"], held["y"], held.get("weights")
+    X.require_axes(path, 2)
+    columns = {"y": y} | ({"weights": weights} if weights is not None else {})
+    for stored in columns.values():
+        stored.require_axes(path, 1)
+        if stored.shape[0] != X.shape[0]:
+            got = f"{X.shape[0]} rows of X and {stored.shape[0]} entries of {stored.name}"
+            raise TableError(str(path), expected="one entry a row of X", got=got)
+    _require_some(path, X)
+    names = numbered(X.shape[1])
+
+    def read(wanted: Sequence[str]) -> np.ndarray:
+        if len(wanted) == 1 and wanted[0] in columns:
+            stored = columns[wanted[0]]
+            return stored.exact(path)[:, None]
+        within = [name for name in wanted if name in names]
+        inputs = _columns(exact(path, "X", X.read(), names), names, within)
+        beside = [read([w]) for w in wanted if w in columns]
+        return np.hstack([inputs, *beside]) if beside else inputs
+
+    weighted = "weights" if weights is not None else None
+    return Table(path, (*names, *columns), X.shape[0], False, read, response="y", weights=weighted)
+
+
+def arrays(path: Path) -> dict[str, Stored]:
+    """The arrays of an npz file by name, none of them read yet."""
+    kind = "a NumPy archive (.npz)"
+    _require_written(path)
+    with _readable(path, kind):
+        if not path.stat().st_size:
+            raise TableError(str(path), expected=kind, got="an empty file")
+        with path.open("rb") as file:
+            start = file.read(6)
+        if start == b"\x93NUMPY":
+            got = "one array; name it .npy"
+            raise TableError(str(path), expected="an archive of named arrays", got=got)
+        with zipfile.ZipFile(path) as archive:
+            held = {}
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in held:
+                    got = f"two of the name {name!r}"
+                    raise TableError(str(path), expected="arrays of different names", got=got)
+                with archive.open(info) as file:
+                    read = partial(_member, path, info)
+                    held[name] = _described(path, name, file, info.file_size, read)
+    return held
+
+
+def told(held: Mapping[str, Stored]) -> str:
+    """Names and shapes of arrays, for a sentence."""
+    words = [f"{stored.name} {stored.shape}" for stored in list(held.values())[:8]]
+    return ", ".join(words) + (", ..." if len(held) > 8 else "") if held else "no array"
+
+
+def _require_some(path: Path, stored: Stored) -> None:
+    if 0 in stored.shape:
+        got = f"shape {stored.shape}"
+        raise TableError(f"{path}: {stored.name}", expected="shape (n, d), n, d >= 1", got=got)
+
+
+def _matrix(path: Path, stored: Stored) -> Table:
+    require_real(path, stored.name, stored.dtype)
+    stored.require_axes(path, 2)
+    _require_some(path, stored)
+    names = numbered(stored.shape[1])
+
+    def read(wanted: Sequence[str]) -> np.ndarray:
+        given = _columns(stored.read(), names, wanted)
+        return exact(path, stored.name, given, wanted)
+
+    return Table(path, names, stored.shape[0], False, read)
+
+
+def _by_column(path: Path, held: Mapping[str, Stored]) -> Table:
+    for stored in held.values():
+        stored.require_axes(path, 1)
+        _require_some(path, stored)
+
+    def read(wanted: Sequence[str]) -> np.ndarray:
+        given = [held[name].exact(path) for name in wanted]
+        return np.stack(given, axis=1)
+
+    rows = next(iter(held.values())).shape[0]
+    return Table(path, tuple(held), rows, True, read)
+
+
+def _columns(array: np.ndarray, names: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+    """These columns; a view where they stand side by side, so that a mapped file stays mapped."""
+    chosen = [names.index(name) for name in wanted]
+    if chosen == list(range(chosen[0], chosen[0] + len(chosen))):
+        return array[:, chosen[0] : chosen[0] + len(chosen)]
+    return array[:, chosen]
+
+
+def _described(
+    path: Path, name: str, file: IO[bytes], size: int, read: Callable[..., np.ndarray]
+) -> Stored:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"an array format {version}")
+    with warnings.catch_warnings(action="ignore"):  # that a header was written by Python 2
+        shape, fortran, dtype = (
+            np.lib.format.read_array_header_1_0(file)
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0(file)
+        )
+    require_real(path, name, dtype)
+    offset = file.tell()
+    held, claimed = size - offset, math.prod(shape) * dtype.itemsize
+    if held != claimed:
+        expected = f"{claimed} bytes of numbers, as shape {shape} of {dtype} says"
+        got = f"{held}" + ("; it is not whole" if held < claimed else "")
+        raise TableError(f"{path}: {name}", expected=expected, got=got)
+    order = "F" if fortran else "C"
+    return Stored(name, shape, dtype, partial(read, dtype, shape, order, offset))
+
+
+def _raw(
+    path: Path, dtype: np.dtype, shape: tuple[int, ...], order: Any, offset: int
+) -> np.ndarray:
+    """Copy-on-write, so that torch can use the map without a copy and the file never changes."""
+    if math.prod(shape) * dtype.itemsize >= MAPPED:
+        return np.asarray(np.memmap(path, dtype, "c", offset, shape, order))
+    with path.open("rb") as file:
+        file.seek(offset)
+        return _filled(file, dtype, shape, order)
+
+
+def _member(
+    path: Path,
+    info: zipfile.ZipInfo,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    order: Any,
+    offset: int,
+) -> np.ndarray:
+    """A member of an archive; one that is stored as it is and large stays on disk."""
+    size = math.prod(shape) * dtype.itemsize
+    with _readable(path, "a whole NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
+        if info.compress_type == zipfile.ZIP_STORED and size >= MAPPED:
+            with archive.open(info):  # checks the local header, whose length is only told there
+                pass
+            start = _data_start(path, info)
+            array = np.memmap(path, dtype, "c", start + offset, shape, order)
+            _require_sum(path, info, start)
+            return np.asarray(array)
+        require_memory(path, size, f"an array {info.filename.removesuffix('.npy')}")
+        with archive.open(info) as file:
+            file.read(offset)
+            array = _filled(file, dtype, shape, order)
+            if file.read(1):  # at the end the checksum is compared
+                raise ValueError("more bytes than its header says")
+            return array
+
+
+def _data_start(path: Path, info: zipfile.ZipInfo) -> int:
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        header = file.read(30)
+    name, extra = struct.unpack("<HH", header[26:30])
+    return info.header_offset + 30 + name + extra
+
+
+def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
+    found = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        left = info.file_size
+        while left:
+            part = file.read(min(_CHUNK, left))
+            if not part:
+                raise EOFError("the file ends early")
+            found, left = zlib.crc32(part, found), left - len(part)
+    if found != info.CRC:
+        raise ValueError("the checksum does not fit")
+
+
+def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
+    array = np.empty(math.prod(shape), dtype)
+    room: Any = array.view(np.uint8)
+    done = 0
+    while done < len(room):
+        part = file.read(min(_CHUNK, len(room) - done))
+        if not part:
+            raise EOFError("the file ends early")
+        room[done : done + len(part)] = np.frombuffer(part, np.uint8)
+        done += len(part)
+    return array.reshape(shape, order=order)
+
+
+def _require_written(path: Path) -> None:
+    """A file that is nearly all holes was made room for and never filled."""
+    known = path.stat()
+    blocks = getattr(known, "st_blocks", None)
+    if blocks is not None and known.st_size >= MAPPED and 512 * blocks < known.st_size // 100:
+        raise TableError(
+            str(path),
+            expected="a whole file",
+            got=f"{gigabytes(known.st_size)} of which {gigabytes(512 * blocks)} were ever written",
+        )
+
+
+@contextmanager
+def _readable(path: Path, kind: str) -> Any:
+    """Turn what NumPy and zipfile raise at a bad file into one sentence."""
+    try:
+        yield
+    except TableError:
+        raise
+    except _UNREADABLE as problem:
+        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+        got = f"something else, or a part of one ({reason})"
+        raise TableError(str(path), expected=kind, got=got) from None

@@ -1,0 +1,59 @@
+"""How much memory there is, and a refusal in time where that is not enough."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from posquad.io.tables._table import TableError
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had now, None where the system does not say."""
+    known = [_free(), *(_number(Path(limit)) for limit in _LIMITS)]
+    return min((size for size in known if size is not None), default=None)
+
+
+def require_memory(path: Path, size: int, what: str) -> None:
+    """Refuse what cannot fit, before any of it is read."""
+    free = available_memory()
+    if free is not None and size > free:
+        raise TableError(
+            str(path),
+            expected=f"{what} that fits into memory ({gigabytes(free)} are available)",
+            got=f"one that needs about {gigabytes(size)}",
+        )
+
+
+def gigabytes(size: int) -> str:
+    """A number of bytes in words.
+
+    >>> gigabytes(10_737_418_240), gigabytes(4096)
+    ('10.7 GB', '4.1 KB')
+    """
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} bytes"
+
+
+def _free() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such limit, or the word "max"
+        return None

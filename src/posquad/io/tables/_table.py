@@ -1,0 +1,100 @@
+"""What every kind of data file becomes: named columns that are read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from posquad.core.errors import PosquadError
+
+CHUNK = 2**21  # entries looked at together: 16 MB
+
+
+class TableError(PosquadError, ValueError):
+    """A data file that cannot be used: which file and where in it, what was expected, what came."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A data file whose columns are known and whose numbers are not read yet."""
+
+    path: Path
+    names: tuple[str, ...]
+    rows: int  # for text an estimate, from the length of its first lines
+    named: bool  # whether the file names its columns; else they are x1, x2, ... by position
+    read: Callable[[Sequence[str]], np.ndarray]  # names -> [n, k], float64 or float32, finite
+    response: str | None = None  # where the file itself says so: y beside X in an npz file
+    weights: str | None = None
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Names of columns that have none."""
+    return tuple(f"x{k + 1}" for k in range(count))
+
+
+def require_distinct(path: Path, names: Sequence[str]) -> None:
+    """Two columns of one name cannot be told apart, and one without a name not be asked for."""
+    for position, name in enumerate(names, 1):
+        if not name:
+            raise TableError(
+                str(path),
+                expected="a name for every column (an index column is left out when writing)",
+                got=f"none for column {position}",
+            )
+        if name in names[: position - 1]:
+            first = names.index(name) + 1
+            got = f"{name!r} for columns {first} and {position}"
+            raise TableError(str(path), expected="columns of different names", got=got)
+
+
+def require_real(path: Path, name: str, dtype: np.dtype) -> None:
+    """Numbers, not words, booleans or complex ones; and never a pickle."""
+    if dtype.hasobject:
+        got = "pickled Python objects, which are never loaded"
+        raise TableError(f"{path}: {name}", expected="real numbers", got=got)
+    if dtype.kind not in "fiu":
+        got = f"fields {', '.join(dtype.names)}" if dtype.names else f"type {dtype}"
+        raise TableError(f"{path}: {name}", expected="real numbers", got=got)
+
+
+def exact(path: Path, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> np.ndarray:
+    """The same finite numbers in float64, or in float32 where that is what they are.
+
+    An array of native float64 or float32 numbers is passed on as it is, memory-mapped or not.
+    """
+    require_real(path, name, array.dtype)
+    if array.dtype in (np.dtype(np.float64), np.dtype(np.float32)):
+        wide = array
+    elif array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        wide = array.astype(np.float32)
+    else:
+        with np.errstate(over="ignore"):
+            wide = array.astype(np.float64)
+    step = max(1, CHUNK // max(1, array[:1].size))
+    for start in range(0, len(array), step):
+        part, given = wide[start : start + step], array[start : start + step]
+        good = np.isfinite(part)
+        if good.all() and wide is not array:
+            good = np.abs(part) < 2.0**53 if given.dtype.kind in "iu" else part == given
+        if not good.all():
+            place = tuple(int(k) for k in np.argwhere(~good)[0])
+            got = given[place]
+            where = _place(path, name, (place[0] + start, *place[1:]), columns)
+            if np.isfinite(np.float64(got)):
+                raise TableError(where, expected="a double precision number", got=str(got))
+            raise TableError(where, expected="a finite number", got=_spelled(float(got)))
+    return wide
+
+
+def _place(path: Path, name: str, place: tuple[int, ...], columns: Sequence[str]) -> str:
+    if columns and len(place) == 2:
+        return f"{path}: row {place[0] + 1}, column {columns[place[1]]!r}"
+    return f"{path}: {name}[{', '.join(map(str, place))}]"
+
+
+def _spelled(value: float) -> str:
+    return "NaN" if np.isnan(value) else "an infinity or a number beyond double precision"

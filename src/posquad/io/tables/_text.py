@@ -1,0 +1,212 @@
+"""Tables written as text: comma, semicolon, tab or blanks between the cells of a line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, NoReturn
+
+import numpy as np
+
+from posquad.io.tables._table import Table, TableError, numbered, require_distinct
+
+LONGEST = 2**24  # characters in a line: two million columns are no table
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
+_NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
+_QUOTED = re.compile('"[^"]*"')
+_MISSING = {"", "na", "n/a", "null", "none", "-", "?"}
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How the cells of a file are found."""
+
+    path: Path
+    delimiter: str | None  # None: blanks
+    names: tuple[str, ...]
+    named: bool
+    first: int  # line of the first numbers, from 1
+
+
+def open_text(path: Path) -> Table:
+    """A text file as a table; only its first lines are read."""
+    _require_text(path)
+    layout = _layout(path)
+    require_distinct(path, layout.names)
+    return Table(
+        path,
+        layout.names,
+        _rows_foreseen(path),
+        layout.named,
+        partial(_read, layout),
+        lines=partial(_numbers, layout),
+    )
+
+
+def _require_text(path: Path) -> None:
+    with path.open("rb") as file:
+        head = file.read(2**16)
+    if not head:
+        raise TableError(str(path), expected="a table", got="an empty file")
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise TableError(str(path), expected="a text file in UTF-8", got="UTF-16; save it anew")
+    if b"\0" in head:
+        zeros = "nothing but zero bytes" if not head.strip(b"\0") else "a binary file"
+        raise TableError(str(path), expected="a text file in UTF-8", got=zeros)
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers."""
+    try:
+        for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), 1):
+            if len(line) == LONGEST:
+                where = f"{path}: line {number}"
+                raise TableError(where, expected="a row of a table", got="no end of the line")
+            if not line.isspace():
+                yield number, line
+    except UnicodeDecodeError:
+        _refuse_encoding(path)
+
+
+def _refuse_encoding(path: Path) -> NoReturn:
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(partial(file.readline, LONGEST), b""), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as problem:
+                got = f"the byte 0x{line[problem.start]:02x}; save the file as UTF-8"
+                where = f"{path}: line {number}"
+                raise TableError(where, expected="text in UTF-8", got=got) from None
+    raise TableError(str(path), expected="text in UTF-8", got="another encoding")
+
+
+def _opened(path: Path) -> IO[str]:
+    return path.open(encoding="utf-8-sig", errors="strict")
+
+
+def _layout(path: Path) -> _Layout:
+    with _opened(path) as file:
+        lines = _lines(path, file)
+        number, line = next(lines, (0, ""))
+        if not line:
+            raise TableError(str(path), expected="a table", got="nothing but blank lines")
+        if line.startswith("# "):  # NumPy's savetxt writes its header so
+            line = line[2:]
+        bare = _QUOTED.sub("", line)
+        delimiter = next((mark for mark in "\t;," if mark in bare), None)
+        cells = [cell.strip() for cell in _cells(path, number, line, delimiter)]
+        if all(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell) for cell in cells):
+            return _Layout(path, delimiter, numbered(len(cells)), False, number)
+        first, _ = next(lines, (0, ""))
+        if not first:
+            raise TableError(str(path), expected="rows of numbers", got="a header and no row")
+        return _Layout(path, delimiter, tuple(cells), True, first)
+
+
+def _cells(path: Path, number: int, line: str, delimiter: str | None) -> list[str]:
+    if delimiter is None:
+        return line.split()
+    if '"' not in line:
+        return line.rstrip("\r\n").split(delimiter)
+    try:
+        return next(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error as problem:
+        where = f"{path}: line {number}"
+        got = f"a quotation mark that is not closed in its line ({problem})"
+        raise TableError(where, expected="cells", got=got) from None
+
+
+def _rows(layout: _Layout, file: IO[str]) -> Iterator[tuple[int, str]]:
+    """The lines of numbers, each with as many cells as there are columns."""
+    width, delimiter = len(layout.names), layout.delimiter
+    for number, line in _lines(layout.path, file):
+        if number < layout.first:
+            continue
+        if delimiter is None or '"' in line:
+            count = len(_cells(layout.path, number, line, delimiter))
+        else:
+            count = line.count(delimiter) + 1
+        if count != width:
+            source = "the header has" if layout.named else "the first line has"
+            raise TableError(
+                f"{layout.path}: line {number}",
+                expected=f"{width} cells, as {source}",
+                got=str(count),
+            )
+        yield number, line
+
+
+def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
+    """These columns as numbers. NumPy's parser does the work; what it refuses is looked at again,
+    slowly, to say which cell it is."""
+    columns = [layout.names.index(name) for name in names]
+    with _opened(layout.path) as file:
+        rows = (line for _, line in _rows(layout, file))
+        try:
+            values = np.loadtxt(
+                rows,
+                delimiter=layout.delimiter,
+                usecols=columns,
+                quotechar='"',
+                comments=None,
+                ndmin=2,
+            )
+        except TableError:
+            raise
+        except ValueError as problem:
+            _explain(layout, columns, str(problem).splitlines()[0])
+    if not np.isfinite(values).all():
+        _explain(layout, columns, "NaN or an infinity")
+    return values
+
+
+def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
+    """The lines, from 1, in which these rows, from 0, stand: blank lines are no rows."""
+    wanted, found = set(rows), {}
+    with _opened(layout.path) as file:
+        for row, (number, _) in enumerate(_rows(layout, file)):
+            if row in wanted:
+                found[row] = number
+            if len(found) == len(wanted):
+                break
+    return [found[row] for row in rows]
+
+
+def _rows_foreseen(path: Path) -> int:
+    """Judged by the first lines: all of a large file must not be read to find that out."""
+    with _opened(path) as file:
+        seen = [len(line) for _, line in islice(_lines(path, file), 100)]
+    return path.stat().st_size * len(seen) // max(1, sum(seen))
+
+
+def _explain(layout: _Layout, columns: Sequence[int], reason: str) -> NoReturn:
+    """Name the first cell that is no finite number."""
+    with _opened(layout.path) as file:
+        for number, line in _rows(layout, file):
+            cells = _cells(layout.path, number, line, layout.delimiter)
+            for column in columns:
+                cell = cells[column]
+                if not _NUMBER.fullmatch(cell) or not np.isfinite(float(cell)):
+                    where = f"{layout.path}: line {number}, column {layout.names[column]!r}"
+                    raise TableError(where, expected="a finite number", got=_told(cell)) from None
+    raise TableError(str(layout.path), expected="a table of numbers", got=reason) from None
+
+
+def _told(cell: str) -> str:
+    short = cell.strip()
+    if short.lower() in _MISSING:
+        word = f" ({short})" if short else ""
+        return f"a missing value{word}; leave such rows out, or fill them in"
+    if _NUMBER.fullmatch(short):
+        return f"{short[:40]}, which is beyond double precision"
+    if _NOT_FINITE.fullmatch(short):
+        return f"{short}; leave such rows out, or fill them in"
+    if _DECIMAL_COMMA.fullmatch(short):
+        return f"{short!r}; write decimals with a point"
+    return repr(short if len(short) <= 40 else f"{short[:40]}...")

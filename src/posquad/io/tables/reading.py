@@ -1,0 +1,261 @@
+"""Which columns of a data file are the inputs, the responses and the weights."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from posquad.io.tables._arrays import open_npy, open_npz
+from posquad.io.tables._memory import require_memory
+from posquad.io.tables._parquet import open_parquet
+from posquad.io.tables._table import Table, TableError
+from posquad.io.tables._text import open_text
+
+__all__ = [
+    "Choice",
+    "Samples",
+    "choose",
+    "open_table",
+    "read_samples",
+    "require_file",
+    "taken",
+]
+
+RESPONSES = ("y", "response", "target")
+_KINDS: dict[str, Callable[[Path], Table]] = {
+    ".csv": open_text,
+    ".tsv": open_text,
+    ".txt": open_text,
+    ".parquet": open_parquet,
+    ".npz": open_npz,
+    ".npy": open_npy,
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a fit needs of a data file."""
+
+    path: Path
+    X: np.ndarray  # [n, d]
+    y: np.ndarray | None  # [n], None only where no response was asked for
+    weights: np.ndarray | None  # [n]
+    features: tuple[str, ...]  # names of the columns of X
+    named: bool  # whether the file gives these names
+    response: str | None
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
+
+    def rows(self, places: Sequence[int]) -> list[str]:
+        """Rows (from 0) by number, with the line of a text file where that is another number."""
+        lines = [place + 1 for place in places]
+        if self.lines is not None:
+            with suppress(OSError, TableError, LookupError):  # the file was changed since
+                lines = self.lines(places)
+        return [
+            f"row {place + 1}" + (f" (line {line})" if line != place + 1 else "")
+            for place, line in zip(places, lines, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Names of the columns to read."""
+
+    features: tuple[str, ...]
+    response: str | None
+    weights: str | None
+
+
+def open_table(path: Path) -> Table:
+    """The columns of a data file, found by its suffix; their numbers are not read yet.
+
+    >>> open_table(Path("data.xlsx"))
+    Traceback (most recent call last):
+    posquad.io.tables._table.TableError: data.xlsx: expected a file that ends in .csv, .tsv, .txt, .parquet, .npz or .npy; got .xlsx
+    """  # noqa: E501
+    kind = _KINDS.get(path.suffix.lower())
+    if kind is None:
+        *most, last = _KINDS
+        expected = f"a file that ends in {', '.join(most)} or {last}"
+        raise TableError(str(path), expected=expected, got=path.suffix or "no suffix")
+    require_file(path)
+    try:
+        return kind(path)
+    except OSError as problem:
+        got = f"one that cannot be read ({problem.strerror or problem})"
+        raise TableError(str(path), expected="a data file", got=got) from None
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is no file that can be read.
+
+    >>> require_file(Path("no/such.csv"))
+    Traceback (most recent call last):
+    posquad.io.tables._table.TableError: no/such.csv: expected a data file; got no such file
+    """
+    try:
+        if path.is_dir():
+            raise TableError(str(path), expected="a file", got="a folder")
+        if not path.exists():
+            raise TableError(str(path), expected="a data file", got="no such file")
+        if not path.is_file():
+            raise TableError(str(path), expected="a file", got="a device or a pipe")
+        with path.open("rb"):
+            pass
+    except OSError as problem:
+        got = f"one that cannot be read ({problem.strerror or problem})"
+        raise TableError(str(path), expected="a data file", got=got) from None
+
+
+def choose(
+    table: Table,
+    *,
+    response: str | None = None,
+    weights: str | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    optional_response: bool = False,
+) -> Choice:
+    """The columns meant by these names; by default y is the response, and the rest are inputs.
+
+    >>> table = Table(Path("a.csv"), ("age", "Y", "size"), 1, True, read=lambda names: np.zeros((1, 1)))
+    >>> choose(table)
+    Choice(features=('age', 'size'), response='Y', weights=None)
+    >>> choose(table, response="agee")
+    Traceback (most recent call last):
+    posquad.io.tables._table.TableError: a.csv: expected a column 'agee' for --response; got age, Y, size: did you mean 'age'?
+    """  # noqa: E501
+    for option, name in (("--response", response), ("--weights", weights)):
+        if name is not None:
+            _require_column(table, option, name)
+    if response is None:
+        response = _default_response(table, optional_response, features or (), drop)
+    if weights is None and table.weights not in drop:
+        weights = table.weights
+    for name in drop:
+        _require_column(table, "--drop", name)
+        if name in (response, weights, *(features or ())):
+            where = f"{table.path}: --drop"
+            got = f"{name!r}, which is response, weights or an input too"
+            raise TableError(where, expected="columns to leave out", got=got)
+    taken = {response: "--response", weights: "--weights"}
+    if response is not None and response == weights:
+        got = f"{response!r} for both"
+        raise TableError(str(table.path), expected="a response and other weights", got=got)
+    if features is None:
+        features = [name for name in table.names if name not in taken and name not in drop]
+        if not features:
+            got = f"only {_listed(table.names)}"
+            raise TableError(str(table.path), expected="columns of inputs beside it", got=got)
+    for position, name in enumerate(features):
+        _require_column(table, "--features", name)
+        if name in taken or name in features[:position]:
+            where = f"{table.path}: --features"
+            got = f"{name!r} as {taken[name]} too" if name in taken else f"{name!r} twice"
+            raise TableError(where, expected="each column once", got=got)
+    return Choice(tuple(features), response, weights)
+
+
+def read_samples(
+    path: Path,
+    *,
+    response: str | None = None,
+    weights: str | None = None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    copies: int = 2,
+) -> Samples:
+    """Inputs, responses and weights of a data file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "data.csv").write_text("a,b,y\\n1,2,5\\n3,4,25\\n")
+    ...     read_samples(Path(folder, "data.csv")).y
+    array([ 5., 25.])
+    """
+    table = open_table(path)
+    choice = choose(table, response=response, weights=weights, features=features, drop=drop)
+    return taken(table, choice, copies=copies)
+
+
+def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
+    """The numbers of the chosen columns, where there is room for so many `copies` of them.
+
+    >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
+    >>> taken(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
+    """
+    require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
+    beside = [name for name in (choice.response, choice.weights) if name is not None]
+    try:
+        if table.response is not None or not beside:  # arrays of their own
+            X = table.read(choice.features)
+            columns = {name: table.read([name])[:, 0] for name in beside}
+        else:
+            together = table.read([*choice.features, *beside])
+            width = len(choice.features)
+            X = together[:, :width]
+            columns = {name: together[:, width + k] for k, name in enumerate(beside)}
+    except OSError as problem:
+        got = f"one that cannot be read ({problem.strerror or problem})"
+        raise TableError(str(table.path), expected="a data file", got=got) from None
+    except MemoryError:
+        got = "one that is larger than the memory"
+        raise TableError(str(table.path), expected="a data file", got=got) from None
+    y = columns.get(choice.response) if choice.response is not None else None
+    weights = columns.get(choice.weights) if choice.weights is not None else None
+    named, response = table.named, choice.response
+    samples = Samples(table.path, X, y, weights, choice.features, named, response, table.lines)
+    if weights is not None and ((weights < 0).any() or not weights.any()):
+        [row] = samples.rows([int(np.argmin(weights))])
+        where = f"{table.path}: column {choice.weights!r}"
+        got = f"{weights.min():g} in {row}"
+        raise TableError(where, expected="nonnegative weights, not all zero", got=got)
+    return samples
+
+
+def _default_response(
+    table: Table, optional_response: bool, features: Sequence[str], drop: Sequence[str]
+) -> str | None:
+    if table.response is not None:
+        return table.response
+    known = [name for name in table.names if table.named and name.lower() in RESPONSES]
+    found = [name for name in known if name not in (*features, *drop)]  # an input is no response
+    if len(found) == 1:
+        return found[0]
+    if optional_response:
+        return None
+    if known and not found:
+        expected = "a response beside the inputs: name it with --response"
+        got = f"{known[0]!r} as both input and response"
+        if known[0] not in features:
+            got = f"{known[0]!r}, which --drop leaves out"
+    elif found:
+        expected, got = "one response: name it with --response", " and ".join(found)
+    else:
+        expected = "a column y, response or target: name the response with --response"
+        got = _listed(table.names)
+    raise TableError(str(table.path), expected=expected, got=got)
+
+
+def _require_column(table: Table, option: str, name: str) -> None:
+    if name in table.names:
+        return
+    lower = {known.lower(): known for known in reversed(table.names)}
+    near = difflib.get_close_matches(name.lower(), lower, 1)
+    hint = f": did you mean {lower[near[0]]!r}?" if near else ""
+    expected = f"a column {name!r} for {option}"
+    raise TableError(str(table.path), expected=expected, got=_listed(table.names) + hint)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names for a sentence: the first and the last of many."""
+    if len(names) <= 12:
+        return ", ".join(names)
+    return f"{', '.join(names[:8])}, ..., {names[-1]} ({len(names)} columns)"

@@ -1,1 +1,0 @@
-"""The upper floor: experiments, figures and reports built on the library."""

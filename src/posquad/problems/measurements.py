@@ -1,0 +1,372 @@
+"""Linear maps A from symmetric matrices to measurements, `A(Q)_i = <A_i, Q>`.
+
+An operator is two methods, `_apply` and `_adjoint`, on checked tensors; everything else follows
+from them and is overridden where a faster way exists. The public methods check their input and
+accept torch or NumPy. Leading dimensions are batches, of the operator and of its arguments.
+
+`RankOne` is the operator of quadratic networks, `A_i = x_i x_i'`. It never forms an object of size
+n d^2 and, for a loss with its gradient or a Hessian product, reads X once: rows are taken in
+blocks that stay in cache while both products with the block are made.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import (
+    A,
+    Array,
+    converted_tensor,
+    dtype_of,
+    like,
+    positive_integer,
+    require_batch,
+    require_shape,
+    require_symmetric,
+    tensors,
+    unified,
+)
+from posquad.core.errors import DtypeError, ShapeError
+from posquad.core.linalg import symmetric_part
+
+__all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
+
+_BLOCK_BYTES = {"cpu": 2 * 2**20}
+_BLOCK_BYTES_ELSEWHERE = 2**30  # an accelerator wants few large products
+
+
+class Measurements(ABC):
+    """A linear map on symmetric d x d matrices with n measurements (`eq:measurement-operator`).
+
+    Subclasses set `d`, `n`, `batch_shape` and implement `_apply` and `_adjoint`.
+    """
+
+    d: int
+    n: int
+    batch_shape: torch.Size
+    dtype: torch.dtype | None = None  # None: follows the argument
+    device: torch.device | None = None
+
+    def apply(self, Q: A) -> A:
+        """`A(Q)_i = <A_i, Q>` (`eq:measurement-operator`): `Q[..., d, d]` to `[..., n]`."""
+        return like(Q, self.apply_kernel(self._symmetric("Q", Q)))
+
+    def apply_factor(self, U: A) -> A:
+        """`A(UU')` (`eq:measurement-operator`) from the factor `U[..., d, r]`: `[..., n]`."""
+        (u,) = self.admit(U=U)
+        self._require_columns(u)
+        self._require_batch(U=u.shape[:-2])
+        return like(U, self.apply_factor_kernel(u))
+
+    def adjoint(self, z: A) -> A:
+        """`A*(z) = sum_i z_i A_i` (`eq:measurement-adjoint`): `z[..., n]` to `[..., d, d]`."""
+        (w,) = self.admit(z=z)
+        require_shape("z", w, (self.n,), "(..., n)")
+        self._require_batch(z=w.shape[:-1])
+        return like(z, self.adjoint_kernel(w))
+
+    def adjoint_factor(self, z: A, U: A) -> A:
+        """`A*(z) U` (`eq:measurement-adjoint`): `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
+        w, u = self.admit(z=z, U=U)
+        require_shape("z", w, (self.n,), "(..., n)")
+        self._require_columns(u)
+        self._require_batch(z=w.shape[:-1], U=u.shape[:-2])
+        return like(z, self.adjoint_factor_kernel(w, u))
+
+    def normal(self, H: A) -> A:
+        """Normal operator `T(H) = A*(A(H)) / n` (`eq:empirical-normal-operator`)."""
+        return like(H, self.normal_kernel(self._symmetric("H", H)))
+
+    def admit(self, **named: Array) -> tuple[Tensor, ...]:
+        """Convert arguments to one dtype and device that fit the operator, or say why not."""
+        converted = {name: converted_tensor(name, value) for name, value in named.items()}
+        for name, tensor in converted.items():
+            if self.device is not None and tensor.device != self.device:
+                expected = f"the operator's device, {self.device}"
+                raise DtypeError(name, expected=expected, got=f"{tensor.device}")
+            # Widening is exact, narrowing is not ours to do.
+            if self.dtype == torch.float32 and tensor.dtype == torch.float64:
+                expected = "float32, as the operator's data"
+                raise DtypeError(name, expected=expected, got=dtype_of(named[name]))
+        return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in unified(**converted))
+
+    # Kernels on checked tensors. The first two are required.
+
+    @abstractmethod
+    def apply_kernel(self, Q: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def adjoint_kernel(self, z: Tensor) -> Tensor: ...
+
+    def apply_factor_kernel(self, U: Tensor) -> Tensor:
+        return self.apply_kernel(U @ U.mT)
+
+    def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
+        """`A(Delta U' + U Delta')`."""
+        half = Delta @ U.mT
+        return self.apply_kernel(half + half.mT)
+
+    def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
+        return self.adjoint_kernel(z) @ U
+
+    def normal_kernel(self, H: Tensor) -> Tensor:
+        return self.adjoint_kernel(self.apply_kernel(H)) / self.n
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Logarithms of the largest `|A(UU')_i|` and of the size of `A_i U`, both `[...]`.
+
+        Finite also where the products themselves leave the range; -inf if nothing is measured.
+        """
+        unit, log_unit = _unit(U)
+        k = torch.arange(self.d, dtype=U.dtype, device=U.device)
+        probe = torch.cos(1 + k[:, None] * k + k[:, None] + k)  # no A_i that is not zero hides
+        largest = self.apply_kernel(probe).abs().amax(-1).log()
+        return self.apply_factor_kernel(U / unit).abs().amax(
+            -1
+        ).log() + 2 * log_unit, largest + log_unit
+
+    def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual `e = A(UU') - y` and `A*(e) U`."""
+        e = self.apply_factor_kernel(U) - y
+        return e, self.adjoint_factor_kernel(e, U)
+
+    def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Delta -> `A*(A(Delta U' + U Delta')) U + A*(A(UU') - y) Delta`."""
+        e = self.apply_factor_kernel(U) - y
+
+        def product(Delta: Tensor) -> Tensor:
+            curved = self.adjoint_factor_kernel(self.apply_tangent(U, Delta), U)
+            return curved + self.adjoint_factor_kernel(e, Delta)
+
+        return product
+
+    def _symmetric(self, name: str, Q: Array) -> Tensor:
+        (q,) = self.admit(**{name: Q})
+        require_shape(name, q, (self.d, self.d), "(..., d, d)")
+        require_symmetric(name, q)
+        self._require_batch(**{name: q.shape[:-2]})
+        return q
+
+    def _require_columns(self, u: Tensor) -> None:
+        if u.ndim < 2 or u.shape[-2] != self.d or u.shape[-1] < 1:
+            expected = f"shape (..., {self.d}, r), that is (..., d, r), r >= 1"
+            raise ShapeError("U", expected=expected, got=f"shape {tuple(u.shape)}")
+
+    def _require_batch(self, **shapes: torch.Size) -> None:
+        require_batch(operator=self.batch_shape, **shapes)
+
+    def __repr__(self) -> str:
+        batch = f", batch={tuple(self.batch_shape)}" if self.batch_shape else ""
+        return f"{type(self).__name__}(n={self.n}, d={self.d}{batch})"
+
+
+class RankOne(Measurements):
+    """Quadratic measurements `A_i = x_i x_i'`, `A(Q)_i = x_i'Q x_i`.
+
+    `eq:gaussian-measurement-operator`.
+    `X[..., n, d]` holds the inputs in rows. Cost in passes over X, each of 2 n d r multiplications
+    a product: `apply_factor` 1, `adjoint_factor` 1 (two products), a loss with its gradient 1 (two
+    products, see `LeastSquares`), a Hessian product 1 (two products), after 1 for XU at the point.
+    Memory beyond X: one block of rows and O(nr + dr); `apply(Q)` and `adjoint` also hold the d x d
+    matrix they are given or return.
+
+    >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
+    array([41., 10.])
+    """
+
+    def __init__(self, X: Array) -> None:
+        (self.X,) = tensors(X=X)
+        if self.X.ndim < 2 or 0 in self.X.shape[-2:]:
+            raise ShapeError(
+                "X", expected="shape (..., n, d) with n, d >= 1", got=f"shape {tuple(self.X.shape)}"
+            )
+        self.n, self.d = self.X.shape[-2:]
+        self.batch_shape = self.X.shape[:-2]
+        self.dtype, self.device = self.X.dtype, self.X.device
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Row blocks of X small enough to stay in cache between two uses."""
+        row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
+        budget = _BLOCK_BYTES.get(self.X.device.type, _BLOCK_BYTES_ELSEWHERE)
+        rows = max(64, budget // row_bytes)
+        for start in range(0, self.n, rows):
+            block = slice(start, min(start + rows, self.n))
+            yield block, self.X[..., block, :]
+
+    def apply_kernel(self, Q: Tensor) -> Tensor:
+        return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
+
+    def adjoint_kernel(self, z: Tensor) -> Tensor:
+        total = _Sum()
+        for block, Xb in self._blocks():
+            total.add(Xb.mT @ (z[..., block, None] * Xb))
+        # The two triangles agree only to rounding; their mean is the symmetric matrix meant.
+        return symmetric_part(total.value)
+
+    def apply_factor_kernel(self, U: Tensor) -> Tensor:
+        return _product(self.X, U).square().sum(-1)
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        unit, log_unit = _unit(U)
+        low, high = torch.aminmax(self.X.flatten(-2), dim=-1)
+        product = _product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
+        return 2 * product, torch.maximum(-low, high).log() + product
+
+    def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
+        return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
+
+    def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
+        total = _Sum()
+        for block, Xb in self._blocks():
+            total.add(_adjoint_product(Xb, z[..., block, None] * _product(Xb, U)))
+        return total.value
+
+    def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        total, residuals = _Sum(), []
+        for block, Xb in self._blocks():
+            Z = _product(Xb, U)  # [..., rows, r]
+            e = Z.square().sum(-1) - y[..., block]
+            residuals.append(e)
+            total.add(_adjoint_product(Xb, e[..., None] * Z))
+        return torch.cat(residuals, dim=-1), total.value
+
+    def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        Z = _product(self.X, U)  # [..., n, r], kept for every product at this point
+        e = Z.square().sum(-1) - y
+
+        def product(Delta: Tensor) -> Tensor:
+            total = _Sum()
+            for block, Xb in self._blocks():
+                Zb, Db = Z[..., block, :], _product(Xb, Delta)
+                a = 2 * (Zb * Db).sum(-1)
+                total.add(_adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
+            return total.value
+
+        return product
+
+
+class Dense(Measurements):
+    """Any symmetric measurement matrices `A[..., n, d, d]`, stored in full.
+
+    >>> Dense(np.array([[[1.0, 0.0], [0.0, 2.0]]])).apply(np.eye(2))
+    array([3.])
+    """
+
+    def __init__(self, A: Array) -> None:
+        (self.A,) = tensors(A=A)
+        if self.A.ndim < 3 or 0 in self.A.shape[-3:]:
+            raise ShapeError(
+                "A",
+                expected="shape (..., n, d, d) with n, d >= 1",
+                got=f"shape {tuple(self.A.shape)}",
+            )
+        require_symmetric("A", self.A)
+        self.n, self.d = self.A.shape[-3:-1]
+        self.batch_shape = self.A.shape[:-3]
+        self.dtype, self.device = self.A.dtype, self.A.device
+
+    def apply_kernel(self, Q: Tensor) -> Tensor:
+        return torch.einsum("...iab,...ab->...i", self.A, Q)
+
+    def adjoint_kernel(self, z: Tensor) -> Tensor:
+        return torch.einsum("...i,...iab->...ab", z, self.A)
+
+
+class GaussianPopulation(Measurements):
+    """The Gaussian population operator `T(H) = 2H + tr(H) I` (`lem:gaussian-population-operator`).
+
+    The law of x enters every loss only through T, so the population is represented by the
+    `n = d(d+1)/2 + 1` measurements `A(H) = sqrt(n) (sqrt(2) svec(H), tr H)`, for which `A*A/n = T`
+    exactly (svec stacks the diagonal and sqrt(2) times the upper triangle, an isometry).
+
+    >>> GaussianPopulation(2).normal(np.diag([1.0, 2.0]))
+    array([[5., 0.],
+           [0., 7.]])
+    """
+
+    def __init__(self, d: int) -> None:
+        self.d = positive_integer("d", d)
+        self.n = self.d * (self.d + 1) // 2 + 1
+        self.batch_shape = torch.Size()
+
+    def apply_kernel(self, Q: Tensor) -> Tensor:
+        i, j, weight = self._triangle(Q)
+        traces = Q.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+        return math.sqrt(self.n) * torch.cat([weight * Q[..., i, j], traces], dim=-1)
+
+    def adjoint_kernel(self, z: Tensor) -> Tensor:
+        i, j, weight = self._triangle(z)
+        half = torch.zeros(*z.shape[:-1], self.d, self.d, dtype=z.dtype, device=z.device)
+        half[..., i, j] = z[..., :-1] * weight / 2  # each triangle carries half of the pair
+        eye = torch.eye(self.d, dtype=z.dtype, device=z.device)
+        return math.sqrt(self.n) * (half + half.mT + z[..., -1, None, None] * eye)
+
+    def normal_kernel(self, H: Tensor) -> Tensor:
+        eye = torch.eye(self.d, dtype=H.dtype, device=H.device)
+        return 2 * H + H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] * eye
+
+    def _triangle(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        i, j = torch.triu_indices(self.d, self.d, device=like.device)
+        weight = torch.full(i.shape, 2.0, dtype=like.dtype, device=like.device)
+        weight[i == j] = math.sqrt(2)
+        return i, j, weight
+
+
+def require_measurements(measurements: object) -> None:
+    """Refuse what is not an operator, in words."""
+    if not isinstance(measurements, Measurements):
+        raise DtypeError(
+            "measurements",
+            expected="a Measurements operator such as RankOne(X)",
+            got=type(measurements).__name__,
+        )
+
+
+def _product(M: Tensor, V: Tensor) -> Tensor:
+    """`M @ V`; a batch of V against one M becomes one wide product, so M is read once."""
+    if M.ndim > 2 or V.ndim <= 2:
+        return M @ V
+    wide = V.movedim(-2, 0)  # [d, ..., r]
+    flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
+    return (M @ flat).reshape(M.shape[0], *wide.shape[1:]).movedim(0, -2)
+
+
+def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
+    """`M'V`, computed as `(V'M)'`: with few columns the BLAS is two to three times faster so."""
+    if M.ndim > 2 or V.ndim <= 2:
+        return (V.mT @ M).mT.contiguous()  # optimizers flatten gradients with `view`
+    wide = V.movedim(-2, 0)  # [n, ..., r]
+    flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
+    return (flat.mT @ M).mT.reshape(M.shape[1], *wide.shape[1:]).movedim(0, -2)
+
+
+class _Sum:
+    """A running sum of blocks, in place unless a gradient is being recorded."""
+
+    def __init__(self) -> None:
+        self._value: Tensor | None = None
+
+    def add(self, term: Tensor) -> None:
+        if self._value is None:
+            self._value = term
+        elif self._value.requires_grad or term.requires_grad:
+            self._value = self._value + term
+        else:
+            self._value += term
+
+    @property
+    def value(self) -> Tensor:
+        assert self._value is not None, "an operator has at least one row"
+        return self._value
+
+
+def _unit(U: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entry of each factor, `[..., 1, 1]`, and its logarithm, `[...]`."""
+    largest = U.abs().amax((-2, -1), keepdim=True)
+    unit = torch.where(largest > 0, largest, 1.0)
+    return unit, unit[..., 0, 0].log()

@@ -1,0 +1,133 @@
+"""Answers to a flat batch of problems, and the `Recovery` they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad.certificates import Certificate
+from posquad.core.arrays import Array, like
+from posquad.core.results import Result
+from posquad.core.status import Status, from_codes
+from posquad.recovery.psd_operator import Predictor
+from posquad.recovery.ranks import RankPath
+from posquad.recovery.solvers.fit import Watch
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recovery(Result):
+    """What `recover` found, and what may be said about it; `...` is the batch of problems."""
+
+    U: Any  # [..., d, k]  orthogonal columns, descending; k the largest rank found
+    Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
+    status: Status | list  # CERTIFIED, RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, ...
+    certificate: Certificate | None  # of U[:, :rank], for `recover(..., certify=True)`
+    history: Any  # [T]  best relative residual of each step of the search, over all problems
+    residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
+    rank: Any  # [...]  rank found
+    rank_confidence: Any  # [...]  1 if given or certain; else the weight against other ranks
+    curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for inputs
+    #     made isotropic and fitted responses; low values amplify noise; NaN where not known
+    error_estimate: Any  # [...]  of ||Q - Q*||_F / ||Q||_F, to first order, from the residual
+    samples: Any  # [...]  independent samples: the dimension of the span of the x_i x_i'
+    needed: Any  # [...]  p + 1 of the rank found, or d(d+1)/2 where that is less
+    starts: Any  # [...]  starts used
+    steps: int  # steps of the search, all starts of a round together
+    rank_path: RankPath | None = None  # ranks tried for one problem whose rank was not given
+
+    @property
+    def message(self) -> str | list:
+        """Cause and remedy in words, for one problem or each of a batch."""
+        return _messages(self.status)
+
+
+@dataclass
+class Answers:
+    """Answers to a flat batch of problems."""
+
+    U: Tensor  # [B, d, k] in the user's coordinates
+    codes: Tensor  # [B]
+    residual: Tensor
+    rank: Tensor
+    confidence: Tensor
+    curvature: Tensor  # [B, 2]
+    error: Tensor
+    samples: Tensor
+    needed: Tensor
+    starts: Tensor
+
+    @staticmethod
+    def stacked(parts: list[Answers]) -> Answers:
+        """Several answers as one batch; factors get zero columns up to the widest."""
+        widest = max(part.U.shape[-1] for part in parts)
+        padded = [torch.nn.functional.pad(p.U, (0, widest - p.U.shape[-1])) for p in parts]
+        rest = {
+            name: torch.cat([getattr(part, name) for part in parts])
+            for name in vars(parts[0])
+            if name != "U"
+        }
+        return Answers(U=torch.cat(padded), **rest)
+
+    def put(self, index: int | Tensor, other: Answers) -> None:
+        """Replace one answer, or those at several indices (of at most as many columns)."""
+        for name, value in vars(other).items():
+            if name == "U":
+                value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
+            getattr(self, name)[index] = value[0] if isinstance(index, int) else value
+
+    def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
+        right = torch.linalg.svd(self.U, full_matrices=False)[2].mT
+        widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
+        # A rotation of U keeps the digits of its small rows, those of inputs in small units.
+        U = (self.U @ right)[..., :widest]
+        beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
+        U = torch.where(beyond[:, None, :], 0.0, U)
+        history = torch.stack([h.amin() for h in watch.history if h.numel()] or [U.new_zeros(())])
+
+        def out(value: Tensor) -> Any:
+            shaped = value.reshape(batch + value.shape[1:])
+            return like(model, shaped)
+
+        factor = out(U)
+        return Recovery(
+            U=factor,
+            Q=Predictor(factor),
+            status=from_codes(self.codes.reshape(batch)),
+            certificate=None,
+            history=like(model, history),
+            residual=out(self.residual),
+            rank=out(self.rank),
+            rank_confidence=out(self.confidence),
+            curvature=out(self.curvature),
+            error_estimate=out(self.error),
+            samples=out(self.samples),
+            needed=out(self.needed),
+            starts=out(self.starts),
+            steps=max(watch.steps, 0),
+        )
+
+
+def _messages(status: Status | list) -> str | list:
+    return status.value if isinstance(status, Status) else [_messages(s) for s in status]
+
+
+def blank(X: Tensor, columns: int) -> Answers:
+    """Answers that are zero and STALLED, to be filled in."""
+    count, _, d = X.shape
+    zero = X.new_zeros(count)
+    none = torch.zeros(count, dtype=torch.int64, device=X.device)
+    return Answers(
+        U=X.new_zeros(count, d, columns),
+        codes=none + Status.STALLED.code,
+        residual=zero.clone(),
+        rank=none.clone(),
+        confidence=zero + 1,
+        curvature=X.new_full((count, 2), torch.nan),
+        error=zero.clone(),
+        samples=none.clone(),
+        needed=none.clone(),
+        starts=none.clone(),
+    )

@@ -1,0 +1,365 @@
+"""The search for a factor that reproduces the responses: which solver, from which starts.
+
+A problem is first tried once, by the cheapest solver that its shape allows. What remains is tried
+from other starts, in rounds: perturbed copies of the first start under Levenberg-Marquardt, and
+log-det IRLS from random weights, whose limits differ where perturbations do not. Where the
+responses cannot be reproduced, starts that agree on the least residual end the search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posquad.core.symmetric import symmetric_fit
+from posquad.dynamics.loop import iterate
+from posquad.geometry import dimension
+from posquad.problems.measurements import RankOne
+from posquad.recovery.initializers import lifted_start
+from posquad.recovery.solvers import irls
+from posquad.recovery.solvers.cone import positive_fit
+from posquad.recovery.solvers.fit import (
+    FitState,
+    Quadratic,
+    Watch,
+    at_rounding,
+    fitted,
+    stagnated,
+    stationary,
+    take,
+)
+from posquad.recovery.solvers.gauss_newton import GaussNewton
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS
+from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
+
+_DENSE_MOST = 1500  # samples up to which n x n systems are solved
+_DIRECT_MOST = 2**22  # entries of the direct system
+_TINY = 60  # unknowns up to which a dense step costs less than its overhead
+_MODERATE = 250  # and up to which it costs less than reweighting
+_AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
+_PLENTY = 20  # samples per unknown from which starts hardly ever disagree
+_COMPANY = 8  # further starts beside the first, near the information limit
+_QUOTA = 600  # first-order steps before Gauss-Newton takes over
+_PATIENCE, _RATE = 10, 0.5  # of the screening of starts
+_SAME = 1e-3  # relative difference of residuals of starts that agree
+_OTHERS = 48  # starts of each kind that look for another solution
+_DEFINITE = 1e-7  # least share of the largest eigenvalue in a matrix that is positive definite
+_SPREAD = 1.0  # size of a perturbation, relative to the start
+
+
+@dataclass
+class Search:
+    """Best factors of a batch of problems so far, and how they were found."""
+
+    problem: Quadratic
+    rank: int
+    tolerance: float  # relative residual that counts as reproduced
+    watch: Watch
+    generator: torch.Generator
+    max_starts: int
+
+    def __post_init__(self) -> None:
+        batch = self.problem.y.shape[:-1]
+        y = self.problem.y
+        self.U = y.new_zeros(*batch, self.problem.d, self.rank)
+        self.residual = y.new_ones(batch)  # of Q = 0
+        self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
+        self.agreeing = torch.zeros_like(self.starts)
+        self.p = dimension(self.problem.d, self.rank)
+        self.first = self.U
+        self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is known to be optimal
+        self.working: Tensor | None = None  # indices of the problems of a batch in a run
+        D = self.problem.d * (self.problem.d + 1) // 2
+        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
+
+    @property
+    def settled(self) -> Tensor:
+        """Problems whose least residual is known, or was reached by several starts, `[...]`."""
+        # Near the information limit false minima are common, and are found again and again.
+        excess = max(self.problem.n / self.p - 1, 0.05)
+        least = min(math.ceil(12 / excess**2), math.ceil(0.75 * self.max_starts))
+        return self.exact | (self.agreeing >= max(2, least))
+
+    @property
+    def open(self) -> Tensor:
+        """Problems neither reproduced nor settled, with starts left."""
+        undecided = (self.residual > self.tolerance) & ~self.settled
+        return undecided & (self.starts < self.max_starts)
+
+    def adopt(self, U: Tensor) -> None:
+        """Polish a factor found elsewhere, instead of searching."""
+        self.U = U
+        self._guarded(self._polish)
+
+    def run(self) -> None:
+        """First try, rounds of restarts, and the last polish."""
+        self._guarded(self._search)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Ctrl-C ends the work; the run that it broke off counts as far as it came."""
+        self.watch.last = None
+        try:
+            work()
+        except KeyboardInterrupt:
+            self.watch.interrupted = True
+            state = self.watch.last
+            if state is not None and state.U.ndim == self.U.ndim + 1:
+                self._keep(state, self.working, count=False)
+
+    def _search(self) -> None:
+        self._first()
+        rounds = 0
+        while bool(self.open.any()) and not self.watch.spent:
+            self._restart(rounds)
+            rounds += 1
+        self._polish()
+
+    def _first(self) -> None:
+        problem, r = self.problem, self.rank
+        n, d = problem.n, problem.d
+        D = d * (d + 1) // 2
+        operator = RankOne(problem.X)
+        if n >= D and problem.y.numel() * D <= _DIRECT_MOST * max(1, self.residual.numel()):
+            Q, complete = symmetric_fit(problem.X, problem.y)
+            U = _positive_part(Q, r)
+            bounded = lifted_start(operator, problem.y, r, "bounded")
+            U = torch.where(complete[..., None, None], U, bounded)
+            self._without_descent(U, Q, complete)
+        elif self.kernel:
+            U = lifted_start(operator, problem.y, r, "interpolant")
+        else:
+            U = lifted_start(operator, problem.y, r, "bounded")
+        self.first = U
+        if bool(self.exact.all()):
+            return
+        problem, chosen = self._chosen(~self.exact)
+        self.working = chosen
+        tries = U[None] if chosen is None else U[None, chosen]
+        if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
+            company = min(_COMPANY, self.max_starts - 1)  # they cost next to nothing
+            tries = torch.cat([tries, self._perturbed(None, company)])
+        elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
+            tries = self._reweighted(problem, 1, plain=True)
+        self._keep(self._descend(problem, tries), chosen)
+
+    def _without_descent(self, U: Tensor, Q: Tensor, complete: Tensor) -> None:
+        """Keep what needs no search: a spectral factor, and the optimum of convex problems.
+
+        Convex are those where no rank is cut off. Of all symmetric matrices Q has the least
+        residual; if it is positive definite, it is the answer `UU'`, to the accuracy of a QR, which
+        iterations would lose. If not, the optimum is on the boundary of the cone.
+        """
+        problem = self.problem
+        spectral = _better_than_zero(problem, self.rank)
+        self._keep(FitState.begin(problem, spectral[None]), count=False)
+        if self.rank < problem.d or self.p > _MODERATE:
+            return
+        values = torch.linalg.eigvalsh(Q)
+        noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
+        inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
+        self._take(U, inside)
+        outside = noisy & ~inside
+        if bool(outside.any()):
+            part, chosen = self._chosen(outside)
+            V, proved = positive_fit(part, self.watch)
+            if chosen is None:
+                self._take(V, proved)
+            else:
+                U, outside = U.index_copy(0, chosen, V), outside.index_copy(0, chosen, proved)
+                self._take(U, outside)
+
+    def _take(self, U: Tensor, optimal: Tensor) -> None:
+        """These factors, where they are known to be optimal; zero where nothing is better."""
+        problem = self.problem
+        residual = problem.relative(problem.residual(problem.forward(U)))
+        better = optimal & (residual < self.residual)
+        self.U = torch.where(better[..., None, None], U, self.U)
+        self.residual = torch.where(better, residual, self.residual)
+        self.exact = self.exact | optimal
+        self.starts = self.starts + optimal
+
+    def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
+        """From starts `U[S, ..., d, r]` by the solver for the shape."""
+        n = problem.n
+        if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
+            method = Levenberg(problem, self.rank)
+            rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
+            return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
+        first = PopulationLBFGS(problem)
+        rounding = 20 * torch.finfo(U.dtype).eps
+        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.watch.rule()]
+        quota = self.watch.quota(_QUOTA)
+        state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
+        if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
+            return state
+        if bool((state.cosine <= 1e-8).all()):
+            return state
+        second = GaussNewton(problem)
+        begin = FitState.begin(problem, state.U)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.watch.rule()]
+        return iterate(second, begin, [*ends, self.watch.quota(60)], record=self.watch)
+
+    def _restart(self, rounds: int) -> None:
+        problem, chosen = self._chosen(self.open)
+        self.watch.last, self.working = None, chosen
+        if self.p <= _TINY:
+            first = 2 if problem.n >= _PLENTY * self.p else 8
+            reweighted, count = rounds % 4 == 1, first if rounds == 0 else 24
+        elif self.p <= _MODERATE and problem.n <= _DENSE_MOST:
+            reweighted, count = rounds % 2 == 0, 4 if rounds % 2 == 0 else 16
+        else:
+            reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
+        if problem.y.ndim > 1:
+            count = max(2, min(count, 20_000 // problem.y.numel()))
+        reweighted = reweighted and self.kernel
+        if reweighted:
+            count = max(1, count // 2)
+        used = self.starts if chosen is None else self.starts[chosen]
+        count = min(count, self.max_starts - int(used.max()))
+        if reweighted:
+            U = self._reweighted(problem, count, plain=rounds == 1)
+        else:
+            U = self._perturbed(chosen, count)
+        self._keep(self._descend(problem, U), chosen)
+
+    def _chosen(self, mask: Tensor) -> tuple[Quadratic, Tensor | None]:
+        if mask.ndim == 0:
+            return self.problem, None
+        chosen = mask.nonzero()[:, 0]
+        return self.problem.select(chosen), chosen
+
+    def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
+        U = self.first if chosen is None else self.first[chosen]
+        noise = self._normal(count, *U.shape)
+        size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
+        return U + _SPREAD * size[..., None, None] * noise
+
+    def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+        d = problem.d
+        batch = problem.y.shape[:-1]
+        N = self._normal(count, *batch, d, 2 * d)
+        weight = N @ N.mT / (2 * d)
+        if plain:
+            weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
+        state = irls.run(problem, self.rank, weight, 1e-3, self.watch)
+        size = torch.linalg.matrix_norm(state.U)[..., None, None]
+        # Columns that the positive part lost start at random, small.
+        filler = self._normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
+        empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
+        return torch.where(empty, filler, state.U)
+
+    def _normal(self, *shape: int) -> Tensor:
+        y = self.problem.y
+        return torch.randn(*shape, generator=self.generator, dtype=y.dtype).to(y.device)
+
+    def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
+        """Take the best of the starts `[S, ...]` of a run, and count those that agree with it."""
+        residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
+        best, which = residuals.min(0)
+        index = which[None, ..., None, None].expand(1, *state.U.shape[1:])
+        U = state.U.gather(0, index)[0]
+        where = ... if chosen is None else chosen
+        old, seen = self.residual[where], self.agreeing[where]
+        better = best < old
+        level = torch.minimum(best, old)
+        agree = (residuals <= level * (1 + _SAME)).sum(0)
+        still = torch.where(old <= level * (1 + _SAME), seen, 0)
+        self.U[where] = torch.where(better[..., None, None], U, self.U[where])
+        self.residual[where] = level
+        if count:
+            self.agreeing[where] = still + agree
+            self.starts[where] = self.starts[where] + residuals.shape[0]
+
+    def _polish(self) -> None:
+        """To rounding where reproduced, to a stationary point where not."""
+        # A polish of many unknowns costs more than all before it: not for the last digit.
+        units = 10 if self.p <= 200 else 50
+        rough = self.residual > units * torch.finfo(self.residual.dtype).eps
+        rough = rough & ~self.exact
+        if not bool(rough.any()):
+            return
+        problem, chosen = self._chosen(rough)
+        U = self.U if chosen is None else self.U[chosen]
+        small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
+        if not small and bool((self.residual <= self.tolerance).all()):
+            return  # the first-order run went to rounding itself
+        method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
+        ends = [stationary(), at_rounding(2 if small else 8), self.watch.rule()]
+        state: FitState = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(U),
+            [*ends, self.watch.quota(60 if small else 400)],
+            record=self.watch,
+        )
+        self._keep(take(state, None), chosen, count=False)
+
+
+def another(search: Search, transform: Tensor, apart: float) -> bool:
+    """Whether other starts end at a different matrix that reproduces the responses as well.
+
+    For inputs with structure (zeros, signs, few values), whose symmetries leave separate solutions
+    that no curvature shows: `transform` leads back to the coordinates that have the structure. Not
+    finding any proves nothing.
+    """
+    problem, U = search.problem, search.U
+    d, r = problem.d, search.rank
+    many = _OTHERS if search.p <= _MODERATE else _OTHERS // 8
+    V = transform @ U
+    coins = search._normal(many, len(V), 1).sign()
+    orders = search._normal(many, len(V)).argsort(-1)
+    turned = [_blocks(problem.X @ torch.linalg.pinv(transform)) * V, coins * V, V[orders]]
+    size = torch.linalg.matrix_norm(U) / math.sqrt(d * r)
+    random = size * search._normal(many, d, r)
+    starts = torch.cat([torch.linalg.pinv(transform) @ torch.cat(turned), random])
+    dense = search.p <= _TINY or problem.n <= _DENSE_MOST
+    method = Levenberg(problem, r) if dense else PopulationLBFGS(problem)
+    Q = U @ U.mT
+    for part in starts.split(max(1, 2**23 // max(problem.n * d * r, min(problem.n, d * r) ** 2))):
+        if search.watch.spent:
+            return False
+        ends = [at_rounding(), stationary(), stagnated(20, 0.9), search.watch.rule()]
+        state: FitState = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(part),
+            [*ends, search.watch.quota(100 if dense else 300)],
+            record=search.watch,
+        )
+        fits = state.U[state.residual <= search.tolerance]
+        away = torch.linalg.matrix_norm(fits @ fits.mT - Q)
+        if bool((away > apart * torch.linalg.matrix_norm(Q)).any()):
+            return True
+    return False
+
+
+def _blocks(X: Tensor) -> Tensor:
+    """Signs `[B, d, 1]` that turn each block of coordinates which no row of X joins to others."""
+    near = X.abs()
+    joined = (near.mT @ near) > 1e-12 * near.amax() ** 2
+    for _ in range(max(1, math.ceil(math.log2(X.shape[-1] + 1)))):
+        joined = (joined.to(X) @ joined.to(X)) > 0
+    blocks = joined.unique(dim=0)
+    return 1 - 2 * blocks.to(X)[..., None]
+
+
+def _positive_part(Q: Tensor, rank: int) -> Tensor:
+    values, vectors = torch.linalg.eigh(Q)
+    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    least = 1e-8 * values[..., :1].clamp_min(1e-300)
+    return vectors * torch.maximum(values, least).sqrt()[..., None, :]
+
+
+def _better_than_zero(problem: Quadratic, rank: int) -> Tensor:
+    """A factor whose residual is less than that of Q = 0, or zero: then Q = 0 is the best.
+
+    P, the positive part of `W = X' diag(y) X`, scaled to `t = <A(P), y> / ||A(P)||^2`; `<A(P), y> =
+    <P, W> = ||P||^2`. Where W has no positive part, `<A(S), y> <= 0` for every positive S.
+    """
+    values, vectors = torch.linalg.eigh(problem.pull(problem.y, problem.X))
+    U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
+    predicted = problem.forward(U).square().sum(-1)
+    scale = (predicted * problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
+    return U * scale.clamp_min(0).sqrt()[..., None, None]

@@ -1,0 +1,1 @@
+"""Solvers that fit a factor to quadratic responses, each usable alone."""

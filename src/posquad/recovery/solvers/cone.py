@@ -1,0 +1,66 @@
+"""Least squares over the cone of positive semidefinite matrices, by its central path.
+
+Where no rank is cut off, `min ||A(Q) - y||^2 / 2` over `Q >= 0` is convex. Less `mu log det Q` it
+has a minimizer with the gradient `G = A*(e) = mu Q^{-1}`, which leads to the optimum as mu falls,
+inside the cone or on its boundary. With `Q = LL'` and a step `Q <- L(I + S)L'`, Newton's equations
+are a ridge regression on the inputs `L'x_i`: `min ||e + A_L(S)||^2 + mu ||S - I||^2`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posquad.core.symmetric import symmetric_matrix, symmetric_system
+from posquad.recovery.solvers.fit import Quadratic, Watch
+
+_FALL = 0.1  # of mu, once a step is well inside the region of quadratic convergence
+_CENTRED = 0.3  # size of such a step
+_LEAST = 1e-15  # mu at the end, as a share of the sum of squares
+_STEPS = 120
+_PROVED = 1e-9  # gap at which the optimum counts as found
+
+
+def positive_fit(problem: Quadratic, watch: Watch) -> tuple[Tensor, Tensor]:
+    """Factors `L[..., d, d]` of the best positive matrices, and `[...]`, whether that is proved."""
+    X, y, d = problem.X, problem.y, problem.d
+    eye = torch.eye(d, dtype=X.dtype, device=X.device)
+    identity = symmetric_system(eye).sum(0)  # svec(I)
+    size = y.abs().mean(-1) / problem.lengths.mean(-1)
+    L = size.clamp_min(1e-300).sqrt()[..., None, None] * eye
+    mu = 0.1 * y.square().sum(-1)
+    for _ in range(_STEPS):
+        if watch.late:
+            break
+        Z = problem.forward(L)
+        e = problem.residual(Z)
+        A = symmetric_system(Z)
+        K = A.mT @ A
+        K.diagonal(dim1=-2, dim2=-1).add_(mu[..., None])
+        right = mu[..., None] * identity - (A.mT @ e[..., None])[..., 0]
+        factor, info = torch.linalg.cholesky_ex(K)
+        step = torch.cholesky_solve(right[..., None], factor)[..., 0]
+        step = torch.where((info == 0)[..., None] & torch.isfinite(step), step, 0.0)
+        length = torch.linalg.vector_norm(step, dim=-1)
+        step = step / (1 + torch.where(length > _CENTRED, length, 0.0))[..., None]
+        L = L @ torch.linalg.cholesky(eye + symmetric_matrix(step, d))
+        least = _LEAST * e.square().sum(-1)
+        if bool(((mu <= least) & (length <= _CENTRED)).all()):
+            break
+        mu = torch.where(length <= _CENTRED, torch.maximum(_FALL * mu, least), mu)
+    return L, gap(problem, L) <= _PROVED
+
+
+def gap(problem: Quadratic, U: Tensor) -> Tensor:
+    """The largest share of `||e||^2` by which any positive matrix, of any rank, could lower it.
+
+    With `G = A*(e)`, `||A(P) - y||^2 >= ||e||^2 + 2 <G, P - UU'>`; and the best P predicts no more
+    than y, so that `lambda_min(X'X) tr P <= sum_i x_i'P x_i <= n^(1/2) ||y||`.
+    """
+    Z = problem.forward(U)
+    e = problem.residual(Z)
+    slope = (e * Z.square().sum(-1)).sum(-1)
+    lowest = torch.linalg.eigvalsh(problem.pull(e, problem.X))[..., 0]
+    spread = torch.linalg.eigvalsh(problem.X.mT @ problem.X)[..., 0]
+    trace = problem.n**0.5 * torch.linalg.vector_norm(problem.y, dim=-1) / spread
+    return 2 * (slope - trace * lowest.clamp_max(0)) / e.square().sum(-1)

@@ -1,0 +1,135 @@
+"""Panels as pictures: SVG that follows the reader's light or dark page, PDF and PNG for papers."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from posquad.core.errors import PosquadError
+from posquad.core.extras import optional
+from posquad.core.files import write_file
+from posquad.report.palette import DARK, INK, RULE
+from posquad.report.panel import Panel
+
+__all__ = ["Drawing", "as_svg", "draw", "picture", "save_figures", "themed_svg"]
+
+_M = TypeVar("_M")  # what a panel shows
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "mathtext.fontset": "dejavusans",
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "posquad",
+    "pdf.fonttype": 42,
+}
+
+
+def picture(panel: Panel[_M], measured: _M) -> Any:
+    """The panel as a matplotlib figure. Needs the extra `posquad[lab]`.
+
+    >>> from posquad.experiments.registry import EXPERIMENTS
+    >>> exp5 = EXPERIMENTS["exp5"]
+    >>> measured = exp5.run(exp5.parameters(), lambda fraction: None)
+    >>> picture(exp5.panels[0], measured).axes[0].get_yscale()
+    'log'
+    """
+    matplotlib = optional("matplotlib", "lab")
+    Figure = optional("matplotlib.figure", "lab").Figure
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(4.2, 3.2), layout="constrained")
+        panel.draw(figure.subplots(), measured)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, not again for every file format
+    return figure
+
+
+def themed_svg(svg: str) -> str:
+    """SVG whose colours are variables, with a light and a dark value.
+
+    >>> "prefers-color-scheme" in themed_svg('<svg><g style="fill: #1b1c1e"/></svg>')
+    True
+    """
+    text = svg[svg.index("<svg") :]
+    for position, colour in enumerate(DARK):
+        text = text.replace(colour, f"var(--c{position})")
+    light = "".join(f"--c{k}:{colour};" for k, colour in enumerate(DARK))
+    dark = "".join(f"--c{k}:{colour};" for k, colour in enumerate(DARK.values()))
+    rules = f"svg{{{light}}}@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}"
+    end = text.index(">") + 1
+    return f"{text[:end]}<style>{rules}</style>{text[end:]}"
+
+
+def save_figures(figure: Any, folder: Path, key: str) -> str:
+    """Write `key.svg`, `key.pdf` and `key.png` into a folder; returns the SVG.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from matplotlib.figure import Figure
+    >>> with TemporaryDirectory() as folder:
+    ...     svg = save_figures(Figure(), Path(folder), "empty")
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['empty.pdf', 'empty.png', 'empty.svg']
+    """
+    svg = as_svg(figure)
+    write_file(folder / f"{key}.svg", svg.encode())
+    write_file(folder / f"{key}.pdf", _saved(figure, "pdf", metadata={"CreationDate": None}))
+    write_file(folder / f"{key}.png", _saved(figure, "png", dpi=200))
+    return svg
+
+
+def as_svg(figure: Any) -> str:
+    """The figure as SVG on no ground, the same for the same figure.
+
+    >>> from matplotlib.figure import Figure
+    >>> "<svg" in as_svg(Figure())
+    True
+    """
+    return _saved(figure, "svg", transparent=True, metadata={"Date": None}).decode()
+
+
+def _saved(figure: Any, form: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    with optional("matplotlib", "lab").rc_context(_STYLE):
+        figure.savefig(buffer, format=form, **options)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A panel in the report: its picture, or why there is none, and its text alternative."""
+
+    svg: str | None
+    words: str
+
+
+def draw(panel: Panel[_M], measured: _M, folder: Path | None) -> Drawing:
+    """Draw a panel and write its files; without a folder it is only drawn.
+
+    A panel that cannot be drawn with unusual parameters must not cost the reader the others.
+
+    >>> broken = Panel("broken", "", "", draw=lambda axes, measured: 1 / 0, describe=lambda m: "")
+    >>> draw(broken, None, None).words
+    'This panel cannot be drawn with these parameters (ZeroDivisionError: division by zero).'
+    """
+    try:
+        figure, words = picture(panel, measured), panel.describe(measured)
+        svg = as_svg(figure) if folder is None else save_figures(figure, folder, panel.key)
+        return Drawing(themed_svg(svg), words)
+    except PosquadError:
+        raise
+    except Exception as problem:
+        reason = f"{type(problem).__name__}: {problem}"
+        return Drawing(None, f"This panel cannot be drawn with these parameters ({reason}).")

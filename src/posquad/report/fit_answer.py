@@ -1,0 +1,366 @@
+"""What a fit says, in words: the answer first, then the numbers, then what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posquad.core.status import Status
+from posquad.io.tables import Samples
+from posquad.report.fit_certificate import misses_responses
+
+__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer", "explained", "proportional"]
+
+HEADINGS = {
+    Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
+    Status.RECOVERED: (
+        "Recovered",
+        "good",
+        "nothing else of this rank explains the data",
+    ),
+    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this comes closest"),
+    Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data as well"),
+    Status.UNDETERMINED: ("Not determined", "bad", "the inputs leave directions unseen"),
+    Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
+    Status.INTERRUPTED: ("Not finished", "bad", "the search was cut off; this is the best so far"),
+}
+_NEGATIVE = 0.05  # share of the squares of all responses that is more than noise
+_NAMED = 10  # rows in a sentence
+_LOUD = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model with the data it was fitted to: what the report is about."""
+
+    model: Any  # a fitted PositiveQuadraticRegressor
+    samples: Samples
+    predicted: np.ndarray  # [n]
+    seconds: float
+    command: str
+    model_path: Path
+    columns: tuple[str, ...] = ()  # options that name the columns, as they were given
+
+    @property
+    def observed(self) -> np.ndarray:
+        """The responses `[n]`."""
+        return np.asarray(self.samples.y, dtype=float)
+
+    @cached_property
+    def scale(self) -> np.ndarray:
+        """Roots of the weights `[n]`, over that of their mean: noise times scale is alike."""
+        weights = self.samples.weights
+        if weights is None:
+            return np.ones(len(self.observed))
+        mass = np.asarray(weights, dtype=float)
+        return np.sqrt(mass / mass[mass > 0].mean())
+
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Observed less predicted `[n]`, weighted by `scale`."""
+        return (self.observed - self.predicted) * self.scale
+
+    @cached_property
+    def r_squared(self) -> float:
+        """Share of the variance of the responses that is explained, weighted; 1 is all of it.
+
+        NaN for constant responses, which have no variance.
+        """
+        if self.observed.min() == self.observed.max():
+            return float("nan")
+        w = np.square(self.scale)
+        mean = np.average(self.observed, weights=w)
+        total = float(w @ np.square(self.observed - mean))
+        left = float(np.square(self.residuals).sum())
+        return 1 - left / total if total else float("nan")
+
+    @cached_property
+    def loud(self) -> np.ndarray:
+        """Rows (from 0) whose residual stands far out of the others, the farthest first."""
+        size = np.abs(self.residuals - np.median(self.residuals))
+        scale = 1.4826 * float(np.median(size))
+        if scale <= 1e-12 * float(np.abs(self.observed).max(initial=0.0)):
+            return np.empty(0, dtype=int)
+        order = np.argsort(-size, kind="stable")
+        return order[size[order] > _LOUD * scale]
+
+    @cached_property
+    def loud_named(self) -> list[str]:
+        """The first ten of these rows by number, and by line where the file has a header."""
+        found = self.samples.rows(self.loud[:_NAMED].tolist())
+        return [name.removeprefix("row ") for name in found]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next, with the command that does it where there is one."""
+
+    words: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The words of a fit."""
+
+    word: str  # Recovered
+    tone: str  # good, none or bad
+    headline: str
+    message: str  # cause and remedy, from the status
+    facts: tuple[tuple[str, str], ...]
+    steps: tuple[Step, ...]  # what to do next
+
+
+def answer(fit: Fit) -> Answer:
+    """The answer of a fit in words.
+
+    >>> from types import SimpleNamespace
+    >>> from posquad.io.tables import Samples
+    >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
+    >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
+    ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
+    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
+    >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
+    >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
+    'Recovered'
+    """
+    model = fit.model
+    word, tone, headline = HEADINGS[model.status_]
+    steps = {
+        Status.CERTIFIED: _certified,
+        Status.RECOVERED: _recovered,
+        Status.BEST_FIT: _best_fit,
+        Status.NOT_IDENTIFIED: _not_identified,
+        Status.UNDETERMINED: _undetermined,
+        Status.STALLED: _stalled,
+        Status.INTERRUPTED: _interrupted,
+    }[model.status_](fit)
+    message = model.status_.value
+    sentence = message[0].upper() + message[1:] + "."
+    if model.status_ is Status.BEST_FIT and np.isfinite(fit.r_squared):
+        sentence = f"The model explains {_percent(fit.r_squared)} of the variance. {sentence}"
+    told = tuple(step if isinstance(step, Step) else Step(step) for step in steps)
+    return Answer(word, tone, headline, sentence, tuple(_facts(fit)), told)
+
+
+def _facts(fit: Fit) -> list[tuple[str, str]]:
+    model = fit.model
+    d, needed = fit.samples.X.shape[1], _needed(model)
+    of = "of the responses, less the intercept" if model.fit_intercept else "of the responses"
+    facts = [
+        (
+            "samples",
+            f"{model.n_samples_}"
+            + (f"; at least {needed} are needed at this rank" if needed is not None else ""),
+        ),
+        ("inputs", f"{d} columns; response {fit.samples.response!r}"),
+        ("rank", f"{model.rank_} ({_sureness(model)})"),
+        ("relative residual", f"{model.residual_:.3g} {of}"),
+        ("R²", explained(fit.r_squared)),
+    ]
+    if model.fit_intercept:
+        facts.append(("intercept", f"{model.intercept_:.6g}"))
+    if model.status_ in (Status.BEST_FIT, Status.STALLED) and np.isfinite(model.noise_std_):
+        facts.append(("noise", f"standard deviation {model.noise_std_:.3g}"))
+    if model.kernel_dimension_ > 0:
+        facts.append(("free directions", str(model.kernel_dimension_)))
+    if model.certificate_ is not None:
+        proved = "proved" if model.certificate_.proved else "not proved to be the only answer"
+        if misses_responses(model.certificate_):
+            proved = "does not apply: the responses are not reproduced exactly"
+        facts.append(("certificate", proved))
+    return facts
+
+
+def _needed(model: Any) -> int | None:
+    """Samples needed at the rank found, where that is the rank that was asked for."""
+    lowered = model.rank is not None and model.rank != model.rank_
+    return None if lowered or not model.rank_ else model.needed_
+
+
+def _sureness(model: Any) -> str:
+    if model.rank is not None:
+        return "given" if model.rank == model.rank_ else f"given as {model.rank}, lowered"
+    sure = model.rank_confidence_
+    return f"chosen, confidence {sure:.3g}" if np.isfinite(sure) else "chosen"
+
+
+def explained(value: float) -> str:
+    """R² so that what is missing to 1 can be read.
+
+    >>> explained(0.99954), explained(1 - 2**-30), explained(float("nan"))
+    ('0.9995', '1 - 9.3e-10', 'undefined (constant responses)')
+    """
+    if np.isnan(value):
+        return "undefined (constant responses)"
+    missing = 1 - value
+    if 0 < missing < 1e-6:
+        return f"1 - {missing:.1e}"
+    return f"{value:.{int(np.ceil(-np.log10(missing)))}f}" if 0 < missing < 1e-3 else f"{value:.4g}"
+
+
+def _percent(share: float) -> str:
+    if share <= 0:
+        return "none"
+    return "more than 99.9%" if share > 0.999 else f"{100 * share:.3g}%"
+
+
+def _predict(fit: Fit) -> Step:
+    return Step("Predict new data:", f"posquad predict {shlex.quote(str(fit.model_path))} NEW_DATA")
+
+
+def _certified(fit: Fit) -> list[str | Step]:
+    kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
+    again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept), *fit.columns])
+    return [_predict(fit), Step("Have the proof checked again, from the data alone:", again)]
+
+
+def _recovered(fit: Fit) -> list[str | Step]:
+    certificate = fit.model.certificate_
+    if certificate is None:
+        return [_predict(fit), "Ask for a proof with --certify."]
+    reason = certificate.global_uniqueness.reason
+    return [
+        _predict(fit),
+        f"No proof was found that nothing of a higher rank fits too ({reason}); more samples make "
+        "one easier to find.",
+    ]
+
+
+def _best_fit(fit: Fit) -> list[str | Step]:
+    model = fit.model
+    steps: list[str | Step] = []
+    if fit.r_squared < 0.5:
+        steps.append(
+            f"The model explains little of the responses (R² = {fit.r_squared:.2g}): doubt that "
+            "they are a quadratic function of these columns before you use it."
+        )
+    steps += _of_rows(fit)
+    offset = float(fit.residuals.mean())
+    if not model.fit_intercept and _beyond_noise(fit):
+        count, n = int((fit.observed < 0).sum()), len(fit.observed)
+        told = "1 response is" if count == 1 else f"{count} of {n} responses are"
+        pronoun = "its" if count == 1 else "their"
+        steps.append(
+            f"{told} negative, which x'Qx never is: try --intercept, or check {pronoun} sign."
+        )
+    elif not model.fit_intercept and abs(offset) > 0.1 * float(fit.residuals.std()) > 0:
+        steps.append(f"Residuals are not centred (mean {offset:.2g}): try --intercept.")
+    if 0 < model.residual_ < 1e-4:
+        level = 10 ** np.ceil(np.log10(3 * model.residual_))
+        steps.append(
+            f"The residual is small enough to be rounding of the file: --tolerance {level:.0e} "
+            "counts responses as reproduced to that level."
+        )
+    if model.rank is not None:
+        steps.append("The rank was given: leave --rank out to have it chosen.")
+    return [*steps, _predict(fit)]
+
+
+def _beyond_noise(fit: Fit) -> bool:
+    """Whether negative responses are more than noise around zero.
+
+    The noise that a model without a constant estimates holds the negative responses themselves: a
+    share of the squares says what it hides.
+    """
+    scaled = fit.observed * fit.scale
+    low = np.minimum(scaled, 0.0)
+    far = low.min() < -4 * np.nan_to_num(fit.model.noise_std_)
+    return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
+
+
+def _of_rows(fit: Fit) -> list[str]:
+    if not len(fit.loud):
+        return []
+    rows = ", ".join(fit.loud_named)
+    more = f" and {len(fit.loud) - _NAMED} more" if len(fit.loud) > _NAMED else ""
+    noun = "Row" if len(fit.loud) == 1 else "Rows"
+    verb = "stands" if len(fit.loud) == 1 else "stand"
+    rest = "it" if len(fit.loud) == 1 else "them"
+    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without {rest}."]
+
+
+def _not_identified(fit: Fit) -> list[str | Step]:
+    model = fit.model
+    missing = (_needed(model) or 0) - model.n_samples_
+    steps: list[str | Step] = []
+    if missing > 0:
+        steps.append(
+            f"Collect at least {missing} more samples: {model.n_samples_} are there, and rank "
+            f"{model.rank_} needs {model.needed_}."
+        )
+    else:
+        free = model.kernel_dimension_
+        which = f"{free} directions are free" if free > 0 else "a direction is free or nearly free"
+        steps.append(f"Collect samples whose inputs are less alike: {which}.")
+    if model.rank_ > 1:
+        steps.append(f"Or ask for a smaller rank: --rank {model.rank_ - 1}.")
+    steps.append("Do not read the components: they are one choice of many.")
+    return steps
+
+
+def _undetermined(fit: Fit) -> list[str | Step]:
+    X = fit.samples.X
+    dead = [
+        name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
+    ]
+    steps: list[str | Step] = []
+    if dead:
+        steps.append(f"Leave out the columns that are zero throughout: {_drop(dead)}")
+    alike = proportional(X, fit.samples.features)
+    if alike:
+        pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
+        told = _drop([b for _, b, _ in alike])
+        steps.append(f"Leave out columns that repeat others ({pairs}): {told}")
+    return [
+        *steps,
+        "Leave out columns that are combinations of others, or collect inputs that differ.",
+        "Predict only inputs in the span of those seen here.",
+    ]
+
+
+def _drop(columns: list[str]) -> str:
+    """The option that leaves these columns out, to be copied."""
+    text = ",".join(f'"{name}"' if "," in name else name for name in columns)
+    return f"--drop {shlex.quote(text)}"
+
+
+def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Columns that are multiples of an earlier one: that one, the column, and how it is alike.
+
+    >>> X = np.array([[1.0, 2.0, 1.0], [3.0, 6.0, 1.0]])
+    >>> proportional(X, ["a", "b", "c"])
+    [('a', 'b', '2 times')]
+    """
+    found: list[tuple[str, str, str]] = []
+    seen: dict[str, int] = {}
+    for k, column in enumerate(X.T):
+        top = column[int(np.abs(column).argmax())]
+        if not top:
+            continue
+        # to 10 digits; minus zero is zero
+        shape = sha256((np.round(column / top, 10) + 0.0).tobytes()).hexdigest()
+        first = seen.setdefault(shape, k)
+        if first != k:
+            times = float(top / X[int(np.abs(column).argmax()), first])
+            how = "the same as" if times == 1 else f"{times:.6g} times"
+            found.append((names[first], names[k], how))
+    return found
+
+
+def _stalled(fit: Fit) -> list[str | Step]:
+    rank = "Give the rank if you know it (--rank)"
+    if fit.model.rank is not None:
+        rank = "Leave --rank out to have it chosen, or try the next higher one"
+    return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
+
+
+def _interrupted(fit: Fit) -> list[str | Step]:
+    return ["Allow more time (--time-limit), or leave the limit out."]

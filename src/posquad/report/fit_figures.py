@@ -1,0 +1,291 @@
+"""The figures of a fit: each says in its caption what to look for, and in words what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posquad.geometry import dimension
+from posquad.report.fit_answer import Fit, explained
+from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
+from posquad.report.panel import Panel
+
+__all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
+
+POINTS = 2000  # rows drawn at most
+_BLUE, _RED, _GREEN, *_ = COLOURS
+
+
+def panels(fit: Fit) -> list[Panel[Fit]]:
+    """The panels that this fit has something to show for.
+
+    >>> from types import SimpleNamespace
+    >>> nothing = SimpleNamespace(rank_=0, rank_path_={}, history_=[], effective_spectrum_=[])
+    >>> [panel.key for panel in panels(SimpleNamespace(model=nothing))]
+    ['predicted', 'residuals', 'histogram']
+    """
+    chosen = [_EIGENVALUES] if fit.model.rank_ else []
+    if len(fit.model.rank_path_.get("rank", ())) > 1:
+        chosen.append(_RANKS)
+    if len(fit.model.effective_spectrum_):
+        chosen.append(_SPECTRUM)
+    chosen += [_PREDICTED, _RESIDUALS, _HISTOGRAM]
+    if len(fit.model.history_) > 1:
+        chosen.append(_CONVERGENCE)
+    return chosen
+
+
+def eigenvalues(components: np.ndarray) -> np.ndarray:
+    """The nonzero eigenvalues of Q, the largest first: the squared singular values of its factor.
+
+    >>> eigenvalues(np.array([[3.0, 0.0], [0.0, 1.0]]))
+    array([9., 1.])
+    """
+    return np.square(np.linalg.svd(np.atleast_2d(components), compute_uv=False))
+
+
+def shown_rows(fit: Fit) -> np.ndarray:
+    """The rows that are drawn: all, or an even choice of many with the largest residuals.
+
+    >>> from types import SimpleNamespace
+    >>> len(shown_rows(SimpleNamespace(residuals=np.arange(9.0))))
+    9
+    """
+    n = len(fit.residuals)
+    if n <= POINTS:
+        return np.arange(n)
+    even = np.linspace(0, n - 1, POINTS - 50).astype(int)
+    return np.union1d(even, np.argsort(-np.abs(fit.residuals))[:50])
+
+
+def _few(fit: Fit) -> str:
+    n, seen = len(fit.residuals), len(shown_rows(fit))
+    return "" if seen == n else f" {seen} of {n} rows are drawn, the largest residuals among them."
+
+
+def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
+    values = eigenvalues(fit.model.components_)
+    if values[-1] > 0 and values[0] > 100 * values[-1]:
+        axes.set_yscale("log")  # which has no room for the zeros
+    else:
+        values = np.pad(values, (0, min(fit.model.n_features_in_, 20) - min(len(values), 20)))
+    axes.bar(np.arange(1, len(values) + 1), values, color=_BLUE, width=0.6)
+    axes.set_xlim(0.4, max(len(values), 4) + 0.6)
+    axes.set_xlabel("number")
+    axes.set_ylabel("eigenvalue of Q")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _say_eigenvalues(fit: Fit) -> str:
+    values = eigenvalues(fit.model.components_)
+    rest = fit.model.n_features_in_ - len(values)
+    shown = ", ".join(f"{value:.4g}" for value in values[:6]) + (", ..." if len(values) > 6 else "")
+    return f"Nonzero eigenvalues: {shown}; the other {rest} are zero."
+
+
+def _draw_ranks(axes: Any, fit: Fit) -> None:
+    path = fit.model.rank_path_
+    ranks, score = np.asarray(path["rank"]), np.asarray(path["score"], dtype=float)
+    axes.plot(ranks, score, color=_BLUE, marker=MARKERS[0], markersize=4.5, linewidth=1.6)
+    best = ranks == fit.model.rank_
+    axes.plot(
+        ranks[best], score[best], color=_RED, marker=MARKERS[3], markersize=9, linestyle="none"
+    )
+    axes.set_xlabel("rank")
+    axes.set_ylabel("criterion")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _say_ranks(fit: Fit) -> str:
+    path = fit.model.rank_path_
+    pairs = zip(path["rank"], path["score"], strict=True)
+    shown = ", ".join(f"{score:.4g} at rank {rank}" for rank, score in list(pairs)[:8])
+    return f"Criterion {shown}; rank {fit.model.rank_} was taken."
+
+
+def _kernel(fit: Fit) -> int:
+    """Directions that are not identified, 0 where they were not counted: then none are drawn."""
+    dimension = fit.model.kernel_dimension_
+    return 0 if np.isnan(dimension) else int(dimension)
+
+
+def _draw_spectrum(axes: Any, fit: Fit) -> None:
+    values = np.asarray(fit.model.effective_spectrum_, dtype=float)
+    kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
+    seen = values[kernel:]
+    seen = seen[seen > 0]
+    floor = seen.min() / 10 if len(seen) else 1e-3
+    kinds = (
+        ("gauge", gauge, np.full(gauge, floor), INK, "x"),
+        ("not identified", kernel, np.full(kernel, floor), _RED, MARKERS[4]),
+        ("identified", len(seen), seen, _BLUE, MARKERS[0]),
+    )
+    start = 1
+    for label, count, heights, colour, marker in kinds:
+        if count:
+            places = np.arange(start, start + count)
+            style = {"color": colour, "marker": marker, "markersize": 5, "linestyle": "none"}
+            axes.plot(places, heights, label=f"{label} ({count})", **style)
+            start += count
+    axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("direction")
+    axes.set_ylabel("effective eigenvalue")
+    if start > 1:
+        legend_below(axes, 3)
+
+
+def _say_spectrum(fit: Fit) -> str:
+    values = np.asarray(fit.model.effective_spectrum_, dtype=float)
+    kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
+    unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
+    if np.isnan(fit.model.kernel_dimension_):
+        count = "how many are not identified was not counted"
+    else:
+        count = f"{kernel} of them not identified"
+    words = f"{unknowns} directions, {count}; besides {gauge} of gauge."
+    if len(values) < unknowns:
+        return f"{words} Only the two ends were computed: {values[0]:.3g} and {values[-1]:.3g}."
+    seen = values[kernel:]
+    if len(seen) and seen[0] > 0:
+        words += f" Identified ones from {seen[0]:.3g} to {seen[-1]:.3g}."
+    return words
+
+
+def _draw_predicted(axes: Any, fit: Fit) -> None:
+    rows = shown_rows(fit)
+    observed, predicted = fit.observed[rows], fit.predicted[rows]
+    ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
+    axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--")
+    _scatter(axes, fit, rows, observed, predicted)
+    axes.set_xlabel("observed")
+    axes.set_ylabel("predicted")
+
+
+def _say_predicted(fit: Fit) -> str:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        flat = fit.observed.std() == 0 or fit.predicted.std() == 0
+        words = (
+            "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
+        )
+    return f"{words}R² {explained(fit.r_squared)}.{_few(fit)}"
+
+
+def _draw_residuals(axes: Any, fit: Fit) -> None:
+    rows = shown_rows(fit)
+    axes.axhline(0, color=INK, linewidth=1, linestyle="--")
+    _scatter(axes, fit, rows, fit.predicted[rows], fit.residuals[rows])
+    axes.set_xlabel("predicted")
+    axes.set_ylabel(_residual_name(fit))
+
+
+def _scatter(axes: Any, fit: Fit, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    loud = np.isin(rows, fit.loud)
+    size = 3.5 if len(rows) <= 300 else 2
+    plain = {"linestyle": "none", "marker": "o", "markersize": size, "markeredgewidth": 0}
+    axes.plot(x[~loud], y[~loud], color=_BLUE, **plain)
+    if loud.any():
+        label = f"far out ({len(fit.loud)})"
+        style = {"color": _RED, "marker": MARKERS[3], "markersize": 5, "linestyle": "none"}
+        axes.plot(x[loud], y[loud], label=label, **style)
+        legend_below(axes, 1)
+
+
+def _residual_name(fit: Fit) -> str:
+    return "residual" if fit.samples.weights is None else "weighted residual"
+
+
+def _say_residuals(fit: Fit) -> str:
+    values = fit.residuals
+    words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
+    [row] = fit.samples.rows([int(np.abs(values).argmax())])
+    words += f"largest {np.abs(values).max():.3g} in {row}."
+    return words + _few(fit)
+
+
+def _draw_histogram(axes: Any, fit: Fit) -> None:
+    values = fit.residuals
+    width = np.ptp(values)
+    bins: Any = (
+        1 if width <= 1e-300 or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
+    )
+    axes.hist(values, bins=bins, color=_BLUE)
+    axes.set_xlabel(_residual_name(fit))
+    axes.set_ylabel("rows")
+
+
+def _say_histogram(fit: Fit) -> str:
+    low, middle, high = np.quantile(fit.residuals, [0.05, 0.5, 0.95])
+    return f"Median {middle:.3g}; 90% lie between {low:.3g} and {high:.3g}."
+
+
+def _draw_convergence(axes: Any, fit: Fit) -> None:
+    history = np.minimum.accumulate(np.asarray(fit.model.history_, dtype=float))
+    axes.plot(np.arange(len(history)), history, color=_BLUE, linewidth=1.6)
+    if (history > 0).any():
+        axes.set_yscale("log")
+    axes.set_xlabel("step")
+    axes.set_ylabel("best relative residual")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def _say_convergence(fit: Fit) -> str:
+    history = np.asarray(fit.model.history_, dtype=float)
+    return f"From {history[0]:.3g} to {history.min():.3g} in {len(history) - 1} steps."
+
+
+_EIGENVALUES = Panel[Fit](
+    "eigenvalues",
+    "Eigenvalues of Q",
+    "A gap tells how many components matter; a last bar near zero, that a smaller rank would do.",
+    _draw_eigenvalues,
+    _say_eigenvalues,
+)
+_RANKS = Panel[Fit](
+    "ranks",
+    "Choice of the rank",
+    "The lowest point is taken (diamond); a flat bottom means that the data hardly decide.",
+    _draw_ranks,
+    _say_ranks,
+)
+_SPECTRUM = Panel[Fit](
+    "spectrum",
+    "Effective spectrum",
+    "How strongly the data fix each direction of Q, on a log scale. Directions of gauge (turning "
+    "the components among themselves) change no prediction; those not identified change "
+    "predictions, but none for these data. Both are zero, and drawn at the foot.",
+    _draw_spectrum,
+    _say_spectrum,
+    label="thm:effective-hessian",
+)
+_PREDICTED = Panel[Fit](
+    "predicted",
+    "Predicted against observed",
+    "Points on the dashed line are predicted exactly; a bend is a sign of another kind of model.",
+    _draw_predicted,
+    _say_predicted,
+)
+_RESIDUALS = Panel[Fit](
+    "residuals",
+    "Residuals",
+    "Observed less predicted. Look for points far out, for a slope, for a funnel: noise that grows "
+    "with the response asks for weights.",
+    _draw_residuals,
+    _say_residuals,
+)
+_HISTOGRAM = Panel[Fit](
+    "histogram",
+    "Distribution of the residuals",
+    "One hump around zero is noise; a second one, or a long tail, are rows of another kind.",
+    _draw_histogram,
+    _say_histogram,
+)
+_CONVERGENCE = Panel[Fit](
+    "convergence",
+    "Convergence",
+    "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "
+    "above rounding is the noise floor.",
+    _draw_convergence,
+    _say_convergence,
+)

@@ -1,0 +1,92 @@
+"""The report of a fit: one page, the answer in words first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
+from posquad.report.figures import draw
+from posquad.report.fit_answer import Fit, answer
+from posquad.report.fit_certificate import certificate_words
+from posquad.report.fit_figures import eigenvalues, panels
+from posquad.report.page import image, page
+
+__all__ = ["render"]
+
+_SIGNS = {"good": "✓", "none": "≈", "bad": "!"}
+_STYLES = {
+    Verdict.PROVED: "holds",
+    Verdict.NUMERICAL: "not-comparable",
+    Verdict.REFUSED: "differs",
+}
+_INPUTS, _COMPONENTS = 12, 6  # shown in the table of components
+
+
+def render(fit: Fit) -> str:
+    """The page of this fit; every word that comes from the data is escaped.
+
+    >>> from pathlib import Path
+    >>> from posquad.estimator import PositiveQuadraticRegressor
+    >>> from posquad.io.tables import Samples
+    >>> X = np.random.default_rng(0).standard_normal((20, 2))
+    >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2)
+    >>> samples = Samples(Path("a.csv"), X, X[:, 0] ** 2, None, ("<b>", "b"), True, "y")
+    >>> text = render(Fit(model, samples, model.predict(X), 0.1, "posquad fit", Path("fit")))
+    >>> "Recovered" in text, "<b>" in text
+    (True, False)
+    """
+    said = answer(fit)
+    drawings = [(panel, draw(panel, fit, None)) for panel in panels(fit)]
+    certificate = fit.model.certificate_
+    return page(
+        "fit_report.html.j2",
+        styles=("report.css", "fit_report.css"),
+        answer=said,
+        sign=_SIGNS[said.tone],
+        model=fit.model,
+        samples=fit.samples,
+        command=fit.command,
+        seconds=fit.seconds,
+        panels=[{"panel": p, "words": d.words, "image": image(d.svg)} for p, d in drawings],
+        components=_components(fit),
+        proof="" if certificate is None else certificate_words(certificate),
+        findings=[] if certificate is None else _findings(certificate),
+        asked=bool(fit.model.certify),
+    )
+
+
+def _components(fit: Fit) -> dict[str, Any] | None:
+    U = np.asarray(fit.model.components_, dtype=float)  # [r, d]
+    if not U.any():
+        return None
+    shown = U[:_COMPONENTS]
+    order = np.argsort(-np.square(U).sum(0), kind="stable")[:_INPUTS]
+    order = order if U.shape[1] > _INPUTS else np.arange(U.shape[1])
+    notes = []
+    if len(order) < U.shape[1]:
+        notes.append(f"The {len(order)} inputs of largest weight out of {U.shape[1]} are shown.")
+    if len(shown) < len(U):
+        notes.append(f"The first {len(shown)} components out of {len(U)} are shown.")
+    return {
+        "note": " ".join(notes),
+        "eigenvalues": [f"{value:.4g}" for value in eigenvalues(U)[:_COMPONENTS]],
+        "rows": [
+            {"name": fit.samples.features[k], "cells": [f"{value:.4g}" for value in shown[:, k]]}
+            for k in order
+        ],
+    }
+
+
+def _findings(certificate: Certificate) -> list[dict[str, str]]:
+    found = [(name, getattr(certificate, name)) for name in FINDINGS]
+    return [
+        {
+            "name": name.replace("_", " "),
+            "verdict": finding.verdict.name.lower(),
+            "style": _STYLES[finding.verdict],
+            "reason": finding.reason,
+        }
+        for name, finding in found
+    ]

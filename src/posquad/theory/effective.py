@@ -1,0 +1,213 @@
+"""Guarantees from quotient curvature alone: Theorems A to D of `docs/theory.md`, as functions.
+
+The paper's local theory needs bounds m, M of the normal operator on all symmetric matrices. These
+need three numbers at the solution, finite as soon as the tangent space is identified:
+
+- `lam`, `Lam`: the smallest and largest effective eigenvalue (`effective_spectrum`);
+- `mu`: the largest `||A(vv')||^2 / n` over unit vectors v, or any upper bound on it.
+
+A larger mu, a smaller lam or a larger Lam than the true one keeps every statement true. Distances
+are Procrustes distances; `delta = distance sqrt(mu / lam)` measures them in units of the basin.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from posquad.core.arrays import positive_integer, positive_number
+from posquad.core.elementwise import exponential, nonnegative
+from posquad.core.errors import DomainError
+
+__all__ = [
+    "curvature_interval",
+    "effective_descent_envelope",
+    "effective_flow_envelope",
+    "effective_radius",
+    "effective_secant_bound",
+    "effective_step",
+    "interpolant_radius",
+    "residual_radius",
+    "stability_constant",
+]
+
+
+def effective_radius(lam: float, mu: float) -> float:
+    """`sqrt(lam / mu) / 2`: the only critical point closer than this to Q* is Q* (Theorem A).
+
+    The counterpart of `rho_star` (`eq:abstract-basin-radius`).
+
+    >>> effective_radius(4.0, 1.0)
+    1.0
+    """
+    return interpolant_radius(lam, mu) / 2
+
+
+def interpolant_radius(lam: float, mu: float) -> float:
+    """`sqrt(lam / mu)`: the only interpolant of rank at most r closer than this is Q*.
+
+    Theorem A; `|A(UU' - Q*)| >= (1 - delta) |A(xi)|` stays positive up to delta = 1.
+
+    >>> interpolant_radius(4.0, 1.0)
+    2.0
+    """
+    lam, mu = positive_number("lam", lam), positive_number("mu", mu)
+    return math.sqrt(lam) / math.sqrt(mu)
+
+
+def effective_secant_bound(distance: Any, lam: float, mu: float) -> Any:
+    """`(1 - delta)(1 - 2 delta) lam`: below `<grad L(U), Delta> / ||Delta||^2` (Theorem A).
+
+    Delta is the aligned error of size `distance`, a number or an array, inside the basin. The
+    counterpart of `secant_bounds` (`thm:local-secant-regularity`), with the exact constant lam in
+    the limit.
+
+    >>> float(effective_secant_bound(0.5, 4.0, 1.0))
+    1.5
+    """
+    (distance,) = nonnegative(distance=distance)
+    delta = _inside(distance, lam, mu)
+    return (1 - delta) * (1 - 2 * delta) * lam
+
+
+def effective_flow_envelope(distance: Any, t: Any, lam: float, mu: float) -> Any:
+    """Above `d_P(U(t), U*)` along the gradient flow from a distance inside the basin (Theorem A).
+
+    `delta(t) <= (1 - 1/sqrt(1 + 4 g e^{-lam t})) / 2` with `g = delta_0 (1 - delta_0) / (1 - 2
+    delta_0)^2`: asymptotically the exact rate lam. The counterpart of `flow_envelope`
+    (`thm:local-gradient-flow-convergence`). `distance` and `t` are numbers or arrays.
+
+    >>> round(float(effective_flow_envelope(0.25, 0.0, 4.0, 1.0)), 12)
+    0.25
+    """
+    distance, t = nonnegative(distance=distance, t=t)
+    delta = _inside(distance, lam, mu)
+    h = 4 * delta * (1 - delta) / (1 - 2 * delta) ** 2 * exponential(-lam * t)
+    root = (1 + h) ** 0.5
+    # (1 - 1/root)/2 without the cancellation of small h.
+    return h / (2 * root * (1 + root)) * interpolant_radius(lam, mu)
+
+
+def effective_step(theta: float, lam: float, Lam: float) -> float:
+    """`1 / L_theta`, the largest step of Theorem B from `delta <= theta < 1/2`.
+
+    `L_theta = (sqrt(Lam) + 2 theta sqrt(lam))^2 (1 - theta) / (1 - 2 theta)`; as theta falls to 0
+    it tends to 1/Lam, half of the stability limit. The counterpart of `oracle_step`
+    (`thm:local-gradient-descent-convergence`).
+
+    >>> effective_step(0.0, 1.0, 4.0)
+    0.25
+    """
+    theta = _fraction(theta)
+    lam, Lam = _ordered(lam, Lam)
+    root = math.sqrt(Lam) + 2 * theta * math.sqrt(lam)
+    return (1 - 2 * theta) / (1 - theta) / root / root
+
+
+def effective_descent_envelope(
+    distance: Any, k: Any, step: float, lam: float, Lam: float, mu: float
+) -> Any:
+    """`(1 - eta (1-theta)(1-2 theta) lam)^(k/2) d_P(U_0, U*)`, above `d_P(U_k, U*)` (Theorem B).
+
+    With theta = delta(U_0) at the largest distance given, and a step of at most
+    `effective_step(theta, lam, Lam)`. The counterpart of `descent_envelope`
+    (`eq:discrete-factor-convergence`). `distance` and `k` are numbers or arrays.
+
+    >>> float(effective_descent_envelope(0.25, 0, 0.01, 4.0, 16.0, 1.0))
+    0.25
+    """
+    step = positive_number("step", step)
+    distance, k = nonnegative(distance=distance, k=k)
+    delta = _inside(distance, lam, mu)
+    theta = _largest(delta)
+    limit = effective_step(theta, lam, Lam)
+    if step > limit:
+        expected = f"at most the certified step {limit:.6e}"
+        raise DomainError("step", expected=expected, got=f"{step:.6e}")
+    return distance * (1 - step * (1 - theta) * (1 - 2 * theta) * lam) ** (k / 2)
+
+
+def curvature_interval(value: float, mu: float, distance: float) -> tuple[float, float]:
+    """Where an effective extreme eigenvalue at U* lies, given its value at U (Theorem C).
+
+    `|sqrt(value(U)) - sqrt(value(U*))| <= 2 sqrt(mu) d_P(U, U*)`, for the smallest and the largest.
+
+    >>> curvature_interval(4.0, 1.0, 0.25)
+    (2.25, 6.25)
+    """
+    root = math.sqrt(positive_number("value", value, zero=True))
+    moved = (
+        2 * math.sqrt(positive_number("mu", mu)) * positive_number("distance", distance, zero=True)
+    )
+    return max(0.0, root - moved) ** 2, (root + moved) ** 2
+
+
+def residual_radius(residual: float, theta: float, lam: float) -> float:
+    """`residual (1 + 2 theta) / ((1 - theta)(1 - 2 theta) sqrt(lam))` (Theorem A, corollary).
+
+    If Q* misses the data by the root mean square `residual`, every critical point of the actual
+    loss with `delta <= theta` lies within this Procrustes distance of Q*. At theta = 1/4 it is
+    `4 residual / sqrt(lam)`.
+
+    >>> residual_radius(0.5, 0.25, 4.0)
+    1.0
+    """
+    residual = positive_number("residual", residual, zero=True)
+    theta, lam = _fraction(theta), positive_number("lam", lam)
+    return residual * (1 + 2 * theta) / ((1 - theta) * (1 - 2 * theta) * math.sqrt(lam))
+
+
+def stability_constant(
+    n: int, lambda_1: float, lam: float, mu: float, norm: float, beta: float
+) -> float:
+    """C with `||Q' - Q||_F <= C eps` for every PSD Q' with `||A(Q' - Q)|| <= sqrt(n) eps`.
+
+    Theorem D, for a dual vector z of this norm with `A*(z)U = 0` and `V'A*(z)V >= beta I`: with
+    `s = sqrt(n) norm / beta`, `C^2 = s^2 + 4 (lambda_1 / lam) (1 + sqrt(mu) s)^2`. The two parts of
+    `Q' - Q` are orthogonal, hence the square root of a sum. Pass `beta=inf` when r = d.
+
+    >>> round(stability_constant(1, 1.0, 4.0, 1.0, 0.0, 1.0), 12)
+    1.0
+    """
+    n = positive_integer("n", n)
+    lambda_1, lam = positive_number("lambda_1", lambda_1), positive_number("lam", lam)
+    root = math.sqrt(positive_number("mu", mu, zero=True))
+    norm = positive_number("norm", norm, zero=True)
+    if beta != math.inf:
+        beta = positive_number("beta", beta)
+    outside = math.sqrt(n) * norm / beta
+    return math.hypot(outside, 2 * math.sqrt(lambda_1 / lam) * (1 + root * outside))
+
+
+def _inside(distance: Any, lam: float, mu: float) -> Any:
+    """delta, required to be below 1/2."""
+    delta = distance / interpolant_radius(lam, mu)
+    largest = _largest(delta)
+    if not largest < 0.5:
+        expected = (
+            f"below sqrt(lam/mu)/2 = {effective_radius(lam, mu):.6e}, where the theorem holds"
+        )
+        raise DomainError("distance", expected=expected, got=f"delta = {largest:.6e}")
+    return delta
+
+
+def _largest(values: Any) -> float:
+    array: Tensor | np.ndarray = values
+    return float(array.max()) if math.prod(array.shape) else 0.0
+
+
+def _fraction(theta: float) -> float:
+    theta = positive_number("theta", theta, zero=True)
+    if theta >= 0.5:
+        raise DomainError("theta", expected="0 <= theta < 1/2", got=f"{theta}")
+    return theta
+
+
+def _ordered(lam: float, Lam: float) -> tuple[float, float]:
+    lam, Lam = positive_number("lam", lam), positive_number("Lam", Lam)
+    if lam > Lam:
+        raise DomainError("lam", expected=f"lam <= Lam = {Lam}", got=f"{lam}")
+    return lam, Lam

@@ -1,0 +1,212 @@
+"""The words and the page of a fit, and the page of the documentation about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from doctest import ELLIPSIS, OutputChecker
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab_support import command
+from posquad.core.status import Status
+from posquad.estimator import PositiveQuadraticRegressor
+from posquad.io.tables import Samples
+from posquad.report.fit_answer import HEADINGS, Fit, answer, explained
+from posquad.report.fit_report import render
+
+# Words and page.
+
+
+def fit_with(status: Status, **changes: object) -> Fit:
+    X = np.random.default_rng(0).standard_normal((40, 3))
+    y = (X[:, 0] + X[:, 1]) ** 2
+    model = PositiveQuadraticRegressor(1).fit(X, y)
+    model.status_ = status
+    for name, value in changes.items():
+        setattr(model, name, value)
+    samples = Samples(Path("data.csv"), X, y, None, ("<b>a</b>", "b", "c"), True, "<i>y</i>")
+    return Fit(model, samples, model.predict(X), 1.0, "posquad <u>fit</u>", Path("fit/model.json"))
+
+
+@pytest.mark.parametrize("status", HEADINGS)
+def test_every_status_has_words(status):
+    said = answer(fit_with(status))
+    assert said.word == HEADINGS[status][0]
+    assert said.message.lower().endswith(f"{status.value.lower()}.")
+    assert said.steps
+    assert all(step.words[0].isupper() for step in said.steps)
+    page = render(fit_with(status))
+    assert f"{said.word}: {said.headline}" in page
+    for markup in ("<b>", "<i>", "<u>"):  # names of columns, and the command, are only text
+        assert markup not in page
+    for text in ("&lt;b&gt;a&lt;/b&gt;", "&lt;i&gt;y&lt;/i&gt;", "&lt;u&gt;fit"):
+        assert text in page
+
+
+def test_statuses_that_a_fit_can_have_all_have_words():
+    begun = list(Status).index(Status.RECOVERED)
+    assert set(HEADINGS) == set(list(Status)[begun:])
+
+
+def test_advice_follows_the_numbers():
+    fit = fit_with(Status.BEST_FIT, residual_=2e-6)
+    words = " ".join(step.words for step in answer(fit).steps)
+    assert "--tolerance 1e-05" in words
+    assert "leave --rank out" in words
+    fit.samples.y[:5] = -10.0
+    worse = Fit(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
+    words = " ".join(step.words for step in answer(worse).steps)
+    assert "5 of 40 responses are negative" in words
+    assert worse.r_squared == pytest.approx(
+        1 - np.square(worse.observed - worse.predicted).sum() / (40 * worse.observed.var())
+    )
+    free = fit_with(Status.NOT_IDENTIFIED, kernel_dimension_=2)
+    assert "2 directions are free" in answer(free).steps[0].words
+
+
+def best_fit_of(y: np.ndarray, **options: object) -> str:
+    X = np.random.default_rng(0).standard_normal((len(y), 3))
+    model = PositiveQuadraticRegressor(1, **options).fit(X, y)
+    samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
+    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    model.status_ = Status.BEST_FIT
+    said = answer(fit)
+    return " ".join([said.message, *(step.words for step in said.steps)])
+
+
+@pytest.mark.parametrize(
+    ("shift", "told"),
+    [
+        (-100.0, "300 of 300 responses are negative"),
+        (-2.0, "of 300 responses are negative"),
+        (0.0, ""),
+    ],
+)
+def test_negative_responses_are_counted_plainly(shift, told):
+    """Those of noise around zero are no reason for advice."""
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal((300, 3))[:, 0] ** 2 * 2 + shift + 0.1 * rng.standard_normal(300)
+    count = int((y < 0).sum())
+    assert count > 1
+    words = best_fit_of(y)
+    assert (f"{count} of 300 responses are negative" in words) == bool(told)
+    assert told in words
+
+
+def test_one_negative_response_is_one():
+    y = np.random.default_rng(0).standard_normal((300, 3))[:, 0] ** 2
+    y[7] = -50.0
+    assert "1 response is negative" in best_fit_of(y)
+
+
+def test_numbers_that_are_not_defined_are_not_shown():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = np.full(40, 2.0)
+    model = PositiveQuadraticRegressor(1).fit(X, y)
+    samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
+    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    facts = dict(answer(fit).facts)
+    assert facts["R²"] == "undefined (constant responses)"
+    assert facts["samples"].startswith("40; at least 4 are needed")
+    model.rank = 2  # as if it was lowered
+    assert dict(answer(fit).facts)["samples"] == "40"
+    model.rank, model.rank_ = None, 0
+    assert dict(answer(fit).facts)["samples"] == "40"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.5123, "0.5123"), (1 - 4.6e-4, "0.9995"), (1 - 3e-6, "0.999997"), (1 - 3e-8, "1 - 3.0e-08")],
+)
+def test_a_share_close_to_one_can_be_read(value, told):
+    assert explained(value) == told
+
+
+def test_a_certificate_of_noisy_data_says_what_it_is_about(fits):
+    result, folder = fits["noisy"]
+    assert "does not apply: the responses are not reproduced exactly" in result.stdout
+    assert result.stdout.split("\n")[1].startswith("The model explains 99.6% of the variance.")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Unique for its own fitted values; the responses are not fitted exactly" in page
+    data = folder.parent / "noisy.csv"
+    made = command("certify", data, folder)
+    words = "nique for its own fitted values; the responses are not fitted exactly, so nothing is"
+    assert words in made.stdout.splitlines()[-1]
+    again = command("certify", data, folder / "model.certificate.json")
+    assert again.stdout.splitlines()[-1].startswith(f"valid, but u{words}")
+
+
+def test_a_spectrum_of_which_only_the_ends_are_known():
+    """Of p = 1200 directions: nothing is said of those that were not looked at."""
+    ends = {"effective_spectrum_": np.array([0.5, 8.0]), "kernel_dimension_": np.nan}
+    fit = fit_with(Status.BEST_FIT, **ends)
+    fit.model.n_features_in_ = 1200
+    page = render(fit)
+    assert "1200 directions, how many are not identified was not counted" in page
+    assert "Only the two ends were computed: 0.5 and 8." in page
+
+
+def test_many_rows_are_thinned_and_the_largest_residuals_kept():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30_000, 2))
+    y = X[:, 0] ** 2 + 0.1 * rng.standard_normal(30_000)
+    y[12_345] += 100
+    model = PositiveQuadraticRegressor(1).fit(X, y)
+    samples = Samples(Path("data.csv"), X, y, None, ("a", "b"), True, "y")
+    fit = Fit(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
+    page = render(fit)
+    assert "of 30000 rows are drawn, the largest residuals among them" in page
+    assert len(page) < 2_000_000
+    told = " ".join(step.words for step in answer(fit).steps)
+    assert "Row 12346 stands far out: look for mistakes there, and fit without it." in told
+
+
+def test_the_model_file_is_plain(fits):
+    body = json.loads((fits["noisy"][1] / "model.json").read_text(), parse_constant=pytest.fail)
+    assert body["status"] == "BEST_FIT"
+
+
+@pytest.mark.parametrize("name", ["fit", "predict", "certify", "demo"])
+def test_help_has_examples_and_exit_statuses(name):
+    result = command(name, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout
+    assert "Exit status:" in result.stdout
+
+
+# The page about all this.
+
+
+def transcript(text: str) -> list[tuple[str, str]]:
+    """Commands and outputs of the blocks of a page."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for part in block.split("$ ")[1:]:
+            line, _, output = part.partition("\n")
+            found.append((line, output))
+    return found
+
+
+def test_the_page_shows_what_the_commands_say(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "command-line.md"
+    monkeypatch.chdir(tmp_path)
+    steps = transcript(page.read_text(encoding="utf-8"))
+    assert len(steps) >= 8
+    for line, expected in steps:
+        words = shlex.split(line)
+        assert words[0] == "posquad"
+        result = command(*words[1:])
+        assert OutputChecker().check_output(expected, result.output, ELLIPSIS), result.output
+
+
+def test_the_page_names_every_answer_and_suffix():
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    for word, _, _ in HEADINGS.values():
+        assert f"\n| {word} |" in page
+    for suffix in (".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy"):
+        assert f"`{suffix}`" in page

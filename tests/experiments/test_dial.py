@@ -1,0 +1,113 @@
+"""The commutativity dial: small runs of the experiment, its words and its picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from posquad.core.errors import DomainError, ShapeError
+from posquad.experiments.exp7 import dial
+from posquad.selection import (
+    commutator_size,
+    dialed_family,
+    distance_to_minimum_trace,
+    minimum_trace_interpolant,
+)
+from support import normal
+
+
+@pytest.fixture(scope="module")
+def result() -> dial.DialResult:
+    return dial.dial_experiment((0.0, 0.5, 1.0), (0.5, 0.2), seeds=3, n=2, d=3)
+
+
+def test_at_dial_zero_the_law_holds(result):
+    """There the paper's theorem says what must come out, to the flow's residual tolerance."""
+    assert result.converged.all()
+    assert result.to_bregman.shape == (2, 3)
+    assert result.to_bregman.max() < 1e-5
+    assert result.to_von_neumann[0].max() < 1e-5
+
+
+def test_away_from_zero_it_is_measured_not_assumed(result):
+    assert result.to_von_neumann.shape == (3, 2, 3)
+    assert (result.to_von_neumann[1:].max(axis=(1, 2)) > 1e-4).all()
+    # No interpolant has less trace than the minimum, and a smaller start has a smaller gap.
+    assert (result.trace_gaps > -1e-6).all()
+    assert (result.trace_gaps[:, 1] < result.trace_gaps[:, 0]).all()
+
+
+def test_commutators_are_those_of_the_families(result):
+    expected = [float(commutator_size(dialed_family(2, 3, 1.0, seed=k))) for k in range(3)]
+    np.testing.assert_allclose(result.commutators[-1], expected, rtol=1e-12)
+    assert result.commutators[0].max() < 1e-15
+
+
+def test_the_run_is_reproducible_and_reports_progress(result):
+    calls = []
+    again = dial.dial_experiment(
+        (0.0, 0.5, 1.0), (0.5, 0.2), seeds=3, n=2, d=3, progress=lambda *a: calls.append(a)
+    )
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    np.testing.assert_array_equal(again.to_von_neumann, result.to_von_neumann)
+
+
+def test_interval_is_the_t_interval_of_the_logarithms(result):
+    mean, low, high = result.interval(np.array([1e-1, 1e-2, 1e-3]))
+    # Three values at -1, -2, -3: standard error 1/sqrt(3), t_{0.975, 2} = 4.302653.
+    assert mean == pytest.approx(-2)
+    assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
+    assert mean - low == pytest.approx(high - mean)
+
+
+def test_the_statement_is_made_from_the_numbers(result):
+    assert f"{result.to_bregman.max():.1e}" in result.statement()
+    assert "all 6 runs" in result.statement()
+
+
+def test_the_statement_hides_nothing():
+    without_zero = dial.dial_experiment((0.5, 1.0), (0.3,), seeds=2, n=2, d=3)
+    assert "dial 0 " not in without_zero.statement()
+    assert "nan" not in without_zero.statement()
+    cut_short = dial.dial_experiment((0.0, 1.0), (0.3,), seeds=2, n=2, d=3, max_steps=5)
+    assert "4 of 4 flows did not reach" in cut_short.statement()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"seeds": 1}, "seeds"),
+        ({"seeds": 0}, "seeds"),
+        ({"n": 0}, "n"),
+        ({"d": 2.5}, "d"),
+        ({"epsilons": (0.0,)}, "epsilons"),
+        ({"dials": (1.5,)}, "dial"),
+        ({"residual_tolerance": -1.0}, "residual_tolerance"),
+    ],
+)
+def test_bad_input(arguments, named):
+    with pytest.raises(DomainError, match=rf"^{named}: expected"):
+        dial.dial_experiment(**arguments)
+
+
+def test_distance_to_the_minimum_trace_set(rng):
+    """If the trace is all that is measured, every density matrix is a minimiser."""
+    G = normal(rng, 4, 4)
+    Q = (G + G.mT).numpy()
+    values, vectors = np.linalg.eigh(Q)
+    ordered = np.sort(values)[::-1]  # projection onto the simplex, by its formula
+    cumulated = (np.cumsum(ordered) - 1) / np.arange(1, 5)
+    shift = cumulated[np.flatnonzero(ordered > cumulated)[-1]]
+    nearest = (vectors * np.maximum(values - shift, 0)) @ vectors.T
+    measured = distance_to_minimum_trace(np.eye(4)[None], np.array([1.0]), Q)
+    assert measured == pytest.approx(np.linalg.norm(Q - nearest), abs=1e-6)  # solver tolerance
+
+
+def test_distance_to_a_unique_minimiser(rng):
+    A = dialed_family(5, 3, 1.0, seed=4)
+    y = torch.einsum("nij,ij->n", A, torch.eye(3, dtype=torch.float64))
+    least = minimum_trace_interpolant(A, y)
+    assert distance_to_minimum_trace(A, y, least.Q) < 1e-4  # root of the trace slack
+    with pytest.raises(ShapeError, match=r"^Q"):
+        distance_to_minimum_trace(A, y, torch.eye(4, dtype=torch.float64))

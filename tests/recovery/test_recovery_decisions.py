@@ -1,0 +1,536 @@
+"""What `recover` decides before, between and after its solvers, on inputs worked by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from posquad import Status, recover
+from posquad.recovery import ranks, search
+from posquad.recovery.diagnose import Diagnosis, needed_samples, verdict
+from posquad.recovery.prepare import Prepared, evened, prepare, structured
+from posquad.recovery.solvers.fit import Quadratic, Watch, at_rounding, cosine, stagnated
+from support import gaussian_problem, normal
+
+
+def vector(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# The search: which factor is kept, and when starts agree.
+
+
+def search_of(n, max_starts=20, tolerance=1e-10):
+    """d = 4 and r = 1, so that p = 4; nothing has been searched."""
+    X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, 1)
+    watch = Watch(max_steps=100)
+    generator = torch.Generator().manual_seed(0)
+    return search.Search(Quadratic(X, y), 1, tolerance, watch, generator, max_starts)
+
+
+def ended(*residuals):
+    """A run of several starts; the factor of start k is filled with k."""
+    U = torch.arange(len(residuals), dtype=torch.float64)[:, None, None].expand(-1, 4, 1)
+    return SimpleNamespace(residual=vector(*residuals), U=U)
+
+
+def test_the_best_start_is_kept_and_those_within_a_thousandth_agree():
+    search = search_of(8)
+    told = []
+    for run, count in [
+        (ended(0.5, 0.2, 0.2001, 0.2003), True),  # 0.2 and 0.2001 agree
+        (ended(0.20015), True),  # not better, agrees: a third
+        (ended(math.nan, 0.1), True),  # better by far: the count begins again
+        (ended(0.09995), True),  # better, and the old one agrees with it
+        (ended(0.05), False),  # a polish is no start
+        (ended(0.5), False),
+    ]:
+        search._keep(run, count=count)
+        told.append(
+            (
+                float(search.residual),
+                int(search.agreeing),
+                int(search.starts),
+                float(search.U[0, 0]),
+            )
+        )
+    assert told == [
+        (0.2, 2, 4, 1.0),
+        (0.2, 3, 5, 1.0),
+        (0.1, 1, 7, 1.0),
+        (0.09995, 2, 8, 0.0),
+        (0.05, 2, 8, 0.0),
+        (0.05, 2, 8, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n", "max_starts", "least"),
+    # 12 / (n/p - 1)^2 starts, at least 2, at most three quarters of those allowed.
+    [(8, 20, 12), (8, 12, 9), (5, 20, 15), (4, 20, 15), (5, 400, 192), (16, 20, 2), (40, 20, 2)],
+)
+def test_how_many_starts_must_agree(n, max_starts, least):
+    search = search_of(n, max_starts)
+    search.residual = vector(0.5)[0]
+    for agreeing, settled in ((least - 1, False), (least, True)):
+        search.agreeing = torch.tensor(agreeing)
+        assert bool(search.settled) is settled
+        assert bool(search.open) is not settled
+    search.exact = torch.tensor(True)
+    search.agreeing = torch.tensor(0)
+    assert bool(search.settled)
+
+
+def test_a_search_ends_when_reproduced_or_out_of_starts():
+    search = search_of(8, tolerance=1e-3)
+    assert bool(search.open)
+    search.residual = vector(1e-3)[0]
+    assert not bool(search.open)
+    search.residual = vector(1.1e-3)[0]
+    search.starts = torch.tensor(19)
+    assert bool(search.open)
+    search.starts = torch.tensor(20)
+    assert not bool(search.open)
+
+
+def test_spectral_factor_is_scaled_to_its_least_residual(rng):
+    """<A(UU') - y, A(UU')> = 0 at the best multiple; zero where W = X' diag(y) X is negative."""
+    X, _, y = gaussian_problem(rng, 30, 4, 2)
+    y = y + normal(rng, 30)
+    U = search._better_than_zero(Quadratic(X, y), 2)
+    values = (X @ U).square().sum(-1)
+    assert abs(float((values - y) @ values)) < 1e-12 * float(y @ y)
+    assert float(torch.linalg.vector_norm(values - y)) < float(torch.linalg.vector_norm(y))
+    w, V = np.linalg.eigh((X.mT @ (y[:, None] * X)).numpy())
+    P = (V[:, -2:] * w[-2:]) @ V[:, -2:].T
+    measured = np.einsum("ia,ab,ib->i", X, P, X)
+    best = measured @ y.numpy() / (measured @ measured)
+    np.testing.assert_allclose((U @ U.mT).numpy(), best * P, rtol=0, atol=1e-12 * best * w[-1])
+    assert not bool(search._better_than_zero(Quadratic(X, -y.abs()), 2).any())
+
+
+def test_positive_part_is_that_of_numpy(rng):
+    Q = torch.diag(vector(3.0, -2.0, 0.5, 1.0))
+    turn = torch.linalg.qr(normal(rng, 4, 4)).Q
+    U = search._positive_part(turn @ Q @ turn.mT, 3)
+    expected = turn @ torch.diag(vector(3.0, 0.0, 0.5, 1.0)) @ turn.mT
+    torch.testing.assert_close(U @ U.mT, expected, rtol=0, atol=1e-13)
+    squares = U.square().sum(-2)  # columns in descending order
+    torch.testing.assert_close(squares, vector(3.0, 1.0, 0.5), rtol=1e-13, atol=0)
+    raised = torch.linalg.svdvals(search._positive_part(-torch.diag(vector(-2.0, 1, 3)), 2))
+    # Eigenvalues 2 and -1: the second is raised to 1e-8 of the first.
+    torch.testing.assert_close(raised.square(), vector(2.0, 2e-8), rtol=1e-12, atol=0)
+
+
+def test_first_factors_of_a_batch_are_those_of_its_problems(rng):
+    X = normal(rng, 3, 30, 4)
+    y = X.square().sum(-1) + normal(rng, 3, 30)
+    Q = normal(rng, 3, 4, 4)
+    Q = Q + Q.mT
+    together = search._better_than_zero(Quadratic(X, y), 2), search._positive_part(Q, 2)
+    for k in range(3):
+        alone = search._better_than_zero(Quadratic(X[k], y[k]), 2), search._positive_part(Q[k], 2)
+        for one, other in zip(together, alone, strict=True):
+            gram = other @ other.mT
+            torch.testing.assert_close(one[k] @ one[k].mT, gram, rtol=1e-11, atol=1e-11)
+
+
+def test_blocks_are_the_coordinates_that_no_row_joins():
+    X = vector([1.0, 2, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 3, 0], [0, 0, 0, 0, 1])
+    signs = sorted(search._blocks(X)[..., 0].tolist())
+    assert signs == [[-1, -1, -1, 1, 1], [1, 1, 1, -1, 1], [1, 1, 1, 1, -1]]
+
+
+def test_perturbed_starts_are_as_far_as_the_start_is_large(rng):
+    search = search_of(8)
+    search.first = 3 * torch.ones(4, 1, dtype=torch.float64)
+    away = search._perturbed(None, 4000) - search.first
+    # 16,000 normal numbers of standard deviation 3: the sample one is within 5 / sqrt(2 * 16000).
+    assert float(away.std()) == pytest.approx(3, rel=0.03)
+    assert abs(float(away.mean())) < 5 * 3 / math.sqrt(16_000)
+
+
+# The rules by which a run ends.
+
+
+def met(rule, residuals):
+    """Whether the rule is met at each record."""
+    states = [
+        SimpleNamespace(residual=vector(r)[0], steps=torch.tensor(0), running=torch.tensor(True))
+        for r in residuals
+    ]
+    return [bool(rule[1](state)) for state in states]
+
+
+def test_rounding_is_reached_when_tiny_residuals_no_longer_halve():
+    assert met(at_rounding(2), [1e-14] * 4) == [False, False, True, True]
+    # 0.6 of the best is no halving; 0.4 is, and the count begins again.
+    assert met(at_rounding(2), [1e-14, 6e-15, 4e-15, 4e-15, 4e-15]) == [False] * 4 + [True]
+    # 1e-11 is small, not tiny: five times the patience. 1e-9 > eps^0.6 is neither.
+    assert met(at_rounding(2), [1e-11] * 12) == [False] * 10 + [True] * 2
+    assert met(at_rounding(2), [1e-9] * 40) == [False] * 40
+    assert met(at_rounding(), [1e-14] * 4) == [False] * 3 + [True]
+
+
+def test_stagnation_looks_back_once_in_so_many_attempts():
+    # At attempts 3, 6 and 9 the residual is compared with 0.5 times that of attempts 1, 3 and 6.
+    path = [1.0, 0.9, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.11]
+    assert met(stagnated(3, 0.5), path) == [False] * 8 + [True]
+    assert met(stagnated(3, 0.5), [1.0, 0.9, 0.51]) == [False, False, True]
+
+
+def test_budget_of_a_watch():
+    watch = Watch(max_steps=3)
+    state = SimpleNamespace(residual=vector(1.0), running=torch.tensor([True]))
+    quota = watch.quota(2)
+    ends = []
+    for _ in range(4):
+        watch(state)
+        ends.append((bool(quota[1](state)), bool(watch.rule()[1](state)), watch.spent))
+    # Records are numbered from 0; a step is judged before it is recorded.
+    assert ends == [
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (True, True, True),
+    ]
+    assert len(watch.history) == 4
+    interrupted = Watch(max_steps=3)
+    interrupted.interrupted = True
+    assert interrupted.spent
+
+
+def test_cosine_is_between_the_residual_and_the_jacobian(rng):
+    X, U, y = gaussian_problem(rng, 9, 3, 2)
+    V = U + 0.1 * normal(rng, 3, 2)
+    problem = Quadratic(X, y)
+    Z = problem.forward(V)
+    state = SimpleNamespace(Z=Z, e=problem.residual(Z))
+    J = 2 * np.einsum("ia,ib->iab", X, Z).reshape(9, 6)
+    e = ((X @ V).square().sum(1) - y).numpy()
+    expected = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
+    assert float(cosine(problem, state, problem.pull(state.e, Z))) == pytest.approx(
+        expected, rel=1e-13
+    )
+
+
+# Which rank.
+
+
+def solver_of(residuals, *, spent=False, tolerance=1e-10):
+    """`solve(rank, starts)` with a given residual at each rank; what was asked is recorded."""
+    asked = []
+
+    def solve(rank, starts):
+        asked.append((rank, starts))
+        watch = SimpleNamespace(spent=spent)
+        residual = vector(residuals[rank - 1])[0]
+        return SimpleNamespace(
+            rank=rank, residual=residual, tolerance=tolerance, watch=watch,
+            problem=SimpleNamespace(d=6), U=torch.eye(6, rank, dtype=torch.float64),
+        )  # fmt: skip
+
+    return solve, asked
+
+
+def test_information_criterion_by_hand():
+    assert ranks.information(0.1, 50, 7) == pytest.approx(100 * math.log(0.1) + 7 * math.log(50))
+    assert math.isfinite(ranks.information(0.0, 50, 7))
+
+
+def test_samples_needed_and_starts_of_a_trial():
+    # p + 1 = 20; d(d+1)/2 = 3 where p + 1 = 4; equal at (3, 2).
+    assert [needed_samples(*s) for s in ((10, 2), (2, 2), (3, 2), (1, 1))] == [20, 3, 6, 1]
+    assert [ranks.trial_starts(p) for p in (1, 150, 151)] == [24, 24, 8]
+
+
+def test_the_first_rank_that_reproduces_is_chosen():
+    solve, asked = solver_of([0.5, 1e-12, 1e-13])
+    search, sure, path = ranks.chosen(solve, 40, 6, 40, 100, None)
+    assert (search.rank, sure) == (2, 1.0)
+    assert [step[:2] for step in path] == [(1, 0.5), (2, 1e-12)]
+    assert asked == [(1, 24), (2, 24)]
+    # p = 11 at rank 2: 11 samples check nothing, 12 do; of 11 distinct ones likewise.
+    for n, distinct, expected in ((11, 12, 0.0), (12, 12, 1.0), (40, 12, 1.0)):
+        assert ranks.chosen(solver_of([0.5, 1e-12])[0], n, 6, distinct, 100, None)[1] == expected
+    assert solver_of([1e-10])[0](1, 1).residual <= 1e-10  # the tolerance itself reproduces
+    assert ranks.chosen(solver_of([1e-10])[0], 40, 6, 40, 5, None)[0].rank == 1
+
+
+def test_ranks_without_enough_samples_are_not_tried():
+    # 12 distinct samples decide rank 2 (p + 1 = 12) and not rank 3 (16).
+    solve, asked = solver_of([0.5, 0.4, 0.3, 0.2])
+    ranks.chosen(solve, 12, 6, 12, 3, None)
+    assert asked == [(1, 3), (2, 3)]
+    solve, asked = solver_of([0.5, 0.4, 0.3, 0.2])
+    ranks.chosen(solve, 12, 6, 1, 3, None)
+    assert asked == [(1, 3)]
+    solve, asked = solver_of([0.5] * 6)
+    ranks.chosen(solve, 100, 6, 100, 3, 4)
+    assert [rank for rank, _ in asked] == [1, 2, 3, 4]
+    solve, asked = solver_of([0.5] * 6, spent=True)
+    ranks.chosen(solve, 100, 6, 100, 3, None)
+    assert [rank for rank, _ in asked] == [1]
+
+
+def test_the_best_score_of_noisy_responses_and_its_weight():
+    """n = 100, d = 6: p = 6, 11, 15, 18, 20, 21; the score falls to rank 2 and rises after it."""
+    residuals = [0.5, 0.1, 0.0995, 0.099, 0.0985, 0.098]
+    solve, asked = solver_of(residuals)
+    search, sure, path = ranks.chosen(solve, 100, 6, 100, 50, None)
+    assert search.rank == 2
+    assert [rank for rank, _ in asked] == [1, 2, 3, 4, 5, 6]  # four in a row without gain
+    p = np.array([6, 11, 15, 18, 20, 21])
+    scores = 200 * np.log(residuals) + p * math.log(100)
+    np.testing.assert_allclose([s for _, _, s in path], scores, rtol=1e-14)
+    weights = np.exp(-(scores - scores.min()) / 2)
+    assert sure == pytest.approx(weights[1] / weights.sum(), rel=1e-12)
+    # Four ranks after the best end the trial.
+    solve, asked = solver_of([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert ranks.chosen(solve, 100, 6, 100, 50, None)[0].rank == 1
+    assert [rank for rank, _ in asked] == [1, 2, 3, 4, 5]
+    # The highest one tried is the best, and others remain: no confidence.
+    search, sure, _ = ranks.chosen(solver_of([0.5, 0.1])[0], 100, 6, 100, 50, 2)
+    assert (search.rank, sure) == (2, 0.0)
+    search, sure, _ = ranks.chosen(
+        solver_of([0.9, 0.8, 0.7, 0.6, 0.5, 0.1])[0], 100, 6, 100, 50, None
+    )
+    assert search.rank == 6
+    assert sure > 0.99  # d is the highest there is
+
+
+def test_a_higher_rank_is_taken_if_it_reproduces_a_hundredfold_better():
+    def raised(residuals, n=40, distinct=40, most=6, spent=False):
+        solve, asked = solver_of(residuals, spent=spent)
+        search = ranks.raised(solve(1, 0), solve, distinct, n, most)
+        return search.rank, [rank for rank, _ in asked[1:]]
+
+    assert raised([1e-11, 9e-14, 1e-20]) == (2, [2])  # 9e-14 <= 1e-3 tolerance: exact
+    assert raised([1e-11, 1.1e-13]) == (1, [2])
+    assert raised([1e-10, 9e-13, 8e-15]) == (3, [2, 3])
+    assert raised([1.1e-10, 1e-15]) == (1, [])  # not reproduced at all
+    assert raised([1e-13, 1e-20]) == (1, [])  # exact already
+    assert raised([1e-11, 1e-15], most=1) == (1, [])
+    assert raised([1e-11, 1e-15], distinct=12) == (2, [2])
+    assert raised([1e-11, 1e-15], distinct=11) == (1, [])
+    assert raised([1e-11, 1e-15], n=11) == (1, [])
+    assert raised([1e-11, 1e-15], n=12) == (2, [2])
+    assert raised([1e-11, 1e-15], spent=True) == (1, [])
+
+
+def test_a_lower_rank_is_tried_where_samples_decide_only_that():
+    def lowered(residuals, rank, distinct, spent=False):
+        solve, asked = solver_of(residuals, spent=spent)
+        search = ranks.lowered(solve(rank, 0), solve, distinct)
+        return search.rank, asked[1:]
+
+    assert lowered([0.1, 1e-12, 1e-12], 3, 12) == (2, [(1, 24), (2, 24)])
+    assert lowered([0.1, 0.1, 1e-12], 3, 12) == (3, [(1, 24), (2, 24)])
+    assert lowered([1e-10, 0.1, 1e-12], 3, 12) == (1, [(1, 24)])
+    assert lowered([0.1, 1e-12, 1e-12], 3, 11) == (3, [(1, 24)])  # rank 2 needs 12
+    assert lowered([0.1, 1e-12, 1e-12], 3, 16) == (3, [])  # rank 3 needs 16
+    assert lowered([1e-12, 1e-12, 1e-12], 3, 12, spent=True) == (3, [])
+
+
+# What is said in the end.
+
+
+def diagnosis(**changes):
+    told = {
+        "low": vector(0.1), "high": vector(1.0), "error": vector(1e-9), "needed": 5,
+        "free": torch.tensor([False]), "isolated": torch.tensor([True]), "exact": vector(1e-12),
+    }  # fmt: skip
+    return Diagnosis(**{**told, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "residual", "options", "status"),
+    [
+        ({}, 1e-12, {}, Status.RECOVERED),
+        ({}, 1e-10, {}, Status.RECOVERED),
+        ({}, 1.1e-10, {}, Status.STALLED),
+        ({}, 1e-3, {"settled": True}, Status.BEST_FIT),
+        ({}, 1e-3, {"interrupted": True}, Status.INTERRUPTED),
+        ({}, 1e-12, {"interrupted": True}, Status.RECOVERED),
+        ({"low": vector(math.nan), "error": vector(math.nan)}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        (
+            {"low": vector(math.nan), "error": vector(math.nan)},
+            1e-12, {"interrupted": True}, Status.INTERRUPTED,
+        ),
+        ({"free": torch.tensor([True])}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"isolated": torch.tensor([False])}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"error": vector(1e-6)}, 1e-12, {}, Status.RECOVERED),
+        ({"error": vector(1.1e-6)}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"error": vector(0.99e-5)}, 1e-12, {"tolerance": 1e-6}, Status.RECOVERED),
+        ({"error": vector(1.1e-5)}, 1e-12, {"tolerance": 1e-6}, Status.NOT_IDENTIFIED),
+        ({"error": vector(1.1e-3)}, 1e-12, {"tolerance": 1e-2}, Status.NOT_IDENTIFIED),
+        ({"error": vector(0.9e-3)}, 1e-12, {"tolerance": 1e-2}, Status.RECOVERED),
+        ({"exact": vector(1e-10)}, 1e-12, {}, Status.RECOVERED),
+        ({"exact": vector(1.1e-10)}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"needed": 6}, 1e-12, {}, Status.RECOVERED),
+        ({"needed": 7}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({}, 1e-12, {"rank": 2, "count": 5}, Status.NOT_IDENTIFIED),  # p = 5
+        ({}, 1e-12, {"rank": 2, "count": 6}, Status.RECOVERED),
+        ({}, 1e-12, {"ambient": 4}, Status.UNDETERMINED),
+        # Of six samples one differs from the others by 1e-4 only: checked at 10 * 1e-11 / 1e-6.
+        ({"needed": 6}, 1.1e-11, {"strengths": (1e-8, 1, 1, 1, 1, 1)}, Status.NOT_IDENTIFIED),
+        ({"needed": 6}, 0.9e-11, {"strengths": (1e-8, 1, 1, 1, 1, 1)}, Status.RECOVERED),
+    ],
+)  # fmt: skip
+def test_the_word_that_is_said(changes, residual, options, status):
+    """d = 3 and rank 1: p = 3; six distinct samples of six, tolerance 1e-10."""
+    X = normal(torch.Generator().manual_seed(0), 1, 6, 3)
+    prepared = Prepared(
+        problem=Quadratic(X, X[..., 0].square()),
+        transform=torch.eye(3, dtype=torch.float64)[None],
+        scale=vector(1.0),
+        span=torch.tensor([3]),
+        distinct=torch.tensor([6]),
+        strengths=vector(*options.get("strengths", [1.0] * 6))[None],
+        count=torch.tensor([options.get("count", 6)]),
+    )
+    codes = verdict(
+        diagnosis(**changes),
+        vector(residual),
+        rank=options.get("rank", 1),
+        tolerance=options.get("tolerance", 1e-10),
+        prepared=prepared,
+        ambient=options.get("ambient", 3),
+        settled=torch.tensor([options.get("settled", False)]),
+        interrupted=options.get("interrupted", False),
+    )
+    assert codes.tolist() == [status.code]
+
+
+# Working coordinates.
+
+
+def predicted(X, U):
+    return (X @ U).square().sum(-1)
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "anisotropic", "units", "weights", "tiny", "huge"])
+def test_working_coordinates_and_back(rng, kind):
+    """`x_user T` are the working inputs, and a factor found there predicts the user's responses."""
+    X, _, y = gaussian_problem(rng, 200, 4, 2, smallest=0.5)
+    weights = None
+    if kind == "anisotropic":
+        X = X * vector(1.0, 1.0, 1.0, 20.0)
+    if kind == "units":
+        X = X * vector(1.0, 1e-5, 1.0, 1e6)
+    if kind in ("tiny", "huge"):
+        X = X * (1e-60 if kind == "tiny" else 1e60)
+    if kind == "weights":
+        weights = torch.arange(1, 201, dtype=torch.float64)
+    y = 7.0 * (y + 1)
+    told = prepare(X, y, weights)
+    w = torch.ones(200, dtype=torch.float64) if weights is None else weights / weights.mean()
+    rows = X * w.pow(0.25)[:, None]
+    torch.testing.assert_close(told.problem.X, rows @ told.transform, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(told.problem.y * told.scale, y * w.sqrt(), rtol=1e-14, atol=0)
+    assert float(told.problem.y.abs().max()) == 1
+    moment = told.problem.X.mT @ told.problem.X / 200
+    if kind == "anisotropic":
+        torch.testing.assert_close(moment, torch.eye(4, dtype=X.dtype), rtol=0, atol=1e-9)
+    else:
+        # Only divided by powers of two, to within a factor sqrt(2) of unit size.
+        assert 0.5 <= float(moment.trace()) / 4 <= 2
+        powers = (rows / told.problem.X).log2()
+        torch.testing.assert_close(powers, powers[:1].round().expand(200, 4), rtol=0, atol=1e-12)
+        assert (int(powers[0].round().unique().numel()) == 1) is (kind != "units")
+    V = normal(rng, 4, 2)
+    torch.testing.assert_close(
+        predicted(rows, told.restore(V)), told.scale * predicted(told.problem.X, V),
+        rtol=1e-8, atol=1e-10,
+    )  # fmt: skip
+    assert (int(told.span), int(told.distinct), int(told.count)) == (4, 10, 200)
+    assert bool(told.linear)
+
+
+@pytest.mark.parametrize(("share", "whitened"), [(1.05, False), (0.95, True)])
+def test_inputs_are_whitened_beyond_four_times_the_spread_of_isotropic_ones(share, whitened):
+    """d = 2, n = 32: q = 1/4 and the natural spread is (3/5)^2; the moment is diagonal exactly."""
+    X = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64).repeat(16, 1)
+    X = X * vector(1.0, math.sqrt(share * (3 / 5) ** 2 / 4))
+    told = prepare(X, X.square().sum(-1), None)
+    moment = told.problem.X.mT @ told.problem.X / 32
+    ratio = float(moment.diagonal().min() / moment.diagonal().max())
+    assert ratio == pytest.approx(1 if whitened else share * 0.09, rel=1e-12)
+
+
+def test_inputs_in_a_subspace_and_samples_that_repeat(rng):
+    basis = torch.linalg.qr(normal(rng, 5, 3)).Q
+    X = normal(rng, 40, 3) @ basis.mT
+    told = prepare(X, X.square().sum(-1), None)
+    assert (int(told.span), told.problem.d, int(told.distinct)) == (3, 3, 6)
+    x = normal(rng, 4, 5)
+    repeated = torch.cat([x, -2 * x, torch.zeros(1, 5, dtype=x.dtype)])
+    told = prepare(repeated, repeated.square().sum(-1), None)
+    assert (int(told.distinct), int(told.count), int(told.span)) == (4, 8, 4)
+    assert not bool(told.linear)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_samples_of_one_length(rng, weighted):
+    """Lengths from 1 to 1000 become one, and the residual is told in the user's lengths."""
+    X, _, y = gaussian_problem(rng, 30, 3, 2, smallest=0.5)
+    lengths = torch.logspace(0, 3, 30, dtype=torch.float64)
+    X, y = X * lengths[:, None], y * lengths.square()
+    weights = torch.linspace(1, 2, 30, dtype=torch.float64) if weighted else None
+    told = evened(X, y, weights)
+    assert told is not None
+    working = told.problem.X @ torch.linalg.inv(told.transform)
+    torch.testing.assert_close(
+        torch.linalg.vector_norm(working, dim=-1), torch.ones(30, dtype=X.dtype)
+    )
+    V = normal(rng, 3, 2)
+    e = predicted(X, told.restore(V)) - y
+    w = 1 if weights is None else weights.sqrt()
+    expected = torch.linalg.vector_norm(e * w) / torch.linalg.vector_norm(y * w)
+    here = told.problem.relative(told.problem.residual(told.problem.forward(V)))
+    torch.testing.assert_close(told.given_residual(V, here), expected, rtol=1e-10, atol=0)
+
+
+def test_lengths_that_are_alike_stay():
+    """Up to a factor of thirty, weights (to the power 1/4) included."""
+    X = torch.eye(3, dtype=torch.float64)
+    y = torch.ones(3, dtype=torch.float64)
+    for most, changed in ((29.0, False), (31.0, True)):
+        scaled = X * vector(1.0, 1.0, most)
+        assert (evened(scaled, y, None) is not None) is changed
+        assert (evened(X, y, vector(1.0, 1.0, most**4)) is not None) is changed
+    # A sample of weight zero has no length; a zero input keeps its response.
+    assert evened(X * vector(1.0, 1.0, 1e6), y, vector(1.0, 1.0, 0.0)) is None
+    for weights, last in ((None, 5.0), (torch.ones(3), 5.0), (vector(1.0, 1.0, 0.0), 0.0)):
+        told = evened(torch.diag(vector(1.0, 100.0, 0.0)), vector(1.0, 2e4, 5.0), weights)
+        torch.testing.assert_close(told.problem.y * told.scale, vector(1.0, 2.0, last))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_response_to_a_zero_input_is_never_reproduced(rng, weighted):
+    """Whatever Q is, 0'Q 0 = 0: a nonzero response there leaves a residual, of any length."""
+    X, _, y = gaussian_problem(rng, 40, 4, 1)
+    lengths = torch.logspace(0, 3, 40, dtype=torch.float64)
+    X, y = X * lengths[:, None], y * lengths.square()
+    X[-1], y[-1] = 0.0, 5.0
+    found = recover(X, y, 1, weights=torch.ones_like(y) if weighted else None)
+    assert found.status is Status.BEST_FIT
+    left = torch.linalg.vector_norm(predicted(X, found.U) - y) / torch.linalg.vector_norm(y)
+    assert float(found.residual) == pytest.approx(float(left), rel=1e-9)
+    assert float(left) >= 5 / float(torch.linalg.vector_norm(y)) * (1 - 1e-12)
+
+
+def test_structure_is_zeros_or_repeated_entries(rng):
+    X = normal(rng, 6, 4)
+    assert not bool(structured(X))
+    assert bool(structured(X.sign()))
+    X[2, 1] = 0
+    assert bool(structured(X))
+    half = vector(*range(1, 13), *range(-12, 0)).reshape(6, 4)  # 12 absolute values in 24 entries
+    assert bool(structured(half))
+    half[0, 0] = 0.5
+    assert not bool(structured(half))
