@@ -13,35 +13,76 @@ from pathlib import Path
 import pytest
 
 import posquad
+from posquad.core.layers import allowed, room
+from posquad.core.sources import ROOT, imported_modules
 
-SOURCE = Path(posquad.__file__).parent
-MODULES = sorted(SOURCE.rglob("*.py"))
-LOWER = [path for path in MODULES if "lab" not in path.relative_to(SOURCE).parts]
+MODULES = sorted(ROOT.rglob("*.py"))
 EXTRAS = {"click", "rich", "matplotlib", "jinja2", "pyarrow", "pandas", "sklearn", "safetensors"}
 EXTRAS |= {"pymanopt", "clarabel"}
-ESTIMATOR = {"sklearn", "safetensors"}  # which `import posquad` does not import
+MAY_USE = {"estimator": {"sklearn", "safetensors"}, "cli": {"click", "rich"}}
 
 
-def imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
+def module_name(path: Path) -> str:
+    """The full name of a module, or of the package whose `__init__` it is."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(["posquad", *parts]).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", LOWER, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_lower_rooms_import_neither_the_lab_nor_extras(path):
-    found = imported(path)
-    assert not {name for name in found if f"{name}.".startswith("posquad.lab.")}
-    allowed = ESTIMATOR if "estimator" in path.relative_to(SOURCE).parts else set()
-    assert not {name.split(".")[0] for name in found} & (EXTRAS - allowed)
-    assert "estimator" in path.parts or "posquad.estimator" not in found
+def described(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("path", MODULES, ids=described)
+def test_a_room_imports_only_rooms_above_it(path):
+    here = room(module_name(path))
+    others = {name: room(name) for name in imported_modules(path)}
+    if not here:  # the top level names what the rooms hold
+        return
+    below = [name for name, there in others.items() if there and not allowed(here, there)]
+    assert not below
+    # Inside the package nothing goes through the names of the top level.
+    assert {name for name, there in others.items() if not there} <= {"posquad._version"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=described)
+def test_nothing_private_is_used_across_rooms(path):
+    here = room(module_name(path))
+    for name in imported_modules(path):
+        private = [part for part in name.split(".") if part.startswith("_")]
+        assert room(name) == here or not private or name == "posquad._version", name
+    source = ast.parse(path.read_text(encoding="utf-8"))
+    own = {
+        node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else node.attr
+        for other in ROOT.joinpath(here).rglob("*.py")
+        for node in ast.walk(ast.parse(other.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        or (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    }
+    used = {
+        node.attr
+        for node in ast.walk(source)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    }
+    foreign = {name for name in used - own if not name.startswith("__")}
+    assert not foreign - {"_replace", "_asdict", "_fields"}  # of named tuples
+
+
+@pytest.mark.parametrize("path", MODULES, ids=described)
+def test_extras_are_imported_where_they_are_used(path):
+    packages = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    assert not packages & (EXTRAS - MAY_USE.get(room(module_name(path)), set()))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=described)
 def test_no_global_randomness_or_printing(path):
     """Randomness only through a generator; only the command line prints."""
     calls = {
@@ -55,7 +96,7 @@ def test_no_global_randomness_or_printing(path):
 
 
 def public_objects():
-    for info in pkgutil.walk_packages([str(SOURCE)], "posquad."):
+    for info in pkgutil.walk_packages([str(ROOT)], "posquad."):
         if info.name.rsplit(".", 1)[-1].startswith("_"):
             continue
         module = importlib.import_module(info.name)
@@ -78,7 +119,7 @@ def test_public_things_are_documented(name):
 def test_every_public_name_of_the_package_is_documented_somewhere():
     exported = {name for name in vars(posquad) if not name.startswith("_")}
     documented = {full.rsplit(".", 1)[1] for full, _ in public_objects()}
-    submodules = {info.name for info in pkgutil.iter_modules([str(SOURCE)])}
+    submodules = {info.name for info in pkgutil.iter_modules([str(ROOT)])}
     assert exported - documented - submodules == set()
 
 

@@ -377,22 +377,26 @@ def test_experiments_with_equal_parameters_have_different_keys():
 
 
 @pytest.mark.parametrize(
-    ("touched", "matters"),
+    ("key", "touched", "matters"),
     [
-        ("geometry.py", True),
-        ("selection/flow.py", True),
-        ("lab/problems.py", True),
-        ("lab/dial.py", True),
-        ("lab/exp5_bregman.py", True),
-        ("lab/exp1_invariance.py", False),
-        ("lab/report.py", False),
-        ("lab/cli.py", False),
+        ("exp5", "selection/flow.py", True),
+        ("exp5", "core/arrays.py", True),
+        ("exp5", "experiments/exp5/run.py", True),
+        ("exp8", "experiments/exp8/sharpness.py", True),
+        ("exp8", "certificates/search/dual.py", True),
+        ("exp7", "experiments/exp7/dial.py", True),
+        ("exp1", "experiments/problems.py", True),
+        ("exp5", "experiments/exp1/run.py", False),
+        ("exp5", "estimator/regressor.py", False),
+        ("exp6", "experiments/exp6/panels.py", False),
+        ("exp5", "report/palette.py", False),
+        ("exp5", "cli/main.py", False),
     ],
 )
-def test_the_key_follows_the_source_that_computes_the_result(monkeypatch, touched, matters):
+def test_the_key_follows_the_source_that_computes_the_result(monkeypatch, key, touched, matters):
     root = Path(records.__file__).parents[1]
     assert (root / touched).exists()
-    experiment = EXPERIMENTS["exp5"]
+    experiment = EXPERIMENTS[key]
     before = record_key(experiment, experiment.parameters())
     read_bytes = Path.read_bytes
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posquad import __version__
+from posquad._version import __version__
 from posquad.cli.certify import certify_command
 from posquad.cli.demo import demo_command
 from posquad.cli.failure import Commands, Failure

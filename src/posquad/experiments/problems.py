@@ -10,7 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad import RankOne
+from posquad.problems import RankOne
 
 __all__ = ["gaussian", "line_fit", "planted", "wilson"]
 

@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -24,6 +23,7 @@ import torch
 
 from posquad._version import __version__
 from posquad.core.files import FileError, write_file
+from posquad.core.sources import ROOT, source_closure
 from posquad.experiments.framework import Experiment, Measured, Parameters, Quantity
 
 __all__ = [
@@ -51,7 +51,7 @@ class Record:
 
 
 def record_key(experiment: Experiment, parameters: Parameters) -> str:
-    """Hash of what determines the result: the parameters and the source of library and experiment.
+    """Hash of what determines the result: parameters, versions, and the sources that are imported.
 
     >>> from posquad.experiments.registry import EXPERIMENTS
     >>> len(record_key(EXPERIMENTS["exp5"], EXPERIMENTS["exp5"].parameters()))
@@ -62,14 +62,15 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
     asked |= {"parameters": dataclasses.asdict(parameters), "posquad": __version__}
     asked |= {"torch": torch.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
     digest.update(json.dumps(asked, sort_keys=True).encode())
-    root = Path(__file__).parents[1]
-    library = [path for path in root.rglob("*.py") if "lab" not in path.relative_to(root).parts]
-    shared = [root / "lab" / name for name in ("problems.py", "dial.py")]
-    own = import_module(experiment.run.__module__).__file__
-    for path in sorted([*library, *shared, Path(str(own))]):
-        digest.update(path.relative_to(root).as_posix().encode())
+    for path in source_closure(experiment.run.__module__, leave_out=_draws):
+        digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _draws(module: str) -> bool:
+    """Whether a module only shows what was measured."""
+    return module.startswith("posquad.report") or module.endswith(".panels")
 
 
 def save(folder: Path, record: Record) -> None:

@@ -121,8 +121,8 @@ def recover(
     found = answers.recovery(batch, X, watch)
     if policy.tried and not batch:
         path = torch.tensor(policy.tried, dtype=torch.float64).T
-        ranks, residuals, scores = (like(X, row) for row in (path[0].long(), path[1], path[2]))
-        found = replace(found, rank_path=ranks.RankPath(ranks, residuals, scores))
+        rows = (path[0].long(), path[1], path[2])
+        found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
     return _certified(found, inputs, responses, w) if certify and not watch.spent else found
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad import LeastSquares, RankOne, Status, gradient_descent, predictor_step
 from posquad.core.errors import DomainError
-from posquad.dynamics.predictor_dynamics import flow_field
+from posquad.core.status import Status
+from posquad.dynamics import gradient_descent
+from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -21,6 +22,7 @@ from posquad.experiments.framework import (
     stated,
 )
 from posquad.experiments.problems import gaussian, line_fit
+from posquad.problems import LeastSquares, RankOne
 from posquad.report.palette import COLOURS, INK, series
 from posquad.report.panel import Panel
 

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad import LeastSquares, RankOne, effective_spectrum, geometry, gradient_flow
+from posquad import geometry
 from posquad.core.errors import DomainError
+from posquad.curvature import effective_spectrum
+from posquad.dynamics import gradient_flow
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -20,6 +22,7 @@ from posquad.experiments.framework import (
     stated,
 )
 from posquad.experiments.problems import line_fit, planted
+from posquad.problems import LeastSquares, RankOne
 from posquad.report.palette import COLOURS, INK, MARKERS, mark_values, series
 from posquad.report.panel import Panel
 

@@ -9,15 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad import (
-    LeastSquares,
-    RankOne,
-    Status,
-    effective_spectrum,
-    geometry,
-    gradient_descent,
-    theory,
-)
+from posquad import geometry, theory
+from posquad.core.status import Status
+from posquad.curvature import effective_spectrum
+from posquad.dynamics import gradient_descent
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -28,6 +23,7 @@ from posquad.experiments.framework import (
     stated,
 )
 from posquad.experiments.problems import planted, wilson
+from posquad.problems import LeastSquares, RankOne
 from posquad.recovery import moment_matrix, positive_truncation
 from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.report.panel import Panel

@@ -9,16 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad import (
-    PopulationRisk,
-    Status,
-    effective_spectrum,
-    geometry,
-    gradient_descent,
-    gradient_flow,
-    theory,
-)
+from posquad import geometry, theory
 from posquad.core.errors import DomainError
+from posquad.core.status import Status
+from posquad.curvature import effective_spectrum
+from posquad.dynamics import gradient_descent, gradient_flow
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -29,6 +24,7 @@ from posquad.experiments.framework import (
     stated,
 )
 from posquad.experiments.problems import gaussian, line_fit
+from posquad.problems import PopulationRisk
 from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.report.panel import Panel
 from posquad.theory.signal import Signal

@@ -17,11 +17,12 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad import Dense, LeastSquares, gradient_flow
 from posquad.core.arrays import positive_integer, positive_number
 from posquad.core.errors import DomainError, MissingExtraError
 from posquad.core.results import Result
 from posquad.core.status import Status
+from posquad.dynamics import gradient_flow
+from posquad.problems import Dense, LeastSquares
 from posquad.selection import (
     bregman_projection,
     commutator_size,

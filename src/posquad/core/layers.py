@@ -1,0 +1,41 @@
+"""The rooms of the package in their order: each imports only rooms above it, and itself."""
+
+from __future__ import annotations
+
+__all__ = ["LAYERS", "allowed", "room"]
+
+LAYERS = (
+    "core",
+    "geometry",
+    "problems",
+    "dynamics",
+    "curvature",
+    "theory",
+    "selection",
+    "certificates",
+    "recovery",
+    "estimator",
+    "io",
+    "report",
+    "experiments",
+    "cli",
+)
+
+
+def room(module: str) -> str:
+    """The room of a module, by its full name; empty for the modules of the top level.
+
+    >>> room("posquad.geometry.frames"), room("posquad.errors")
+    ('geometry', '')
+    """
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else ""
+
+
+def allowed(importer: str, imported: str) -> bool:
+    """Whether one room may import another.
+
+    >>> allowed("geometry", "core"), allowed("core", "geometry")
+    (True, False)
+    """
+    return LAYERS.index(imported) <= LAYERS.index(importer)
