@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from posquad import _eigen
 from posquad._eigen import extreme_eigenpairs
 from support import normal, rotation
 
@@ -107,3 +108,29 @@ def test_the_product_limit_is_kept_and_residuals_are_honest(rng):
     true = torch.linalg.vector_norm(A @ pairs.vectors - pairs.vectors * pairs.values)
     torch.testing.assert_close(pairs.residuals[0], true)
     assert float(true) > 1e-8
+
+
+@pytest.mark.parametrize(("width", "limit"), [(3, 48), (6, 72)])
+def test_the_basis_stays_small_and_products_are_counted(rng, width, limit, monkeypatch):
+    """At most `max(12 width, 48)` vectors are kept, over restarts; a column is a product."""
+    bases, columns = [], []
+    symmetric = _eigen.symmetric_part
+    monkeypatch.setattr(
+        _eigen, "symmetric_part", lambda T: bases.append(T.shape[-1]) or symmetric(T)
+    )
+    values = torch.linspace(1.0, 2.0, 400, dtype=torch.float64)
+    start = normal(rng, 400, width)
+
+    def operator(block):
+        columns.append(block.shape[-1])
+        return values[:, None] * block
+
+    same = lambda block: block  # noqa: E731
+    pairs = extreme_eigenpairs(
+        operator, same, same, start,
+        k=1, largest=False, dimension=400, tolerance=1e-10, max_products=3000,
+    )  # fmt: skip
+    assert float(pairs.values[0]) == pytest.approx(1.0, rel=1e-12)
+    assert max(bases) <= limit
+    assert min(bases[bases.index(max(bases)) + 1 :]) <= 3 * width + width  # it was restarted
+    assert pairs.products == sum(columns)
