@@ -23,9 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants" / "map.json"
 SOURCES = "src/posquad"
 # Slow end-to-end tests of the upper rooms, and tests of the text of the sources.
-LEFT_OUT = re.compile(
-    r"test_(lab|estimator|tables|docs|comparison|labels|architecture)|browser"
-)
+LEFT_OUT = re.compile(r"test_(lab|estimator|tables|docs|comparison|labels|architecture)|browser")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
 
 

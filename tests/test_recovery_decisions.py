@@ -183,6 +183,13 @@ def test_stagnation_looks_back_once_in_so_many_attempts():
     assert met(stagnated(3, 0.5), [1.0, 0.9, 0.51]) == [False, False, True]
 
 
+def test_residuals_are_relative_to_the_responses_and_absolute_to_none():
+    X = torch.ones(2, 1, dtype=torch.float64)
+    e = vector(0.6, 0.8)
+    assert float(Quadratic(X, vector(3.0, 4.0)).relative(e)) == pytest.approx(1 / 5, rel=1e-15)
+    assert float(Quadratic(X, vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
+
+
 def test_budget_of_a_watch():
     watch = Watch(max_steps=3)
     state = SimpleNamespace(residual=vector(1.0), running=torch.tensor([True]))
