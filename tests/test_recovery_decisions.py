@@ -85,6 +85,19 @@ def test_how_many_starts_must_agree(n, max_starts, least):
     assert bool(search.settled)
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "kernel"), [(10, 4, True), (11, 4, False), (1500, 60, True), (1501, 60, False)]
+)
+def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_matrices(
+    n, d, kernel
+):
+    """d(d+1)/2 = 10 at d = 4; at most 1500, where it would take the time of all else."""
+    problem = Quadratic(torch.ones(n, d, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(0)
+    search = _search.Search(problem, 1, 1e-10, Watch(max_steps=1), generator, 1)
+    assert search.kernel is kernel
+
+
 def test_a_search_ends_when_reproduced_or_out_of_starts():
     search = search_of(8, tolerance=1e-3)
     assert bool(search.open)
@@ -152,6 +165,12 @@ def test_perturbed_starts_are_as_far_as_the_start_is_large(rng):
     # 16,000 normal numbers of standard deviation 3: the sample one is within 5 / sqrt(2 * 16000).
     assert float(away.std()) == pytest.approx(3, rel=0.03)
     assert abs(float(away.mean())) < 5 * 3 / math.sqrt(16_000)
+    # Of a batch each problem has its own size: entries 1, 2 and 3 of (d, r) = (4, 2).
+    entries = vector(1.0, 2.0, 3.0)
+    search.first = entries[:, None, None].expand(3, 4, 2)
+    away = search._perturbed(torch.tensor([0, 2]), 4000) - search.first[[0, 2]]
+    assert away.shape == (4000, 2, 4, 2)
+    torch.testing.assert_close(away.std((0, 2, 3)), vector(1.0, 3.0), rtol=0.03, atol=0)
 
 
 # The rules by which a run ends.
