@@ -399,3 +399,17 @@ def test_coordinates_too_small_for_the_programs_are_refused_in_words():
         minimum_trace(B, np.array([1.0, 1e-12]), d)
     with pytest.raises(DomainError, match=r"^B: expected at least one row"):
         minimum_trace(np.zeros((1, 2)), np.zeros(1), np.ones(2))
+
+
+def test_the_dual_vector_has_the_largest_smallest_slack():
+    """q = (1, 0, 0) alone solves it; z_1 = 1 is tight; -z_2 and 1 - z_2 are at least 1 at z_2 = -1.
+
+    The dual vector of least norm, z = (1, 0), has the slack 0 instead: two constraints, one of them
+    free.
+    """
+    B = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    found = minimum_trace(B, np.array([1.0, 0.0]), np.ones(3))
+    np.testing.assert_allclose(found.q, [1, 0, 0], atol=1e-12)
+    slack = 1 - B.T @ found.dual
+    assert abs(slack[0]) < 1e-12
+    assert slack[1:].min() >= 1 - 1e-9
