@@ -11,7 +11,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery import _ranks, _search
-from posquad.recovery._diagnosis import Diagnosis, needed_samples, verdict
+from posquad.recovery._diagnosis import Diagnosis, diagnose, needed_samples, verdict
 from posquad.recovery._fit import Quadratic, Watch, at_rounding, cosine, stagnated
 from posquad.recovery._preparation import Prepared, evened, prepare, structured
 from support import gaussian_problem, normal
@@ -430,6 +430,38 @@ def test_the_word_that_is_said(changes, residual, options, status):
         interrupted=options.get("interrupted", False),
     )
     assert codes.tolist() == [status.code]
+
+
+def test_diagnosis_is_that_of_the_dense_jacobian(rng):
+    """Ends of the spectrum, first-order error, and from which residual the first order decides."""
+    X, U, y = gaussian_problem(rng, 60, 4, 2, smallest=0.5)
+    T = torch.diag(vector(1.0, 2.0, 4.0, 0.5))  # x_user T = x, and Q_user = T Q T'
+    prepared = Prepared(
+        problem=Quadratic(X, y), transform=T, scale=vector(1.0)[0], span=torch.tensor(4),
+        distinct=torch.tensor(10), strengths=None, count=torch.tensor(60),
+    )  # fmt: skip
+    J = 2 * np.einsum("ia,ib->iab", X, X @ U).reshape(60, 8)
+    values = np.linalg.eigvalsh(J.T @ J / 60)[1:]  # one gauge direction
+    top = np.linalg.norm(U.numpy(), 2) ** 2
+    size = float(torch.linalg.vector_norm(y))
+    limit = values[0] / (20 * math.sqrt(values[-1] / top)) * math.sqrt(60) / size
+    for share in (0.99, 1.01):
+        found = diagnose(prepared, U, vector(share * limit)[0])
+        assert float(found.low) == pytest.approx(values[0] / top, rel=1e-10)
+        assert float(found.high) == pytest.approx(values[-1] / top, rel=1e-10)
+        assert bool(found.isolated) is (share < 1)
+        assert not bool(found.free)
+        assert found.needed == 8  # 4 * 2 - 1 unknowns and one more
+        # ||Q - Q*|| <= 2 |U| |Delta| with |Delta| <= rms / sqrt(low), stretched by |T|^2.
+        rms = share * limit * size / math.sqrt(60)
+        Q = (T @ U @ U.mT @ T).numpy()
+        error = 2 * math.sqrt(top) * rms / math.sqrt(values[0]) * 4.0**2 / np.linalg.norm(Q)
+        assert float(found.error) == pytest.approx(error, rel=1e-9)
+    off = diagnose(
+        Prepared(**{**vars(prepared), "problem": Quadratic(X, y + 1)}), U, vector(0.1)[0]
+    )
+    own = (y + 1).abs() + X.square().sum(-1) * top
+    assert float(off.exact) == pytest.approx(float((1 / own).max()), rel=1e-10)
 
 
 # Working coordinates.

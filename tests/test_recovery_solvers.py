@@ -385,6 +385,8 @@ def test_data_driven_descent_ends_at_its_tolerance(rng, tolerance):
     missed = torch.linalg.vector_norm((X @ path.U).square().sum(-1) - y)
     relative = float(missed / torch.linalg.vector_norm(y))
     assert tolerance / 10**0.5 < relative <= tolerance
+    forever = data_driven_descent(X, y, nearby(rng, U, 0.5), tolerance=0.0, max_steps=3)
+    assert forever.status is Status.STEPS_EXHAUSTED
 
 
 def test_direct_least_squares_is_numpys(rng):
