@@ -89,7 +89,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "extreme", _changed(node, id=EXTREMES[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in EXTREMES:
         yield "extreme", _changed(node, attr=EXTREMES[node.attr])
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return", ast.Return(ast.Constant(None))
     if isinstance(node, ast.Assign | ast.AugAssign) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
