@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import json
 import os
 import zipfile
@@ -343,3 +344,15 @@ def test_forged_proofs_of_minimum_trace_are_rejected():
     ):
         forged = replace(certificate, witness=replace(witness, dual=dual))
         assert not verify(objective, forged).valid
+
+
+@pytest.mark.parametrize("function", [certify, verify])
+def test_tolerances_are_a_billionth_and_a_millionth(example, function):
+    """What certify promises by default, verify asks for by default."""
+    case, certificate = example
+    given = inspect.signature(function).parameters
+    assert (given["tolerance"].default, given["trace_tolerance"].default) == (1e-9, 1e-6)
+    told = function(case.objective, case.U if function is certify else certificate)
+    findings = told.findings if function is verify else vars(told)
+    assert findings["interpolation"].details["tolerance"] == 1e-9
+    assert findings["minimum_trace"].details["tolerance"] == 1e-6
