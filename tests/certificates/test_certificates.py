@@ -210,17 +210,17 @@ def test_margins_and_numbers_of_what_is_proved():
     ("find", "words"),
     [
         (
-            lambda: _report.interpolation(CONCLUSIONS, 1e-8, {}),
+            lambda: words.interpolation(CONCLUSIONS, 1e-8, {}),
             "||A(UU') - y|| / ||y|| <= 1.000e-09 <= tolerance 1.0e-08",
         ),
-        (lambda: _report.identifiability(CONCLUSIONS, SEEN), "lambda_min^eff >= 4.000000e+00 > 0"),
+        (lambda: words.identifiability(CONCLUSIONS, SEEN), "lambda_min^eff >= 4.000000e+00 > 0"),
         (
-            lambda: _report.global_uniqueness(CONCLUSIONS, 0.25, DUAL),
+            lambda: words.global_uniqueness(CONCLUSIONS, 0.25, DUAL),
             "UU' is the only PSD matrix of any rank with its measurements; one that explains y to "
             "rms misfit eps lies within 3.000e+00 (eps + 1.0e-02)",
         ),
         (
-            lambda: _report.minimum_trace(CONCLUSIONS, 1e-6, {}),
+            lambda: words.minimum_trace(CONCLUSIONS, 1e-6, {}),
             "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-09 of the least trace of PSD "
             "matrices that fit as well (<= 1e-06)",
         ),

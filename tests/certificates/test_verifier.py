@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import json
@@ -19,6 +18,8 @@ from adversarial.certificates import planted, tampered
 from posquad import Dense, LeastSquares, RankOne, certify
 from posquad.certificates import FINDINGS, Verdict, files, load, save, verify, words
 from posquad.core.errors import DomainError, DtypeError
+from posquad.core.layers import room
+from posquad.core.sources import source_closure
 
 SOURCE = Path(posquad.__file__).parent / "certificates"
 
@@ -213,35 +214,21 @@ def test_texts_of_a_file_are_not_believed(example, tmp_path):
 # The verifier.
 
 
-def local_imports(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "posquad.certificates":
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "posquad.certificates."
-        ):
-            names.add(node.module.rsplit(".", 1)[1])
-    return {name for name in names if (SOURCE / f"{name}.py").exists()}
-
-
 def test_verifier_shares_no_code_with_the_search():
-    reached, waiting = set(), {"verifier"}
-    while waiting:
-        name = waiting.pop()
-        reached.add(name)
-        waiting |= local_imports(SOURCE / f"{name}.py") - reached
-    assert reached == {
-        "verifier",
-        "certificate",
-        "_claims",
-        "_forms",
-        "_proofs",
-        "_report",
-        "_rounding",
+    """Of the certificates' room it reaches only the proofs, the words and the certificate."""
+    files = source_closure(
+        "posquad.certificates.verifier", leave_out=lambda name: room(name) != "certificates"
+    )
+    assert {path.relative_to(SOURCE).as_posix() for path in files} == {
+        "verifier.py",
+        "certificate.py",
+        "words.py",
+        "proofs/bounded_operator.py",
+        "proofs/claims.py",
+        "proofs/rounding.py",
+        "proofs/statements.py",
     }
-    size = sum(len((SOURCE / f"{name}.py").read_text().splitlines()) for name in reached)
-    assert size < 1500  # small enough to be read
+    assert sum(len(path.read_text().splitlines()) for path in files) < 1500  # can be read
 
 
 def test_every_forgery_is_rejected_and_says_where(example):

@@ -498,7 +498,7 @@ def test_units_that_leave_the_range_are_refused_before_work(
     run, kind: str, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objective, U0 = in_units(kind, scale)
-    monkeypatch.setattr("posquad.dynamics.start", None)  # nothing starts
+    monkeypatch.setattr("posquad.dynamics.gradient.start", None)  # nothing starts
     options = {"t_final": 1.0} if run is gradient_flow else {"step": 1.0, "max_steps": 5}
     with pytest.raises(DomainError, match="rescale U") as caught:
         run(objective, U0, **options)

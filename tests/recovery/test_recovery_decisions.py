@@ -94,8 +94,8 @@ def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_ma
     """d(d+1)/2 = 10 at d = 4; at most 1500, where it would take the time of all else."""
     problem = Quadratic(torch.ones(n, d, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
-    search = search.Search(problem, 1, 1e-10, Watch(max_steps=1), generator, 1)
-    assert search.kernel is kernel
+    finder = search.Search(problem, 1, 1e-10, Watch(max_steps=1), generator, 1)
+    assert finder.kernel is kernel
 
 
 def test_a_search_ends_when_reproduced_or_out_of_starts():
