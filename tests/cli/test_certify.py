@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab_support import assert_refused
+from experiments_support import assert_refused
 from posquad.cli.main import main
 
 RNG = np.random.default_rng(0)
@@ -51,7 +51,7 @@ def test_ten_gigabytes_of_zeros_are_no_model(files, tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(10 * 2**30)
-    assert_refused(command(files[0], path), "huge.json", "more than 16 MB")
+    assert_refused(command(files[0], path), "huge.json", "larger than 16 MB")
 
 
 def test_dense_measurements(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab_support import CERTIFICATE, FILES, assert_refused, command, contents
+from experiments_support import CERTIFICATE, FILES, assert_refused, command, contents
 from posquad.cli.demo_data import DEMOS, make
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor, regressor

@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 
-from lab_support import assert_refused, command, contents
+from experiments_support import assert_refused, command, contents
 from posquad.cli import fit
 from posquad.cli.demo_data import make
+from posquad.core import files
 from posquad.estimator import regressor
-from posquad.experiments import records
 from posquad.io.tables import read_samples, write_columns
 
 # Bad input: one sentence, status 2, nothing written.
@@ -84,7 +84,7 @@ def test_files_on_the_way_are_not_named(fits, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device", f".{path.name}.7.partial")
 
-    monkeypatch.setattr(records, "write_whole", full)
+    monkeypatch.setattr(files, "write_whole", full)
     out = tmp_path / "out"
     refused = command("fit", data, "--out", out)
     assert_refused(refused, f"{out}: expected a folder to write to; got No space left on device")

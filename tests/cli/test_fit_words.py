@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab_support import command
+from experiments_support import command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import HEADINGS, Fit, answer, explained
+from posquad.report.fit_answer import HEADINGS, FittedModel, answer, explained
 from posquad.report.fit_report import render
 
 # Words and page.
 
 
-def fit_with(status: Status, **changes: object) -> Fit:
+def fit_with(status: Status, **changes: object) -> FittedModel:
     X = np.random.default_rng(0).standard_normal((40, 3))
     y = (X[:, 0] + X[:, 1]) ** 2
     model = PositiveQuadraticRegressor(1).fit(X, y)
@@ -29,7 +29,9 @@ def fit_with(status: Status, **changes: object) -> Fit:
     for name, value in changes.items():
         setattr(model, name, value)
     samples = Samples(Path("data.csv"), X, y, None, ("<b>a</b>", "b", "c"), True, "<i>y</i>")
-    return Fit(model, samples, model.predict(X), 1.0, "posquad <u>fit</u>", Path("fit/model.json"))
+    return FittedModel(
+        model, samples, model.predict(X), 1.0, "posquad <u>fit</u>", Path("fit/model.json")
+    )
 
 
 @pytest.mark.parametrize("status", HEADINGS)
@@ -58,7 +60,7 @@ def test_advice_follows_the_numbers():
     assert "--tolerance 1e-05" in words
     assert "leave --rank out" in words
     fit.samples.y[:5] = -10.0
-    worse = Fit(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
+    worse = FittedModel(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
     words = " ".join(step.words for step in answer(worse).steps)
     assert "5 of 40 responses are negative" in words
     assert worse.r_squared == pytest.approx(
@@ -72,7 +74,7 @@ def best_fit_of(y: np.ndarray, **options: object) -> str:
     X = np.random.default_rng(0).standard_normal((len(y), 3))
     model = PositiveQuadraticRegressor(1, **options).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
     model.status_ = Status.BEST_FIT
     said = answer(fit)
     return " ".join([said.message, *(step.words for step in said.steps)])
@@ -109,7 +111,7 @@ def test_numbers_that_are_not_defined_are_not_shown():
     y = np.full(40, 2.0)
     model = PositiveQuadraticRegressor(1).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
     facts = dict(answer(fit).facts)
     assert facts["R²"] == "undefined (constant responses)"
     assert facts["samples"].startswith("40; at least 4 are needed")
@@ -158,7 +160,7 @@ def test_many_rows_are_thinned_and_the_largest_residuals_kept():
     y[12_345] += 100
     model = PositiveQuadraticRegressor(1).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
     page = render(fit)
     assert "of 30000 rows are drawn, the largest residuals among them" in page
     assert len(page) < 2_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab_support import assert_refused, command
+from experiments_support import assert_refused, command
 from posquad.cli.demo_data import DEMOS, make
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import read_samples, write_columns

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lab_support import REAL, falsified, measured
-from posquad.experiments.claims import Claim, Judged, Verdict, claims, failures, judge, tally
+from experiments_support import REAL, falsified, measured
+from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, judge, tally
 from posquad.experiments.framework import Measured
 
 CLAIMS = claims()
@@ -49,7 +49,7 @@ TABLES = {
     "tab:conditioning-flow-rates",
     "tab:bregman-selection-results",
 }
-HOLDS, DIFFERS, UNKNOWN = Verdict.HOLDS, Verdict.DIFFERS, Verdict.NOT_COMPARABLE
+HOLDS, DIFFERS, UNKNOWN = Agreement.HOLDS, Agreement.DIFFERS, Agreement.NOT_COMPARABLE
 EVERYTHING = {"absolute": 1.0, "bound": 1.0, "level": 0.95, "trials": 16, "reason": "because"}
 every_claim = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
 
@@ -76,7 +76,7 @@ def of_trials(rate: float, trials: int) -> Measured:
     return result
 
 
-def verdict(claim: Claim, values) -> Verdict:
+def verdict(claim: Claim, values) -> Agreement:
     return judge(claim, measuring(values)).verdict
 
 
@@ -584,7 +584,7 @@ def test_true(values, expected):
 def test_only_identities_and_deterministic_claims_that_differ_are_failures():
     judged = [
         Judged(claim_of("1.0", kind, rule="printed"), 1.0, "rule", word, "why")
-        for kind, word in product(sorted(KINDS), Verdict)
+        for kind, word in product(sorted(KINDS), Agreement)
     ]
     found = {(j.claim.kind, j.verdict) for j in failures(judged)}
     assert found == {("identity", DIFFERS), ("deterministic", DIFFERS)}
@@ -592,7 +592,7 @@ def test_only_identities_and_deterministic_claims_that_differ_are_failures():
 
 
 def test_the_words_of_verdicts_are_fixed_by_the_design():
-    assert [word.value for word in Verdict] == ["holds", "differs", "not-comparable"]
+    assert [word.value for word in Agreement] == ["holds", "differs", "not-comparable"]
 
 
 # Words.

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pickle
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import scipy
 import torch
 
-from lab_support import contents, measured, small_record
+from experiments_support import contents, measured, small_record
 from posquad.core.errors import PosquadError
 from posquad.core.files import FileError, write_file
 from posquad.core.system import system_information
@@ -311,12 +312,13 @@ def test_the_new_content_is_complete_before_it_has_the_name(tmp_path, monkeypatc
     seen, fsync = [], os.fsync
 
     def watched(descriptor):
-        seen.append((path.exists(), os.fstat(descriptor).st_size))
+        found = os.fstat(descriptor)
+        seen.append((path.exists(), "folder" if stat.S_ISDIR(found.st_mode) else found.st_size))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
     write_file(path, b"12345")
-    assert seen == [(False, 5)]
+    assert seen == [(False, 5), (True, "folder")]  # the folder keeps the new name
     assert contents(tmp_path) == {"deep/er/file": b"12345"}
 
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from lab_support import REAL, contents, falsified, measured, stand_in
+from experiments_support import REAL, contents, falsified, measured, stand_in
 from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
-from posquad.experiments.claims import Verdict, claims, judge
+from posquad.experiments.claims import Agreement, claims, judge
 from posquad.experiments.framework import (
-    Table,
+    ReportTable,
 )
 from posquad.experiments.records import load, record_key
 from posquad.experiments.registry import EXPERIMENTS
@@ -311,7 +311,7 @@ def test_a_measurement_that_is_infinite_does_not_lose_the_run(calls, monkeypatch
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     outcome = run(tmp_path, plan(["exp5"]))
     (affected,) = [j for j in outcome.judged if j.claim.measure == "lyapunov_max"]
-    assert affected.verdict is Verdict.DIFFERS  # an identity, so it must be finite
+    assert affected.verdict is Agreement.DIFFERS  # an identity, so it must be finite
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
     assert (tmp_path / "report.html").exists()
 
@@ -420,7 +420,7 @@ def hostile(monkeypatch, tmp_path):
     answer = measured("exp5")
     answer.remarks.append(HOSTILE)
     panel = Panel("exp5-dots", HOSTILE, HOSTILE, dots, lambda result: HOSTILE, HOSTILE)
-    table = Table("t", HOSTILE, (HOSTILE,), lambda result: [[HOSTILE, HOSTILE]], HOSTILE)
+    table = ReportTable("t", HOSTILE, (HOSTILE,), lambda result: [[HOSTILE, HOSTILE]], HOSTILE)
     experiment = stand_in(
         "exp5",
         [],
@@ -485,7 +485,7 @@ def test_a_panel_that_cannot_be_drawn_becomes_words_and_costs_no_other(
 ):
     good = Panel("exp5-good", "good", "caption", dots, lambda result: "seen well")
     bad = dataclasses.replace(good, key="exp5-bad", title="bad", **{part: broken})
-    table = Table("t", "title", ("one",), broken)
+    table = ReportTable("t", "title", ("one",), broken)
     monkeypatch.setitem(
         EXPERIMENTS, "exp5", stand_in("exp5", calls, panels=(bad, good), tables=(table,))
     )
@@ -553,14 +553,14 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     outcome = run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
     paper = [j for j in outcome.judged if j.claim.source == "paper"]
-    counts = {word: sum(j.verdict is word for j in paper) for word in Verdict}
-    assert counts[Verdict.DIFFERS] == 1
+    counts = {word: sum(j.verdict is word for j in paper) for word in Agreement}
+    assert counts[Agreement.DIFFERS] == 1
     assert len(outcome.judged) == len(paper) + 1
     assert "Besides, 1 of 1 checks of our own hold." in text
     total = sum(counts.values())
-    assert f"{counts[Verdict.HOLDS]} of {total} published claims hold; 1 differs;" in text
-    assert f"{counts[Verdict.NOT_COMPARABLE]} cannot be compared" in text
-    (differs,) = [j for j in outcome.judged if j.verdict is Verdict.DIFFERS]
+    assert f"{counts[Agreement.HOLDS]} of {total} published claims hold; 1 differs;" in text
+    assert f"{counts[Agreement.NOT_COMPARABLE]} cannot be compared" in text
+    (differs,) = [j for j in outcome.judged if j.verdict is Agreement.DIFFERS]
     assert differs.claim.statement in text
     assert "What differs, and why" in text
     assert "quick run" in text

@@ -16,7 +16,7 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, is_certificate, load_model
 from posquad.io.tables import TableError, arrays, open_table
-from posquad.io.tables.reading import Samples, choose, require_file, taken
+from posquad.io.tables.reading import Samples, choose, load_samples, require_file
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.report.fit_certificate import certificate_words, misses_responses
@@ -24,7 +24,7 @@ from posquad.report.fit_certificate import certificate_words, misses_responses
 __all__ = ["certify_command"]
 
 
-@click.command("certify", short_help="Prove that an answer is the only one, or check a proof.")
+@click.command("certify")
 @click.argument("data", type=FILE)
 @click.argument("model", type=FILE)
 @columns_option(
@@ -147,7 +147,7 @@ def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquare
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
     table = open_table(data)
     choice = columns_for(fitted, table, **asked, optional_response=False)
-    return _of_rows(taken(table, choice)), fitted.components_.T
+    return _of_rows(load_samples(table, choice)), fitted.components_.T
 
 
 def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
@@ -159,7 +159,7 @@ def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
             A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
             return LeastSquares(Dense(A), y)
     table = open_table(data)
-    return _of_rows(taken(table, choose(table, **asked)))
+    return _of_rows(load_samples(table, choose(table, **asked)))
 
 
 def _of_rows(samples: Samples) -> LeastSquares:

@@ -15,7 +15,7 @@ from posquad.io.tables.writing import require_suffix, write_columns
 __all__ = ["demo_command"]
 
 
-@click.command("demo", short_help="Write example data.")
+@click.command("demo")
 @click.argument("name", required=False)
 @click.option(
     "--out",

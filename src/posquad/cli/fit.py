@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from posquad.cli.failure import INTERRUPTED, Failure
+from posquad.cli.failure import Failure
+from posquad.cli.interrupts import INTERRUPTED
 from posquad.cli.options import DROP, FILE, columns_option, names
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
@@ -27,7 +28,7 @@ from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predicted
 from posquad.io.tables import Samples, TableError, read_samples
-from posquad.report.fit_answer import Answer, Fit, answer
+from posquad.report.fit_answer import Answer, FittedModel, answer
 from posquad.report.fit_report import render
 
 __all__ = ["fit_command"]
@@ -42,7 +43,7 @@ class _Stopped(BaseException):
     """Ctrl-C. No KeyboardInterrupt, which `recover` answers with the best so far."""
 
 
-@click.command("fit", short_help="Fit a model to a data file; write the model and a report.")
+@click.command("fit")
 @click.argument("data", type=FILE)
 @columns_option("--response", "Column of the responses.  [default: y, response or target]")
 @columns_option("--weights", "Column of weights of the squared errors.  [default: all alike]")
@@ -147,7 +148,7 @@ def fit_command(
             )
             with _stoppable(), suitable_threads(samples.X.size):
                 model = _fitted(samples, certify, options)
-                fit = Fit(
+                fit = FittedModel(
                     model=model,
                     samples=samples,
                     predicted=predicted(model, samples.X),
@@ -251,7 +252,7 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _write(out: Path, fit: Fit, text: str) -> None:
+def _write(out: Path, fit: FittedModel, text: str) -> None:
     """The model last, and of it model.json last: with it, everything is there."""
     before = None
     if threading.current_thread() is threading.main_thread():

@@ -16,13 +16,13 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, load_model, predicted
 from posquad.io.tables import Table, TableError, open_table, write_columns
-from posquad.io.tables.reading import Choice, Samples, taken
+from posquad.io.tables.reading import Choice, Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
 
 __all__ = ["predict_command"]
 
 
-@click.command("predict", short_help="Predict responses with a fitted model.")
+@click.command("predict")
 @click.argument("model", type=FILE)
 @click.argument("data", type=FILE)
 @columns_option(
@@ -98,12 +98,12 @@ def predict_command(
 def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
     """Inputs, and the response if it is there: what is to be predicted may be missing."""
     try:
-        samples = taken(table, choice)
+        samples = load_samples(table, choice)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if asked or choice.response is None:
             raise
-        samples = taken(table, replace(choice, response=None))
+        samples = load_samples(table, replace(choice, response=None))
         click.echo(f"Not compared with {choice.response!r}: {problem}", err=True)
     require_scale(samples, small=True)
     return samples

@@ -22,14 +22,14 @@ import scipy
 from posquad.experiments.framework import Measured
 from posquad.experiments.problems import wilson
 
-__all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge", "tally"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "tally"]
 
 
 STRICT = ("identity", "deterministic")  # kinds that must hold
 _FEWEST = 8  # samples below which nothing is said about a distribution
 
 
-class Verdict(Enum):
+class Agreement(Enum):
     """Closed set of verdicts; the value is the word in files and reports."""
 
     HOLDS = "holds"
@@ -63,7 +63,7 @@ class Judged:
         Any  # a number, a list of numbers, a truth value, a summary of a distribution, or None
     )
     tolerance: str  # the rule in words
-    verdict: Verdict
+    verdict: Agreement
     why: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     if not np.isfinite(np.asarray(values, dtype=float)).all():
         found = "what was measured is not finite"
         if claim.kind in STRICT:
-            return Judged(claim, None, _finite(claim), Verdict.DIFFERS, found)
+            return Judged(claim, None, _finite(claim), Agreement.DIFFERS, found)
         return _unknown(claim, found)
     return rule(claim, values, measured)
 
@@ -126,7 +126,7 @@ def failures(judged: list[Judged]) -> list[Judged]:
     >>> failures([])
     []
     """
-    return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in STRICT]
+    return [j for j in judged if j.verdict is Agreement.DIFFERS and j.claim.kind in STRICT]
 
 
 def tally(verdicts: Sequence[tuple[str, str]]) -> str:
@@ -138,7 +138,7 @@ def tally(verdicts: Sequence[tuple[str, str]]) -> str:
     parts = []
     for ours, noun in ((False, "published claims"), (True, "checks of our own")):
         found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
-        holds, differs, unknown = (found.count(verdict.value) for verdict in Verdict)
+        holds, differs, unknown = (found.count(verdict.value) for verdict in Agreement)
         words = f"{holds} of {len(found)} {noun} hold"
         if differs or not ours:
             words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
@@ -148,11 +148,11 @@ def tally(verdicts: Sequence[tuple[str, str]]) -> str:
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
-    return Judged(claim, None, "not compared", Verdict.NOT_COMPARABLE, reason)
+    return Judged(claim, None, "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
-def _verdict(holds: bool) -> Verdict:
-    return Verdict.HOLDS if holds else Verdict.DIFFERS
+def _verdict(holds: bool) -> Agreement:
+    return Agreement.HOLDS if holds else Agreement.DIFFERS
 
 
 def _finite(claim: Claim) -> str:
@@ -261,7 +261,7 @@ def _true(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
 
 def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     reason = claim.tolerance["reason"]
-    return Judged(claim, float(values), "not compared", Verdict.NOT_COMPARABLE, reason)
+    return Judged(claim, float(values), "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
 _RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {

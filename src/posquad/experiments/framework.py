@@ -24,7 +24,7 @@ __all__ = [
     "Measured",
     "Parameters",
     "Quantity",
-    "Table",
+    "ReportTable",
     "chosen",
     "described",
     "override",
@@ -188,7 +188,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """One table, as text cells made from the numbers."""
 
     key: str
@@ -211,7 +211,7 @@ class Experiment:
     quick: Mapping[str, Any]  # what --quick changes
     run: Callable[[Any, Tell], Measured]
     panels: tuple[Panel, ...]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     seconds: float = 1.0  # of a full run on 2 cores, to foretell the time left
     quick_seconds: float = 1.0
 

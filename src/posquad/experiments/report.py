@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from posquad.experiments.claims import Judged, Verdict
-from posquad.experiments.framework import Parameters, Table, described
+from posquad.experiments.claims import Agreement, Judged
+from posquad.experiments.framework import Parameters, ReportTable, described
 from posquad.experiments.records import Record
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import Drawing
@@ -23,9 +23,9 @@ __all__ = ["interval", "measured_cell", "published_cell", "render", "shown"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
-    Verdict.HOLDS: ("holds", "✓"),
-    Verdict.DIFFERS: ("differs", "≠"),
-    Verdict.NOT_COMPARABLE: ("not comparable", "?"),
+    Agreement.HOLDS: ("holds", "✓"),
+    Agreement.DIFFERS: ("differs", "≠"),
+    Agreement.NOT_COMPARABLE: ("not comparable", "?"),
 }
 
 
@@ -56,8 +56,8 @@ def render(
         counts=_counts(published),
         kinds=[(kind, _counts([j for j in published if j.claim.kind == kind])) for kind in KINDS],
         ours=_counts([j for j in outcome.judged if j.claim.source != "paper"]),
-        differing=[_line(j) for j in outcome.judged if j.verdict is Verdict.DIFFERS],
-        incomparable=[_line(j) for j in outcome.judged if j.verdict is Verdict.NOT_COMPARABLE],
+        differing=[_line(j) for j in outcome.judged if j.verdict is Agreement.DIFFERS],
+        incomparable=[_line(j) for j in outcome.judged if j.verdict is Agreement.NOT_COMPARABLE],
         missing=[EXPERIMENTS[key] for key in outcome.missing],
         sections=[_section(r, outcome, parameters, drawings) for r in outcome.records],
         computing=sum(record.seconds for record in outcome.records),
@@ -109,7 +109,7 @@ def _written(value: Any) -> str:
     return repr(value)
 
 
-def _rows(table: Table, record: Record) -> list[list[str]]:
+def _rows(table: ReportTable, record: Record) -> list[list[str]]:
     """The rows of a table; one that says why, where unusual parameters leave none."""
     try:
         return table.rows(record.measured)
@@ -118,7 +118,7 @@ def _rows(table: Table, record: Record) -> list[list[str]]:
 
 
 def _counts(judged: Any) -> dict[str, int]:
-    counts = {verdict.name.lower(): 0 for verdict in Verdict}
+    counts = {verdict.name.lower(): 0 for verdict in Agreement}
     for j in judged:
         counts[j.verdict.name.lower()] += 1
     return counts | {"all": len(judged)}

@@ -9,17 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import require_folder, write_file
 from posquad.core.system import now, system_information
+from posquad.core.threads import one_thread
 from posquad.experiments.claims import Judged, claims, judge
 from posquad.experiments.framework import Experiment, Parameters, override
 from posquad.experiments.records import Record, load, record_key, save
@@ -164,7 +162,7 @@ def reproduce(
 def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watcher) -> Record:
     began = time.monotonic()
     try:
-        with _one_thread():
+        with one_thread():
             measured = experiment.run(parameters, watcher.advances)
             system = system_information()
     except Exception as problem:  # whatever parameters of the user's made of it
@@ -182,17 +180,6 @@ def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watc
         system=system,
         finished=now(),
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The tensors here are small: more threads wait for each other, badly on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _write(

@@ -16,7 +16,7 @@ from posquad.core.status import Status
 from posquad.io.tables import Samples
 from posquad.report.fit_certificate import misses_responses
 
-__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer", "explained", "proportional"]
+__all__ = ["HEADINGS", "Answer", "FittedModel", "Step", "answer", "explained", "proportional"]
 
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
@@ -33,11 +33,11 @@ HEADINGS = {
 }
 _NEGATIVE = 0.05  # share of the squares of all responses that is more than noise
 _NAMED = 10  # rows in a sentence
-_LOUD = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
+_OUTLIER = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
 
 
 @dataclass(frozen=True)
-class Fit:
+class FittedModel:
     """A fitted model with the data it was fitted to: what the report is about."""
 
     model: Any  # a fitted PositiveQuadraticRegressor
@@ -82,19 +82,19 @@ class Fit:
         return 1 - left / total if total else float("nan")
 
     @cached_property
-    def loud(self) -> np.ndarray:
+    def outlier_rows(self) -> np.ndarray:
         """Rows (from 0) whose residual stands far out of the others, the farthest first."""
         size = np.abs(self.residuals - np.median(self.residuals))
         scale = 1.4826 * float(np.median(size))
         if scale <= 1e-12 * float(np.abs(self.observed).max(initial=0.0)):
             return np.empty(0, dtype=int)
         order = np.argsort(-size, kind="stable")
-        return order[size[order] > _LOUD * scale]
+        return order[size[order] > _OUTLIER * scale]
 
     @cached_property
-    def loud_named(self) -> list[str]:
+    def outlier_names(self) -> list[str]:
         """The first ten of these rows by number, and by line where the file has a header."""
-        found = self.samples.rows(self.loud[:_NAMED].tolist())
+        found = self.samples.rows(self.outlier_rows[:_NAMED].tolist())
         return [name.removeprefix("row ") for name in found]
 
 
@@ -118,7 +118,7 @@ class Answer:
     steps: tuple[Step, ...]  # what to do next
 
 
-def answer(fit: Fit) -> Answer:
+def answer(fit: FittedModel) -> Answer:
     """The answer of a fit in words.
 
     >>> from types import SimpleNamespace
@@ -128,7 +128,7 @@ def answer(fit: Fit) -> Answer:
     ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
     ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
     >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
-    >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
+    >>> answer(FittedModel(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
     'Recovered'
     """
     model = fit.model
@@ -150,7 +150,7 @@ def answer(fit: Fit) -> Answer:
     return Answer(word, tone, headline, sentence, tuple(_facts(fit)), told)
 
 
-def _facts(fit: Fit) -> list[tuple[str, str]]:
+def _facts(fit: FittedModel) -> list[tuple[str, str]]:
     model = fit.model
     d, needed = fit.samples.X.shape[1], _needed(model)
     of = "of the responses, less the intercept" if model.fit_intercept else "of the responses"
@@ -212,17 +212,17 @@ def _percent(share: float) -> str:
     return "more than 99.9%" if share > 0.999 else f"{100 * share:.3g}%"
 
 
-def _predict(fit: Fit) -> Step:
+def _predict(fit: FittedModel) -> Step:
     return Step("Predict new data:", f"posquad predict {shlex.quote(str(fit.model_path))} NEW_DATA")
 
 
-def _certified(fit: Fit) -> list[str | Step]:
+def _certified(fit: FittedModel) -> list[str | Step]:
     kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
     again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept), *fit.columns])
     return [_predict(fit), Step("Have the proof checked again, from the data alone:", again)]
 
 
-def _recovered(fit: Fit) -> list[str | Step]:
+def _recovered(fit: FittedModel) -> list[str | Step]:
     certificate = fit.model.certificate_
     if certificate is None:
         return [_predict(fit), "Ask for a proof with --certify."]
@@ -234,7 +234,7 @@ def _recovered(fit: Fit) -> list[str | Step]:
     ]
 
 
-def _best_fit(fit: Fit) -> list[str | Step]:
+def _best_fit(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     steps: list[str | Step] = []
     if fit.r_squared < 0.5:
@@ -264,7 +264,7 @@ def _best_fit(fit: Fit) -> list[str | Step]:
     return [*steps, _predict(fit)]
 
 
-def _beyond_noise(fit: Fit) -> bool:
+def _beyond_noise(fit: FittedModel) -> bool:
     """Whether negative responses are more than noise around zero.
 
     The noise that a model without a constant estimates holds the negative responses themselves: a
@@ -276,18 +276,18 @@ def _beyond_noise(fit: Fit) -> bool:
     return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
 
 
-def _of_rows(fit: Fit) -> list[str]:
-    if not len(fit.loud):
+def _of_rows(fit: FittedModel) -> list[str]:
+    if not len(fit.outlier_rows):
         return []
-    rows = ", ".join(fit.loud_named)
-    more = f" and {len(fit.loud) - _NAMED} more" if len(fit.loud) > _NAMED else ""
-    noun = "Row" if len(fit.loud) == 1 else "Rows"
-    verb = "stands" if len(fit.loud) == 1 else "stand"
-    rest = "it" if len(fit.loud) == 1 else "them"
+    rows = ", ".join(fit.outlier_names)
+    more = f" and {len(fit.outlier_rows) - _NAMED} more" if len(fit.outlier_rows) > _NAMED else ""
+    noun = "Row" if len(fit.outlier_rows) == 1 else "Rows"
+    verb = "stands" if len(fit.outlier_rows) == 1 else "stand"
+    rest = "it" if len(fit.outlier_rows) == 1 else "them"
     return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without {rest}."]
 
 
-def _not_identified(fit: Fit) -> list[str | Step]:
+def _not_identified(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     missing = (_needed(model) or 0) - model.n_samples_
     steps: list[str | Step] = []
@@ -306,7 +306,7 @@ def _not_identified(fit: Fit) -> list[str | Step]:
     return steps
 
 
-def _undetermined(fit: Fit) -> list[str | Step]:
+def _undetermined(fit: FittedModel) -> list[str | Step]:
     X = fit.samples.X
     dead = [
         name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
@@ -355,12 +355,12 @@ def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, st
     return found
 
 
-def _stalled(fit: Fit) -> list[str | Step]:
+def _stalled(fit: FittedModel) -> list[str | Step]:
     rank = "Give the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave --rank out to have it chosen, or try the next higher one"
     return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 
-def _interrupted(fit: Fit) -> list[str | Step]:
+def _interrupted(fit: FittedModel) -> list[str | Step]:
     return ["Allow more time (--time-limit), or leave the limit out."]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from posquad.geometry import dimension
-from posquad.report.fit_answer import Fit, explained
+from posquad.report.fit_answer import FittedModel, explained
 from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
 from posquad.report.panel import Panel
 
@@ -17,7 +17,7 @@ POINTS = 2000  # rows drawn at most
 _BLUE, _RED, _GREEN, *_ = COLOURS
 
 
-def panels(fit: Fit) -> list[Panel[Fit]]:
+def panels(fit: FittedModel) -> list[Panel[FittedModel]]:
     """The panels that this fit has something to show for.
 
     >>> from types import SimpleNamespace
@@ -45,7 +45,7 @@ def eigenvalues(components: np.ndarray) -> np.ndarray:
     return np.square(np.linalg.svd(np.atleast_2d(components), compute_uv=False))
 
 
-def shown_rows(fit: Fit) -> np.ndarray:
+def shown_rows(fit: FittedModel) -> np.ndarray:
     """The rows that are drawn: all, or an even choice of many with the largest residuals.
 
     >>> from types import SimpleNamespace
@@ -59,12 +59,12 @@ def shown_rows(fit: Fit) -> np.ndarray:
     return np.union1d(even, np.argsort(-np.abs(fit.residuals))[:50])
 
 
-def _few(fit: Fit) -> str:
+def _few(fit: FittedModel) -> str:
     n, seen = len(fit.residuals), len(shown_rows(fit))
     return "" if seen == n else f" {seen} of {n} rows are drawn, the largest residuals among them."
 
 
-def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
+def _draw_eigenvalues(axes: Any, fit: FittedModel) -> None:
     values = eigenvalues(fit.model.components_)
     if values[-1] > 0 and values[0] > 100 * values[-1]:
         axes.set_yscale("log")  # which has no room for the zeros
@@ -77,14 +77,14 @@ def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_eigenvalues(fit: Fit) -> str:
+def _say_eigenvalues(fit: FittedModel) -> str:
     values = eigenvalues(fit.model.components_)
     rest = fit.model.n_features_in_ - len(values)
     shown = ", ".join(f"{value:.4g}" for value in values[:6]) + (", ..." if len(values) > 6 else "")
     return f"Nonzero eigenvalues: {shown}; the other {rest} are zero."
 
 
-def _draw_ranks(axes: Any, fit: Fit) -> None:
+def _draw_ranks(axes: Any, fit: FittedModel) -> None:
     path = fit.model.rank_path_
     ranks, score = np.asarray(path["rank"]), np.asarray(path["score"], dtype=float)
     axes.plot(ranks, score, color=_BLUE, marker=MARKERS[0], markersize=4.5, linewidth=1.6)
@@ -97,20 +97,20 @@ def _draw_ranks(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_ranks(fit: Fit) -> str:
+def _say_ranks(fit: FittedModel) -> str:
     path = fit.model.rank_path_
     pairs = zip(path["rank"], path["score"], strict=True)
     shown = ", ".join(f"{score:.4g} at rank {rank}" for rank, score in list(pairs)[:8])
     return f"Criterion {shown}; rank {fit.model.rank_} was taken."
 
 
-def _kernel(fit: Fit) -> int:
+def _kernel(fit: FittedModel) -> int:
     """Directions that are not identified, 0 where they were not counted: then none are drawn."""
     dimension = fit.model.kernel_dimension_
     return 0 if np.isnan(dimension) else int(dimension)
 
 
-def _draw_spectrum(axes: Any, fit: Fit) -> None:
+def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
     seen = values[kernel:]
@@ -136,7 +136,7 @@ def _draw_spectrum(axes: Any, fit: Fit) -> None:
         legend_below(axes, 3)
 
 
-def _say_spectrum(fit: Fit) -> str:
+def _say_spectrum(fit: FittedModel) -> str:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
     unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
@@ -153,7 +153,7 @@ def _say_spectrum(fit: Fit) -> str:
     return words
 
 
-def _draw_predicted(axes: Any, fit: Fit) -> None:
+def _draw_predicted(axes: Any, fit: FittedModel) -> None:
     rows = shown_rows(fit)
     observed, predicted = fit.observed[rows], fit.predicted[rows]
     ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
@@ -163,7 +163,7 @@ def _draw_predicted(axes: Any, fit: Fit) -> None:
     axes.set_ylabel("predicted")
 
 
-def _say_predicted(fit: Fit) -> str:
+def _say_predicted(fit: FittedModel) -> str:
     with np.errstate(invalid="ignore", divide="ignore"):
         flat = fit.observed.std() == 0 or fit.predicted.std() == 0
         words = (
@@ -172,7 +172,7 @@ def _say_predicted(fit: Fit) -> str:
     return f"{words}R² {explained(fit.r_squared)}.{_few(fit)}"
 
 
-def _draw_residuals(axes: Any, fit: Fit) -> None:
+def _draw_residuals(axes: Any, fit: FittedModel) -> None:
     rows = shown_rows(fit)
     axes.axhline(0, color=INK, linewidth=1, linestyle="--")
     _scatter(axes, fit, rows, fit.predicted[rows], fit.residuals[rows])
@@ -180,23 +180,23 @@ def _draw_residuals(axes: Any, fit: Fit) -> None:
     axes.set_ylabel(_residual_name(fit))
 
 
-def _scatter(axes: Any, fit: Fit, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    loud = np.isin(rows, fit.loud)
+def _scatter(axes: Any, fit: FittedModel, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    outlying = np.isin(rows, fit.outlier_rows)
     size = 3.5 if len(rows) <= 300 else 2
     plain = {"linestyle": "none", "marker": "o", "markersize": size, "markeredgewidth": 0}
-    axes.plot(x[~loud], y[~loud], color=_BLUE, **plain)
-    if loud.any():
-        label = f"far out ({len(fit.loud)})"
+    axes.plot(x[~outlying], y[~outlying], color=_BLUE, **plain)
+    if outlying.any():
+        label = f"far out ({len(fit.outlier_rows)})"
         style = {"color": _RED, "marker": MARKERS[3], "markersize": 5, "linestyle": "none"}
-        axes.plot(x[loud], y[loud], label=label, **style)
+        axes.plot(x[outlying], y[outlying], label=label, **style)
         legend_below(axes, 1)
 
 
-def _residual_name(fit: Fit) -> str:
+def _residual_name(fit: FittedModel) -> str:
     return "residual" if fit.samples.weights is None else "weighted residual"
 
 
-def _say_residuals(fit: Fit) -> str:
+def _say_residuals(fit: FittedModel) -> str:
     values = fit.residuals
     words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
     [row] = fit.samples.rows([int(np.abs(values).argmax())])
@@ -204,7 +204,7 @@ def _say_residuals(fit: Fit) -> str:
     return words + _few(fit)
 
 
-def _draw_histogram(axes: Any, fit: Fit) -> None:
+def _draw_histogram(axes: Any, fit: FittedModel) -> None:
     values = fit.residuals
     width = np.ptp(values)
     bins: Any = (
@@ -215,12 +215,12 @@ def _draw_histogram(axes: Any, fit: Fit) -> None:
     axes.set_ylabel("rows")
 
 
-def _say_histogram(fit: Fit) -> str:
+def _say_histogram(fit: FittedModel) -> str:
     low, middle, high = np.quantile(fit.residuals, [0.05, 0.5, 0.95])
     return f"Median {middle:.3g}; 90% lie between {low:.3g} and {high:.3g}."
 
 
-def _draw_convergence(axes: Any, fit: Fit) -> None:
+def _draw_convergence(axes: Any, fit: FittedModel) -> None:
     history = np.minimum.accumulate(np.asarray(fit.model.history_, dtype=float))
     axes.plot(np.arange(len(history)), history, color=_BLUE, linewidth=1.6)
     if (history > 0).any():
@@ -230,26 +230,26 @@ def _draw_convergence(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_convergence(fit: Fit) -> str:
+def _say_convergence(fit: FittedModel) -> str:
     history = np.asarray(fit.model.history_, dtype=float)
     return f"From {history[0]:.3g} to {history.min():.3g} in {len(history) - 1} steps."
 
 
-_EIGENVALUES = Panel[Fit](
+_EIGENVALUES = Panel[FittedModel](
     "eigenvalues",
     "Eigenvalues of Q",
     "A gap tells how many components matter; a last bar near zero, that a smaller rank would do.",
     _draw_eigenvalues,
     _say_eigenvalues,
 )
-_RANKS = Panel[Fit](
+_RANKS = Panel[FittedModel](
     "ranks",
     "Choice of the rank",
     "The lowest point is taken (diamond); a flat bottom means that the data hardly decide.",
     _draw_ranks,
     _say_ranks,
 )
-_SPECTRUM = Panel[Fit](
+_SPECTRUM = Panel[FittedModel](
     "spectrum",
     "Effective spectrum",
     "How strongly the data fix each direction of Q, on a log scale. Directions of gauge (turning "
@@ -259,14 +259,14 @@ _SPECTRUM = Panel[Fit](
     _say_spectrum,
     label="thm:effective-hessian",
 )
-_PREDICTED = Panel[Fit](
+_PREDICTED = Panel[FittedModel](
     "predicted",
     "Predicted against observed",
     "Points on the dashed line are predicted exactly; a bend is a sign of another kind of model.",
     _draw_predicted,
     _say_predicted,
 )
-_RESIDUALS = Panel[Fit](
+_RESIDUALS = Panel[FittedModel](
     "residuals",
     "Residuals",
     "Observed less predicted. Look for points far out, for a slope, for a funnel: noise that grows "
@@ -274,14 +274,14 @@ _RESIDUALS = Panel[Fit](
     _draw_residuals,
     _say_residuals,
 )
-_HISTOGRAM = Panel[Fit](
+_HISTOGRAM = Panel[FittedModel](
     "histogram",
     "Distribution of the residuals",
     "One hump around zero is noise; a second one, or a long tail, are rows of another kind.",
     _draw_histogram,
     _say_histogram,
 )
-_CONVERGENCE = Panel[Fit](
+_CONVERGENCE = Panel[FittedModel](
     "convergence",
     "Convergence",
     "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "

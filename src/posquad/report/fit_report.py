@@ -8,7 +8,7 @@ import numpy as np
 
 from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
 from posquad.report.figures import draw
-from posquad.report.fit_answer import Fit, answer
+from posquad.report.fit_answer import FittedModel, answer
 from posquad.report.fit_certificate import certificate_words
 from posquad.report.fit_figures import eigenvalues, panels
 from posquad.report.page import image, page
@@ -24,7 +24,7 @@ _STYLES = {
 _INPUTS, _COMPONENTS = 12, 6  # shown in the table of components
 
 
-def render(fit: Fit) -> str:
+def render(fit: FittedModel) -> str:
     """The page of this fit; every word that comes from the data is escaped.
 
     >>> from pathlib import Path
@@ -33,7 +33,7 @@ def render(fit: Fit) -> str:
     >>> X = np.random.default_rng(0).standard_normal((20, 2))
     >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2)
     >>> samples = Samples(Path("a.csv"), X, X[:, 0] ** 2, None, ("<b>", "b"), True, "y")
-    >>> text = render(Fit(model, samples, model.predict(X), 0.1, "posquad fit", Path("fit")))
+    >>> text = render(FittedModel(model, samples, model.predict(X), 0.1, "posquad fit", Path("fit")))
     >>> "Recovered" in text, "<b>" in text
     (True, False)
     """
@@ -57,7 +57,7 @@ def render(fit: Fit) -> str:
     )
 
 
-def _components(fit: Fit) -> dict[str, Any] | None:
+def _components(fit: FittedModel) -> dict[str, Any] | None:
     U = np.asarray(fit.model.components_, dtype=float)  # [r, d]
     if not U.any():
         return None

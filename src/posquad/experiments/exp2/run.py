@@ -16,7 +16,7 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
+    ReportTable,
     Tell,
     chosen,
     stated,
@@ -268,7 +268,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     tables=(
-        Table(
+        ReportTable(
             key="exp2-rates",
             title="Effective curvature and measured rate: median over seeds, central 90%",
             header=("λ_r(Q*)", "λ_min^eff", "λ̂_flow", "ratio"),

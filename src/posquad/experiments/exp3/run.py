@@ -17,7 +17,7 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
+    ReportTable,
     Tell,
     chosen,
     stated,
@@ -299,7 +299,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     tables=(
-        Table(
+        ReportTable(
             key="exp3-recovery",
             title="Spectral initialization and recovery, with 95% Wilson intervals (recovery after "
             "exp3.tabled_budget steps)",

@@ -18,7 +18,7 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
+    ReportTable,
     Tell,
     chosen,
     stated,
@@ -307,14 +307,14 @@ EXPERIMENT = Experiment(
         ),
     ),
     tables=(
-        Table(
+        ReportTable(
             key="exp4-rates",
             title="Conditioning, effective curvature and measured rate",
             header=("κ(Q*)", "λ_r(Q*)", "λ_min^eff", "λ̂_flow", "ratio"),
             rows=_rows,
             label="tab:conditioning-flow-rates",
         ),
-        Table(
+        ReportTable(
             key="exp4-steps",
             title="Oracle steps, guaranteed rates and the local limit of stability",
             header=("κ(Q*)", "η_oracle", "guaranteed rate", "2/λ_max^eff over η_oracle"),

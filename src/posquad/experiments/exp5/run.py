@@ -15,7 +15,7 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
+    ReportTable,
     Tell,
     chosen,
     stated,
@@ -299,7 +299,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     tables=(
-        Table(
+        ReportTable(
             key="exp5-selection",
             title="Flows and projections: Euclidean distances",
             header=("ε", "between projections", "base flow to projection",
@@ -307,7 +307,7 @@ EXPERIMENT = Experiment(
             rows=_rows,
             label="tab:bregman-selection-results",
         ),
-        Table(
+        ReportTable(
             key="exp5-times",
             title="Stopping times",
             header=("ε", "base", "augmented"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from posquad.experiments.framework import (
     Measured,
-    Table,
+    ReportTable,
 )
 from posquad.report.palette import COLOURS, INK, series
 from posquad.report.panel import Panel
@@ -159,13 +159,13 @@ PANELS = (
 )
 
 TABLES = (
-    Table(
+    ReportTable(
         key="exp6-scales",
         title="Selected interpolants over the scale of the start",
         header=("ε", "trace gap", "bound on it", "distance to entropic point"),
         rows=_projection_rows,
     ),
-    Table(
+    ReportTable(
         key="exp6-steps",
         title="Finite-step selection error",
         header=("η", "distance to the limit of the flow"),

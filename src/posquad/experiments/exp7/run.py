@@ -11,7 +11,7 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
+    ReportTable,
     Tell,
     chosen,
 )
@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
         ),
     ),
     tables=(
-        Table(
+        ReportTable(
             key="exp7-dial",
             title="Typical relative distances of the flow's limit",
             header=("dial", "commutator", "ε", "to von Neumann projection", "to minimum trace"),

@@ -6,7 +6,7 @@ import numpy as np
 
 from posquad.experiments.framework import (
     Measured,
-    Table,
+    ReportTable,
 )
 from posquad.report.palette import INK, legend_below, mark_values, series
 from posquad.report.panel import Panel
@@ -208,14 +208,14 @@ PANELS = (
 )
 
 TABLES = (
-    Table(
+    ReportTable(
         key="exp8-problems",
         title="Proved basins and what lies inside (shares at the start, and after the first steps)",
         header=("d, r", "n/p", "n", "proved radius", "paper's", "moment", "moment, later",
                 "bounded", "bounded, later", "rate seen/proved", "step limit/proved"),
         rows=_problem_rows,
     ),
-    Table(
+    ReportTable(
         key="exp8-sizes",
         title="Least n tested from which on 95% lie inside the proved basin",
         header=("size", "p", "moment", "bounded", "moment, later", "bounded, later",

@@ -20,10 +20,10 @@ __all__ = [
     "Choice",
     "Samples",
     "choose",
+    "load_samples",
     "open_table",
     "read_samples",
     "require_file",
-    "taken",
 ]
 
 RESPONSES = ("y", "response", "target")
@@ -143,20 +143,20 @@ def choose(
             where = f"{table.path}: --drop"
             got = f"{name!r}, which is response, weights or an input too"
             raise TableError(where, expected="columns to leave out", got=got)
-    taken = {response: "--response", weights: "--weights"}
+    used = {response: "--response", weights: "--weights"}
     if response is not None and response == weights:
         got = f"{response!r} for both"
         raise TableError(str(table.path), expected="a response and other weights", got=got)
     if features is None:
-        features = [name for name in table.names if name not in taken and name not in drop]
+        features = [name for name in table.names if name not in used and name not in drop]
         if not features:
             got = f"only {_listed(table.names)}"
             raise TableError(str(table.path), expected="columns of inputs beside it", got=got)
     for position, name in enumerate(features):
         _require_column(table, "--features", name)
-        if name in taken or name in features[:position]:
+        if name in used or name in features[:position]:
             where = f"{table.path}: --features"
-            got = f"{name!r} as {taken[name]} too" if name in taken else f"{name!r} twice"
+            got = f"{name!r} as {used[name]} too" if name in used else f"{name!r} twice"
             raise TableError(where, expected="each column once", got=got)
     return Choice(tuple(features), response, weights)
 
@@ -180,14 +180,14 @@ def read_samples(
     """
     table = open_table(path)
     choice = choose(table, response=response, weights=weights, features=features, drop=drop)
-    return taken(table, choice, copies=copies)
+    return load_samples(table, choice, copies=copies)
 
 
-def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
+def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     """The numbers of the chosen columns, where there is room for so many `copies` of them.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
-    >>> taken(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
+    >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
