@@ -11,7 +11,8 @@ import time
 import numpy as np
 import pytest
 
-from experiments_support import assert_refused, command, contents
+from cli_support import assert_refused, command
+from experiments_support import contents
 from posquad.cli import fit
 from posquad.cli.demo_data import make
 from posquad.core import files
@@ -106,7 +107,7 @@ def test_what_was_read_is_not_replaced(fits, tmp_path):
     copy = tmp_path / "copy.csv"
     write_columns(copy, make("recovery"))
     result = command("predict", fits["recovery"][1], copy, "--out", copy)
-    assert_refused(result, "which it would replace")
+    assert_refused(result, "which would be replaced")
     assert read_samples(copy).X.shape == (60, 8)
 
 

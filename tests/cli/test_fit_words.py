@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments_support import command
+from cli_support import command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
@@ -131,7 +131,7 @@ def test_a_share_close_to_one_can_be_read(value, told):
 
 def test_a_certificate_of_noisy_data_says_what_it_is_about(fits):
     result, folder = fits["noisy"]
-    assert "does not apply: the responses are not reproduced exactly" in result.stdout
+    assert "not applicable: the responses are not reproduced exactly" in result.stdout
     assert result.stdout.split("\n")[1].startswith("The model explains 99.6% of the variance.")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Unique for its own fitted values; the responses are not fitted exactly" in page
@@ -149,8 +149,8 @@ def test_a_spectrum_of_which_only_the_ends_are_known():
     fit = fit_with(Status.BEST_FIT, **ends)
     fit.model.n_features_in_ = 1200
     page = render(fit)
-    assert "1200 directions, how many are not identified was not counted" in page
-    assert "Only the two ends were computed: 0.5 and 8." in page
+    assert "1200 directions, the number not identified is unknown" in page
+    assert "Only the smallest and the largest eigenvalue were computed: 0.5 and 8." in page
 
 
 def test_many_rows_are_thinned_and_the_largest_residuals_kept():
@@ -162,10 +162,10 @@ def test_many_rows_are_thinned_and_the_largest_residuals_kept():
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b"), True, "y")
     fit = FittedModel(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
     page = render(fit)
-    assert "of 30000 rows are drawn, the largest residuals among them" in page
+    assert "of 30000 rows, including the largest residuals" in page
     assert len(page) < 2_000_000
     told = " ".join(step.words for step in answer(fit).steps)
-    assert "Row 12346 stands far out: look for mistakes there, and fit without it." in told
+    assert "Row 12346 is an outlier: check for errors, and fit again without it." in told
 
 
 def test_the_model_file_is_plain(fits):

@@ -141,7 +141,7 @@ def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls,
     assert result.exit_code == 0
     words = {entry["id"]: entry for entry in strict_json(out / "claims.json")}
     assert words["exp5.stop-base"]["verdict"] == "not-comparable"
-    assert words["exp5.stop-base"]["why"] == "not run, or not run once: epsilon = 0.1"
+    assert words["exp5.stop-base"]["why"] == "this run has no single value at epsilon = 0.1"
     assert words["exp5.stop-base"]["measured"] is None
 
 
@@ -352,7 +352,7 @@ def test_claims_shows_a_finished_run(calls, out):
     ours = [entry["verdict"] for entry in entries if entry["source"] != "paper"]
     assert lines[-1] == (
         f"{published.count('holds')} of {len(published)} published claims hold, none differs, "
-        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} checks of our own hold."
+        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} additional checks hold."
     )
 
 

@@ -80,7 +80,11 @@ def test_plan_quick_seed_and_changes_in_that_order():
     [
         (["exp9"], {}, r"^experiment: expected one of exp1, .*exp8; got exp9$"),
         ([], {"exp9": {"n": "1"}}, r"^experiment: expected one of .*; got exp9$"),
-        (["exp5"], {"exp2": {"n": "1"}}, r"^set: expected parameters of exp5.*parameters of exp2$"),
+        (
+            ["exp5"],
+            {"exp2": {"n": "1"}},
+            r"^set: .*to run \(exp5\); got parameters of exp2$",
+        ),
         (["exp5"], {"exp5": {"m": "1"}}, r"^exp5\.m: expected one of seed, .*no such parameter$"),
         (["exp5"], {"exp5": {"seed": "x"}}, r"^exp5\.seed: expected something like 0; got x$"),
     ],
@@ -322,7 +326,7 @@ def test_a_damaged_record_stops_the_run_before_it_starts_and_nothing_is_changed(
     path.write_bytes(path.read_bytes()[:100])
     before = contents(tmp_path)
     calls.clear()
-    message = r"exp6-[0-9a-f]{16}\.json: expected a whole record; nothing was changed"
+    message = r"exp6-[0-9a-f]{16}\.json: expected a complete record; nothing was changed"
     with pytest.raises(FileError, match=message):
         run(tmp_path, plan(["exp5", "exp6"], changes={"exp5": {"seed": "2"}}))
     assert calls == []
@@ -541,8 +545,8 @@ def test_a_check_of_our_own_is_called_so_where_it_cannot_be_compared(calls, monk
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
-    assert "0 of 1 checks of our own hold; 1 cannot be compared." in text
-    told = f"{own.statement} : a check of our own; its quantity was not measured in this run."
+    assert "0 of our 1 own checks hold; 1 cannot be compared." in text
+    told = f"{own.statement} : one of our own checks; this run did not measure its quantity."
     assert told.replace(" :", ":") in text.replace(" :", ":")
     assert own.measure not in text
 
@@ -556,7 +560,7 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     counts = {word: sum(j.verdict is word for j in paper) for word in Agreement}
     assert counts[Agreement.DIFFERS] == 1
     assert len(outcome.judged) == len(paper) + 1
-    assert "Besides, 1 of 1 checks of our own hold." in text
+    assert "Our own check also holds." in text
     total = sum(counts.values())
     assert f"{counts[Agreement.HOLDS]} of {total} published claims hold; 1 differs;" in text
     assert f"{counts[Agreement.NOT_COMPARABLE]} cannot be compared" in text

@@ -1,4 +1,4 @@
-"""The command `posquad certify`: make a certificate for a factor, or prove a saved one again."""
+"""The command `posquad certify`: make a certificate, or verify a saved one."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ __all__ = ["certify_command"]
 @click.argument("model", type=FILE)
 @columns_option(
     "--response",
-    "Column of the responses.  [default: that of the model; else y, response or target]",
+    "Column of the responses.  [default: the column of the model; else y, response or target]",
 )
-@columns_option("--features", "Columns of the inputs.  [default: those of the model]")
+@columns_option("--features", "Columns of the inputs.  [default: the columns of the model]")
 @DROP
 @columns_option(
-    "--weights", "Column of weights: rows of weight zero are left out.  [default: none]"
+    "--weights", "Column of weights; rows with weight zero are left out.  [default: none]"
 )
 @click.option(
     "--save",
     "target",
     type=FILE,
-    help="Keep the certificate as PATH.json and .npz.  [default: it is only printed]",
+    help="Save the certificate as PATH.json and PATH.npz.  [default: only print it]",
 )
 def certify_command(
     data: Path,
@@ -51,19 +51,19 @@ def certify_command(
     weights: str | None,
     target: Path | None,
 ) -> None:
-    """Say what is proved about the answer MODEL to the measurements DATA.
+    """Prove what can be proved about the answer MODEL to the measurements DATA.
 
     DATA is a table as for `posquad fit`, or an .npz file with symmetric matrices A (n, d, d) and
     responses y (n). MODEL is the model.json of a fit (or its folder), or an .npz file with a factor
-    U (d, r): a certificate for UU' is made, printed and, with --save, kept. Or MODEL is a kept
-    certificate, .json with its .npz beside it: then what it says is proved again from the data, by
-    code that shares nothing with the search.
+    U (d, r). A certificate for UU' is made, printed, and saved if --save is given. MODEL can also
+    be a saved certificate, a .json file with its .npz file beside it. Its statements are then
+    proved again from the data, by code that is independent of the search.
 
-    Numbers are taken as the double precision numbers they are; decimals of a text file as the
-    nearest ones. Rows of weight zero are no part of the proof; other weights do not matter to it.
+    The proof is about the double precision numbers in the file; decimals in a text file are rounded
+    to the nearest ones. Rows with weight zero are left out; other weights do not affect the proof.
 
     Exit status: 0 if UU' is proved to fit the data and to be the only positive semidefinite matrix
-    with its measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
+    with these measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def certify_command(
     except PosquadError as problem:
         raise Failure(str(problem)) from None
     except MemoryError:
-        raise Failure(f"{data}: expected a proof that fits into memory; it ran out") from None
+        raise Failure(f"{data}: the proof needs more memory than is available") from None
     if not proved:
         raise SystemExit(1)
 
@@ -110,7 +110,7 @@ def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
 
 def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | None) -> bool:
     if target is not None:
-        got = f"{model}, which is a kept certificate already"
+        got = f"{model}, which is already a saved certificate"
         raise DomainError("--save", expected="a model to certify", got=got)
     certificate = load(model)
     objective = _objective(data, asked)
@@ -126,7 +126,7 @@ def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | 
         words = certificate_words(certificate)
         click.echo(f"valid, but {words[0].lower()}{words[1:]}")
     elif not certificate.proved:
-        click.echo("valid, but it does not say that the answer is the only one")
+        click.echo("valid, but it does not prove that the answer is the only one")
     else:
         click.echo("valid: proved to be the only answer")
     return outcome.valid and certificate.proved
@@ -138,11 +138,11 @@ def _entries(objective: LeastSquares) -> int:
 
 
 def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquares, np.ndarray]:
-    """The data of a fitted model by its columns, and its factor."""
+    """Return the data in the columns of a fitted model, and its factor."""
     fitted = load_model(model)
     if fitted.intercept_ != 0:
         got = f"one with the intercept {fitted.intercept_:.6g}"
-        raise TableError(str(model), expected="a model x'Qx without a constant", got=got)
+        raise TableError(str(model), expected="a model x'Qx without an intercept", got=got)
     if not fitted.rank_:
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
     table = open_table(data)
@@ -180,7 +180,7 @@ def _factor(model: Path) -> np.ndarray:
 
 
 def _require_own_files(target: Path, *inputs: Path) -> None:
-    """What is written must not replace what was read."""
+    """Refuse to write over a file that was read."""
     stem = target.with_suffix("") if target.suffix in (".json", ".npz") else target
     for path in inputs:
         if path.resolve() in {Path(f"{stem}{end}").resolve() for end in (".json", ".npz")}:

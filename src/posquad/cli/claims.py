@@ -21,10 +21,14 @@ __all__ = ["claims_command"]
 
 @click.command("claims")
 @RESULTS
-@click.option("--verdict", type=click.Choice([v.value for v in Agreement]), help="Only these.")
-@click.option("--json", "as_json", is_flag=True, help="Print claims.json as it is.")
+@click.option(
+    "--verdict",
+    type=click.Choice([v.value for v in Agreement]),
+    help="Show only claims with this verdict.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the file claims.json unchanged.")
 def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
-    """Show published and measured values of a finished run, with their verdicts.
+    """Show the published and measured values of a finished run, with verdicts.
 
     Exit status: 0; 2 for a folder without a finished run; 130 after Ctrl-C.
 
@@ -38,11 +42,11 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)
         if not isinstance(found, list):
-            raise TypeError("a list of claims is expected")
+            raise TypeError("expected a list of claims")
         entries = [dict(entry) for entry in found]
         rows = [_claim_row(entry) for entry in entries if verdict in (None, entry["verdict"])]
     except FileNotFoundError:
-        message = f"{path}: no finished run there; `posquad reproduce --out {out}` makes one"
+        message = f"{path}: there is no finished run; `posquad reproduce --out {out}` makes one"
         raise Failure(message) from None
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise Failure(f"{path}: cannot be read ({problem})") from None
@@ -64,8 +68,8 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
 def _claim_row(entry: dict[str, Any]) -> list[Text]:
     colour = {"holds": "green", "differs": "bold red", "not-comparable": "yellow"}
     if not all(isinstance(entry[name], str) for name in ("id", "kind")):
-        raise TypeError("an id or a kind is no text")
-    return [  # as Text: a bracket in a value is no markup
+        raise TypeError("an id or a kind is not text")
+    return [  # as Text, so that brackets in a value are not markup
         Text(entry["id"]),
         Text(entry["kind"]),
         Text(published_cell(entry | {"published": entry["printed"]})),

@@ -13,7 +13,7 @@ __all__ = ["info_command"]
 
 @click.command("info")
 def info_command() -> None:
-    """Print versions and devices that results depend on."""
+    """Print the versions and devices that results depend on."""
     for name, value in system_information().items():
         words = ", ".join(map(str, value)) or "cpu only" if isinstance(value, list) else value
         click.echo(f"{name:<12} {words}")

@@ -16,13 +16,19 @@ def leave_on_interrupt() -> None:
 
     A KeyboardInterrupt is not enough here: packages that are being imported may catch it, or turn
     it into another error.
+
+    >>> leave_on_interrupt()
+    >>> allow_interrupt()
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it may be ignored
         signal.signal(signal.SIGINT, _leave)
 
 
 def allow_interrupt() -> None:
-    """Raise KeyboardInterrupt on Ctrl-C again: from here on the commands handle it."""
+    """Raise KeyboardInterrupt on Ctrl-C again: from here on the commands handle it.
+
+    >>> allow_interrupt()
+    """
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

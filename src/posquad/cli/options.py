@@ -11,7 +11,7 @@ import click
 
 from posquad.core.errors import DomainError
 
-__all__ = ["DROP", "FILE", "RESULTS", "columns_option", "names"]
+__all__ = ["FILE", "columns_option", "names"]
 
 FILE: Any = click.Path(path_type=Path)
 """A path; the command itself checks whether it can be used."""

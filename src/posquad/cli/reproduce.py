@@ -25,7 +25,7 @@ __all__ = ["reproduce_command"]
 
 @click.command("reproduce")
 @click.option("--quick", is_flag=True, help="Fewer seeds and steps: under a minute.")
-@click.option("--only", metavar="N,N", default="", help="Experiments to run, for instance 1,4.")
+@click.option("--only", metavar="N,N", default="", help="Experiments to run, such as 1,4.")
 @RESULTS
 @click.option("--seed", type=click.IntRange(min=0), help="Base seed of every experiment.")
 @click.option(
@@ -33,11 +33,11 @@ __all__ = ["reproduce_command"]
     "settings",
     metavar="EXP.NAME=VALUE",
     multiple=True,
-    help="Change a parameter; may be repeated. Tuples are numbers with commas.",
+    help="Change a parameter; can be repeated. Separate the numbers of a tuple by commas.",
 )
-@click.option("--fresh", is_flag=True, help="Run again what is already recorded.")
-@click.option("--traceback", is_flag=True, help="Show where an error arose.")
-@click.option("--list", "listing", is_flag=True, help="List experiments and parameters, and stop.")
+@click.option("--fresh", is_flag=True, help="Run experiments again even if they are recorded.")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
+@click.option("--list", "listing", is_flag=True, help="List experiments and parameters, and exit.")
 def reproduce_command(
     quick: bool,
     only: str,
@@ -50,8 +50,9 @@ def reproduce_command(
 ) -> None:
     """Run the experiments of the paper and compare every published number.
 
-    Writes report.html, claims.json, figures/ and records/ into the output folder. Finished
-    experiments are kept and reused by the next run with the same parameters; Ctrl-C is safe.
+    The command writes report.html, claims.json, figures/ and records/ into the output folder.
+    Finished experiments are saved, and the next run with the same parameters reuses them; Ctrl-C
+    loses at most the running experiment.
 
     Exit status: 0 if every identity and deterministic claim holds, 1 if one does not, 2 for bad
     input, 130 after Ctrl-C.
@@ -91,7 +92,9 @@ def reproduce_command(
 
 
 def _stop_interrupted() -> NoReturn:
-    click.echo("Interrupted. Finished experiments are kept; run the same command to go on.")
+    click.echo(
+        "Interrupted. Finished experiments are saved; run the same command again to continue."
+    )
     raise SystemExit(130)
 
 

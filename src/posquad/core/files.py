@@ -75,6 +75,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
     The temporary file lies in the same folder under a random name that must be new, so that
     threads, processes and hosts that share the folder can write at the same time.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_whole(Path(folder, "a.txt"), b"whole")
+    ...     Path(folder, "a.txt").read_bytes()
+    b'whole'
     """
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
@@ -108,7 +114,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path, *, parse_int: Callable[[str], Any] = int) -> Any:
-    """Read a JSON file of at most 16 MB: `ValueError` with the reason if it is not valid JSON."""
+    """Read a JSON file of at most 16 MB: `ValueError` with the reason if it is not valid JSON.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.json").write_text("[NaN]")
+    ...     read_json(Path(folder, "a.json"))
+    Traceback (most recent call last):
+    ValueError: NaN is not a JSON number
+    """
     if path.stat().st_size > _JSON_LIMIT:
         raise ValueError(f"the file is larger than {_JSON_LIMIT >> 20} MB")
     try:
@@ -124,6 +138,10 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def json_checksum(body: Mapping[str, Any]) -> str:
-    """SHA-256 of the content of a JSON file, without its own entry `sha256`."""
+    """SHA-256 of the content of a JSON file, without its own entry `sha256`.
+
+    >>> json_checksum({"a": 1}) == json_checksum({"a": 1, "sha256": "anything"})
+    True
+    """
     rest = {key: value for key, value in body.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

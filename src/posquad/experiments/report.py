@@ -1,6 +1,6 @@
-"""The report: one HTML file that needs nothing else, made with Jinja2 and autoescape.
+"""The report of the reproduction: one self-contained HTML file.
 
-What every page of ours has (its policy, its style) is in `page`.
+The parts that every page shares (security policy, style sheet) are in `posquad.report.page`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def render(
     quick: bool,
     command: str,
 ) -> str:
-    """The page for these records and verdicts; `drawings` are by the key of the panel.
+    """Render the page for these records and verdicts; `drawings` maps panel keys to figures.
 
     >>> from posquad.experiments.reproduce import Outcome
     >>> page = render(Outcome((), (), (), False, 0.0), {}, {}, quick=True, command="posquad")
@@ -90,7 +90,7 @@ def _section(
 
 
 def _alone(parameters: Parameters, key: str) -> str:
-    """The command that runs just this experiment with just these parameters."""
+    """Return the command that runs only this experiment, with these parameters."""
     default = EXPERIMENTS[key].parameters()
     changed = [
         f"--set '{key}.{f.name}={_written(getattr(parameters, f.name))}'"
@@ -110,11 +110,12 @@ def _written(value: Any) -> str:
 
 
 def _rows(table: ReportTable, record: Record) -> list[list[str]]:
-    """The rows of a table; one that says why, where unusual parameters leave none."""
+    """Return the rows of a table, or one row with the reason if they cannot be made."""
     try:
         return table.rows(record.measured)
     except (LookupError, ArithmeticError, ValueError, TypeError) as problem:
-        return [[f"cannot be made with these parameters ({type(problem).__name__}: {problem})"]]
+        reason = f"{type(problem).__name__}: {problem}"
+        return [[f"This table cannot be made with these parameters ({reason})."]]
 
 
 def _counts(judged: Any) -> dict[str, int]:
@@ -137,7 +138,7 @@ def _line(judged: Judged) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A published or measured value in a few characters.
+    """Format a published or measured value in a few characters.
 
     >>> shown(0.000123456), shown([1.0, 0.5]), shown(True), shown(None)
     ('1.23456e-04', '(1, 0.5)', 'true', 'none')
@@ -155,7 +156,7 @@ def shown(value: Any) -> str:
 
 
 def measured_cell(value: Any) -> str:
-    """What was measured, a distribution as its median and interval.
+    """Format a measured value; a distribution as its median and interval.
 
     >>> measured_cell({"median": 1.0, "interval": [0.5, 1.5], "percentile": 50, "samples": 9})
     '1 [0.5, 1.5]'
@@ -166,7 +167,7 @@ def measured_cell(value: Any) -> str:
 
 
 def published_cell(claim: Mapping[str, Any]) -> str:
-    """What a claim publishes, in the paper's digits; a dash for a check of our own.
+    """Format a published value with the paper's digits; a dash for one of our own checks.
 
     >>> published_cell({"source": "paper", "published": True, "tolerance": {"rule": "at-most"}})
     'in words'
@@ -177,7 +178,7 @@ def published_cell(claim: Mapping[str, Any]) -> str:
 
 
 def interval(summary: Mapping[str, Any]) -> str:
-    """The ends of the interval of a distribution.
+    """Format the interval of a distribution.
 
     >>> interval({"interval": [0.5, 1.5]})
     '[0.5, 1.5]'
