@@ -45,8 +45,8 @@ def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -
         for demo in DEMOS.values():
             click.echo(f"{demo.name:<10} {demo.shows}; {demo.says}")
             options = fit_options(demo.name, ".csv")
-            told = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
-            click.echo(f"{'':<10} {told.rstrip()}")
+            command = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
+            click.echo(f"{'':<10} {command.rstrip()}")
         return
     try:
         columns = make(name, seed)

@@ -82,7 +82,7 @@ PANELS = (
         "eigenvalue, computed before any training.",
         draw=_draw_rates,
         describe=lambda m: (
-            f"{m['rate'].size} points beside the diagonal; rate over curvature ranges from "
+            f"{m['rate'].size} points near the diagonal; rate over curvature ranges from "
             f"{m['ratio'].min():.6f} to {m['ratio'].max():.6f}."
         ),
         label="fig:exp2-rate-vs-curvature",
@@ -90,7 +90,7 @@ PANELS = (
     Panel(
         key="exp2-metrics",
         title="Curvature in different metrics",
-        caption="Smallest curvature in three metrics beside the measured rate (median and "
+        caption="Smallest curvature in three metrics, and the measured rate (median and "
         "central 90% over data sets).",
         draw=_draw_metrics,
         describe=lambda m: (

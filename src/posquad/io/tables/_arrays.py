@@ -93,8 +93,8 @@ def open_npz(path: Path) -> Table:
             return stored.exact(path)[:, None]
         within = [name for name in wanted if name in names]
         inputs = _columns(exact(path, "X", X.read(), names), names, within)
-        beside = [read([w]) for w in wanted if w in columns]
-        return np.hstack([inputs, *beside]) if beside else inputs
+        others = [read([w]) for w in wanted if w in columns]
+        return np.hstack([inputs, *others]) if others else inputs
 
     weighted = "weights" if weights is not None else None
     return Table(path, (*names, *columns), X.shape[0], False, read, response="y", weights=weighted)

@@ -194,16 +194,16 @@ def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
-    beside = [name for name in (choice.response, choice.weights) if name is not None]
+    others = [name for name in (choice.response, choice.weights) if name is not None]
     try:
-        if table.response is not None or not beside:  # separate arrays
+        if table.response is not None or not others:  # separate arrays
             X = table.read(choice.features)
-            columns = {name: table.read([name])[:, 0] for name in beside}
+            columns = {name: table.read([name])[:, 0] for name in others}
         else:
-            together = table.read([*choice.features, *beside])
+            joint = table.read([*choice.features, *others])
             width = len(choice.features)
-            X = together[:, :width]
-            columns = {name: together[:, width + k] for k, name in enumerate(beside)}
+            X = joint[:, :width]
+            columns = {name: joint[:, width + k] for k, name in enumerate(others)}
     except OSError as problem:
         got = f"one that cannot be read ({problem.strerror or problem})"
         raise TableError(str(table.path), expected="a data file", got=got) from None
