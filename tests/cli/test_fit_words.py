@@ -15,7 +15,7 @@ from cli_support import command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import HEADINGS, FittedModel, answer, explained
+from posquad.report.fit_answer import HEADINGS, FittedModel, answer, format_r_squared
 from posquad.report.fit_report import render
 
 # Words and page.
@@ -126,7 +126,7 @@ def test_numbers_that_are_not_defined_are_not_shown():
     [(0.5123, "0.5123"), (1 - 4.6e-4, "0.9995"), (1 - 3e-6, "0.999997"), (1 - 3e-8, "1 - 3.0e-08")],
 )
 def test_a_share_close_to_one_can_be_read(value, told):
-    assert explained(value) == told
+    assert format_r_squared(value) == told
 
 
 def test_a_certificate_of_noisy_data_says_what_it_is_about(fits):

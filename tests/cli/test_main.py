@@ -538,7 +538,7 @@ def test_plain_lines_where_nobody_watches(calls, out):
         assert isinstance(watcher, progress.Lines)
 
 
-def test_a_bar_in_foretold_seconds_on_a_terminal(monkeypatch):
+def test_a_bar_in_expected_seconds_on_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     text = io.StringIO()
     monkeypatch.setattr(

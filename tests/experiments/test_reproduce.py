@@ -608,7 +608,7 @@ def test_the_command_in_the_report_gives_the_same_parameters(key, quick):
     ],
 )
 def test_values_in_few_characters(value, text):
-    assert report.shown(value) == text
+    assert report.format_value(value) == text
 
 
 @pytest.mark.parametrize(

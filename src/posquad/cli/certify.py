@@ -10,13 +10,13 @@ import numpy as np
 
 from posquad.certificates import certify, load, save, verify
 from posquad.cli.failure import Failure
-from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.options import DROP, FILE, columns_option, split_names
 from posquad.cli.threads import suitable_threads
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, is_certificate, load_model
 from posquad.io.tables import TableError, arrays, open_table
-from posquad.io.tables.reading import Samples, choose, load_samples, require_file
+from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.report.fit_certificate import certificate_words, misses_responses
@@ -72,8 +72,8 @@ def certify_command(
       posquad certify data.npz answer.json
     """
     try:
-        asked = {"response": response, "features": names(features), "weights": weights}
-        asked |= {"drop": names(drop, "--drop") or ()}
+        asked = {"response": response, "features": split_names(features), "weights": weights}
+        asked |= {"drop": split_names(drop, "--drop") or ()}
         require_file(data)
         if target is not None:
             _require_own_files(target, data, model)
@@ -159,7 +159,7 @@ def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
             A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
             return LeastSquares(Dense(A), y)
     table = open_table(data)
-    return _of_rows(load_samples(table, choose(table, **asked)))
+    return _of_rows(load_samples(table, choose_columns(table, **asked)))
 
 
 def _of_rows(samples: Samples) -> LeastSquares:

@@ -18,7 +18,7 @@ import click
 
 from posquad.cli.failure import Failure
 from posquad.cli.interrupts import INTERRUPTED
-from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.options import DROP, FILE, columns_option, split_names
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -26,7 +26,7 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
-from posquad.io.models import MODEL, predicted
+from posquad.io.models import MODEL, predict
 from posquad.io.tables import Samples, TableError, read_samples
 from posquad.report.fit_answer import Answer, FittedModel, answer
 from posquad.report.fit_report import render
@@ -144,8 +144,8 @@ def fit_command(
                 data,
                 response=response,
                 weights=weights,
-                features=names(features),
-                drop=names(drop, "--drop") or (),
+                features=split_names(features),
+                drop=split_names(drop, "--drop") or (),
                 copies=_COPIES,
             )
             with _stoppable(), suitable_threads(samples.X.size):
@@ -153,7 +153,7 @@ def fit_command(
                 fit = FittedModel(
                     model=model,
                     samples=samples,
-                    predicted=predicted(model, samples.X),
+                    predicted=predict(model, samples.X),
                     seconds=time.monotonic() - began,
                     command=shlex.join(["posquad", *sys.argv[1:]]),
                     model_path=out / f"{MODEL}.json",

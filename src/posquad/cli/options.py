@@ -11,7 +11,7 @@ import click
 
 from posquad.core.errors import DomainError
 
-__all__ = ["FILE", "columns_option", "names"]
+__all__ = ["FILE", "columns_option", "split_names"]
 
 FILE: Any = click.Path(path_type=Path)
 """A path; the command itself checks whether it can be used."""
@@ -27,10 +27,10 @@ def columns_option(name: str, words: str) -> Callable[[Any], Any]:
     return click.option(name, metavar=shown, help=words)
 
 
-def names(text: str | None, option: str = "--features") -> list[str] | None:
+def split_names(text: str | None, option: str = "--features") -> list[str] | None:
     """Split a list of names at its commas; a name with a comma must be in quotation marks.
 
-    >>> names('age, "height, cm"')
+    >>> split_names('age, "height, cm"')
     ['age', 'height, cm']
     """
     if text is None:

@@ -10,11 +10,11 @@ import click
 import numpy as np
 
 from posquad.cli.failure import Failure
-from posquad.cli.options import FILE, columns_option, names
+from posquad.cli.options import FILE, columns_option, split_names
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
-from posquad.io.models import columns_for, load_model, predicted
+from posquad.io.models import columns_for, load_model, predict
 from posquad.io.tables import Table, TableError, open_table, write_columns
 from posquad.io.tables.reading import Choice, Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
@@ -72,16 +72,16 @@ def predict_command(
             _require_other(out, data, model)
         fitted = load_model(model)
         table = open_table(data)
-        choice = columns_for(fitted, table, response=response, features=names(features))
+        choice = columns_for(fitted, table, response=response, features=split_names(features))
         samples = _samples(table, choice, asked=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):
             if std:
-                values, errors = predicted(fitted, samples.X, errors=True)
+                values, errors = predict(fitted, samples.X, errors=True)
                 columns = {"prediction": values, "standard_error": errors}
             else:
-                values = predicted(fitted, samples.X)
+                values = predict(fitted, samples.X)
                 columns = {"prediction": values}
         if out is None:
             click.echo(as_bytes(".csv", columns), nl=False)

@@ -15,9 +15,9 @@ from posquad.cli.options import RESULTS
 from posquad.cli.progress import watcher_for
 from posquad.core.errors import DomainError, PosquadError
 from posquad.experiments.claims import Agreement, failures, tally
-from posquad.experiments.framework import Parameters, described
+from posquad.experiments.framework import Parameters, describe_parameters
 from posquad.experiments.registry import EXPERIMENTS
-from posquad.experiments.report import measured_cell, published_cell, shown
+from posquad.experiments.report import format_value, measured_cell, published_cell
 from posquad.experiments.reproduce import Outcome, plan, reproduce
 
 __all__ = ["reproduce_command"]
@@ -117,8 +117,8 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
 def _list(parameters: Mapping[str, Parameters]) -> None:
     for key, values in parameters.items():
         click.echo(f"{key}  {EXPERIMENTS[key].title}")
-        for entry in described(values):
-            click.echo(f"  {key}.{entry['name']} = {shown(entry['value'])}")
+        for entry in describe_parameters(values):
+            click.echo(f"  {key}.{entry['name']} = {format_value(entry['value'])}")
             click.echo(f"      {entry['doc']} ({entry['source']})")
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "Quantity",
     "ReportTable",
     "chosen",
-    "described",
+    "describe_parameters",
     "override",
     "stated",
 ]
@@ -59,10 +59,10 @@ class Parameters:
     seed: int = chosen(0, "base seed of all random numbers of this experiment")
 
 
-def described(parameters: Parameters) -> list[dict[str, Any]]:
+def describe_parameters(parameters: Parameters) -> list[dict[str, Any]]:
     """List the name, value, meaning and source of every parameter.
 
-    >>> described(Parameters(seed=3))[0]["value"]
+    >>> describe_parameters(Parameters(seed=3))[0]["value"]
     3
     """
     return [

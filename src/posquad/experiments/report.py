@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from posquad.experiments.claims import Agreement, Judged
-from posquad.experiments.framework import Parameters, ReportTable, described
+from posquad.experiments.framework import Parameters, ReportTable, describe_parameters
 from posquad.experiments.records import Record
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import Drawing
@@ -19,7 +19,7 @@ from posquad.report.page import image, page
 if TYPE_CHECKING:
     from posquad.experiments.reproduce import Outcome
 
-__all__ = ["interval", "measured_cell", "published_cell", "render", "shown"]
+__all__ = ["format_value", "interval", "measured_cell", "published_cell", "render"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
@@ -49,7 +49,7 @@ def render(
     return page(
         "report.html.j2",
         styles=("report.css",),
-        filters={"value": shown, **filters},
+        filters={"value": format_value, **filters},
         quick=quick,
         command=command,
         outcome=outcome,
@@ -83,7 +83,7 @@ def _section(
             for p in experiment.panels
         ],
         "tables": [{"table": t, "rows": _rows(t, record)} for t in experiment.tables],
-        "parameters": described(values),
+        "parameters": describe_parameters(values),
         "record": record,
         "alone": _alone(values, experiment.key),
     }
@@ -137,10 +137,10 @@ def _line(judged: Judged) -> dict[str, Any]:
     }
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a published or measured value in a few characters.
 
-    >>> shown(0.000123456), shown([1.0, 0.5]), shown(True), shown(None)
+    >>> format_value(0.000123456), format_value([1.0, 0.5]), format_value(True), format_value(None)
     ('1.23456e-04', '(1, 0.5)', 'true', 'none')
     """
     if value is None:
@@ -150,7 +150,7 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(shown(entry) for entry in value)})"
+        return f"({', '.join(format_value(entry) for entry in value)})"
     size = abs(float(value))
     return f"{value:.5e}" if size and (size < 1e-3 or size >= 1e6) else f"{value:.7g}"
 
@@ -162,8 +162,8 @@ def measured_cell(value: Any) -> str:
     '1 [0.5, 1.5]'
     """
     if isinstance(value, dict):
-        return f"{shown(value['median'])} {interval(value)}"
-    return shown(value)
+        return f"{format_value(value['median'])} {interval(value)}"
+    return format_value(value)
 
 
 def published_cell(claim: Mapping[str, Any]) -> str:
@@ -174,7 +174,7 @@ def published_cell(claim: Mapping[str, Any]) -> str:
     """
     if claim["source"] != "paper":
         return "\N{EM DASH}"
-    return "in words" if claim["published"] is True else shown(claim["published"])
+    return "in words" if claim["published"] is True else format_value(claim["published"])
 
 
 def interval(summary: Mapping[str, Any]) -> str:

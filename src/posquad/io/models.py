@@ -13,9 +13,9 @@ import numpy as np
 from posquad.core.extras import optional
 from posquad.core.files import read_json
 from posquad.io.tables import Table, TableError
-from posquad.io.tables.reading import Choice, choose
+from posquad.io.tables.reading import Choice, choose_columns
 
-__all__ = ["columns_for", "is_certificate", "load_model", "predicted"]
+__all__ = ["columns_for", "is_certificate", "load_model", "predict"]
 
 MODEL = "model"  # stem of the files that a fit writes
 
@@ -52,13 +52,13 @@ def is_certificate(path: Path) -> bool:
     return isinstance(body, dict) and str(body.get("format")).startswith("posquad certificate")
 
 
-def predicted(model: Any, X: np.ndarray, *, errors: bool = False) -> Any:
+def predict(model: Any, X: np.ndarray, *, errors: bool = False) -> Any:
     """Predict `[n]` responses from inputs in the model's order, with standard errors if requested.
 
     >>> from posquad.estimator import PositiveQuadraticRegressor
     >>> X = np.random.default_rng(0).standard_normal((20, 2))
     >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2, feature_names=["a", "b"])
-    >>> bool(np.allclose(predicted(model, X), X[:, 0] ** 2))
+    >>> bool(np.allclose(predict(model, X), X[:, 0] ** 2))
     True
     """
     with warnings.catch_warnings():
@@ -93,7 +93,7 @@ def columns_for(
     by_name = response is None and trained is not None
     if by_name and (trained in table.names or not optional_response):
         response = trained
-    choice = choose(
+    choice = choose_columns(
         table,
         response=response,
         weights=weights,

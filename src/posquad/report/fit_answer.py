@@ -16,7 +16,15 @@ from posquad.core.status import Status
 from posquad.io.tables import Samples
 from posquad.report.fit_certificate import misses_responses
 
-__all__ = ["HEADINGS", "Answer", "FittedModel", "Step", "answer", "explained", "proportional"]
+__all__ = [
+    "HEADINGS",
+    "Answer",
+    "FittedModel",
+    "Step",
+    "answer",
+    "format_r_squared",
+    "proportional_columns",
+]
 
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is proved to be the only answer"),
@@ -159,7 +167,7 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
         ("rank", f"{model.rank_} ({_sureness(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
-        ("R²", explained(fit.r_squared)),
+        ("R²", format_r_squared(fit.r_squared)),
     ]
     if model.fit_intercept:
         facts.append(("intercept", f"{model.intercept_:.6g}"))
@@ -188,10 +196,10 @@ def _sureness(model: Any) -> str:
     return f"chosen, confidence {sure:.3g}" if np.isfinite(sure) else "chosen"
 
 
-def explained(value: float) -> str:
+def format_r_squared(value: float) -> str:
     """Format R² so that its distance from 1 can be read.
 
-    >>> explained(0.99954), explained(1 - 2**-30), explained(float("nan"))
+    >>> format_r_squared(0.99954), format_r_squared(1 - 2**-30), format_r_squared(float("nan"))
     ('0.9995', '1 - 9.3e-10', 'undefined (constant responses)')
     """
     if np.isnan(value):
@@ -313,7 +321,7 @@ def _undetermined(fit: FittedModel) -> list[str | Step]:
     steps: list[str | Step] = []
     if dead:
         steps.append(f"Leave out the columns that are zero in every row: {_drop(dead)}")
-    alike = proportional(X, fit.samples.features)
+    alike = proportional_columns(X, fit.samples.features)
     if alike:
         pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
         told = _drop([b for _, b, _ in alike])
@@ -331,11 +339,11 @@ def _drop(columns: list[str]) -> str:
     return f"--drop {shlex.quote(text)}"
 
 
-def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
+def proportional_columns(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """List columns that are multiples of an earlier one: earlier column, column, relation.
 
     >>> X = np.array([[1.0, 2.0, 1.0], [3.0, 6.0, 1.0]])
-    >>> proportional(X, ["a", "b", "c"])
+    >>> proportional_columns(X, ["a", "b", "c"])
     [('a', 'b', '2 times')]
     """
     found: list[tuple[str, str, str]] = []

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from posquad.geometry import dimension
-from posquad.report.fit_answer import FittedModel, explained
+from posquad.report.fit_answer import FittedModel, format_r_squared
 from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
 from posquad.report.panel import Panel
 
@@ -170,7 +170,7 @@ def _say_predicted(fit: FittedModel) -> str:
         words = (
             "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
         )
-    return f"{words}R² {explained(fit.r_squared)}.{_few(fit)}"
+    return f"{words}R² {format_r_squared(fit.r_squared)}.{_few(fit)}"
 
 
 def _draw_residuals(axes: Any, fit: FittedModel) -> None:

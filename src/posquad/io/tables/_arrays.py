@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from posquad.io.tables._memory import gigabytes, require_memory
-from posquad.io.tables._table import Table, TableError, exact, numbered, require_real
+from posquad.io.tables._table import Table, TableError, default_names, exact, require_real
 
 MAPPED = 256 * 2**20  # bytes; larger arrays are memory-mapped
 _CHUNK = 2**24
@@ -85,7 +85,7 @@ def open_npz(path: Path) -> Table:
             got = f"{X.shape[0]} rows of X and {stored.shape[0]} entries of {stored.name}"
             raise TableError(str(path), expected="one entry per row of X", got=got)
     _require_some(path, X)
-    names = numbered(X.shape[1])
+    names = default_names(X.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
         if len(wanted) == 1 and wanted[0] in columns:
@@ -141,7 +141,7 @@ def _matrix(path: Path, stored: Stored) -> Table:
     require_real(path, stored.name, stored.dtype)
     stored.require_axes(path, 2)
     _require_some(path, stored)
-    names = numbered(stored.shape[1])
+    names = default_names(stored.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
         given = _columns(stored.read(), names, wanted)

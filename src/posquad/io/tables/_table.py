@@ -31,7 +31,7 @@ class Table:
     lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
 
 
-def numbered(count: int) -> tuple[str, ...]:
+def default_names(count: int) -> tuple[str, ...]:
     """Return the names x1, x2, ... for columns without names."""
     return tuple(f"x{k + 1}" for k in range(count))
 

@@ -13,7 +13,7 @@ from typing import IO, NoReturn
 
 import numpy as np
 
-from posquad.io.tables._table import Table, TableError, numbered, require_distinct
+from posquad.io.tables._table import Table, TableError, default_names, require_distinct
 
 LONGEST = 2**24  # most characters in a line: about two million columns
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
@@ -103,7 +103,7 @@ def _layout(path: Path) -> _Layout:
         delimiter = next((mark for mark in "\t;," if mark in bare), None)
         cells = [cell.strip() for cell in _cells(path, number, line, delimiter)]
         if all(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell) for cell in cells):
-            return _Layout(path, delimiter, numbered(len(cells)), False, number)
+            return _Layout(path, delimiter, default_names(len(cells)), False, number)
         first, _ = next(lines, (0, ""))
         if not first:
             raise TableError(str(path), expected="rows of numbers", got="a header without rows")

@@ -19,7 +19,7 @@ from posquad.io.tables._text import open_text
 __all__ = [
     "Choice",
     "Samples",
-    "choose",
+    "choose_columns",
     "load_samples",
     "open_table",
     "read_samples",
@@ -112,7 +112,7 @@ def require_file(path: Path) -> None:
         raise TableError(str(path), expected="a data file", got=got) from None
 
 
-def choose(
+def choose_columns(
     table: Table,
     *,
     response: str | None = None,
@@ -124,9 +124,9 @@ def choose(
     """Choose columns by these names; by default y is the response, and the rest are inputs.
 
     >>> table = Table(Path("a.csv"), ("age", "Y", "size"), 1, True, read=lambda names: np.zeros((1, 1)))
-    >>> choose(table)
+    >>> choose_columns(table)
     Choice(features=('age', 'size'), response='Y', weights=None)
-    >>> choose(table, response="agee")
+    >>> choose_columns(table, response="agee")
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.csv: expected a column 'agee' for --response; got age, Y, size: did you mean 'age'?
     """  # noqa: E501
@@ -181,7 +181,7 @@ def read_samples(
     array([ 5., 25.])
     """
     table = open_table(path)
-    choice = choose(table, response=response, weights=weights, features=features, drop=drop)
+    choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
     return load_samples(table, choice, copies=copies)
 
 
