@@ -16,8 +16,9 @@ import pytest
 import posquad
 from adversarial.certificates import planted, tampered
 from posquad import Dense, LeastSquares, RankOne, certify
-from posquad.certificates import FINDINGS, Verdict, files, load, save, verify, words
+from posquad.certificates import FINDINGS, Verdict, load, save, verify, words
 from posquad.core.errors import DomainError, DtypeError
+from posquad.core.files import json_checksum
 from posquad.core.layers import room
 from posquad.core.sources import source_closure
 
@@ -97,7 +98,7 @@ def rewritten(path: Path, change) -> None:
     """The JSON file with a change, and a checksum that fits."""
     body = json.loads(path.read_text())
     change(body)
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     path.write_text(json.dumps(body))
 
 
@@ -252,11 +253,11 @@ def test_absurd_claims_prove_nothing(example, tmp_path, name, number):
     path, _ = save(certificate, tmp_path / "c")
     body = json.loads(path.read_text())
     body["claims"][name] = float(number)
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     text = json.dumps(body).replace("Infinity", number)
     path.write_text(text)
     body = json.loads(text)
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     path.write_text(json.dumps(body).replace("Infinity", number))
     assert not verify(case.objective, load(path)).valid
 
