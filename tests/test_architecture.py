@@ -8,15 +8,14 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import posquad
 from posquad.core.layers import allowed, room
 from posquad.core.sources import ROOT, imported_modules
 
-MODULES = sorted(ROOT.rglob("*.py"))
+MODULES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
 EXTRAS = {"click", "rich", "matplotlib", "jinja2", "pyarrow", "pandas", "sklearn", "safetensors"}
 EXTRAS |= {"pymanopt", "clarabel"}
 MAY_USE = {"estimator": {"sklearn", "safetensors"}, "cli": {"click", "rich"}}
@@ -28,71 +27,87 @@ def module_name(path: Path) -> str:
     return ".".join(["posquad", *parts]).removesuffix(".__init__")
 
 
-def described(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=described)
-def test_a_room_imports_only_rooms_above_it(path):
-    here = room(module_name(path))
-    others = {name: room(name) for name in imported_modules(path)}
-    if not here:  # the top level names what the rooms hold
-        return
-    below = [name for name, there in others.items() if there and not allowed(here, there)]
-    assert not below
-    # Inside the package nothing goes through the names of the top level.
-    assert {name for name, there in others.items() if not there} <= {"posquad._version"}
-
-
-@pytest.mark.parametrize("path", MODULES, ids=described)
-def test_nothing_private_is_used_across_rooms(path):
-    here = room(module_name(path))
-    for name in imported_modules(path):
-        private = [part for part in name.split(".") if part.startswith("_")]
-        assert room(name) == here or not private or name == "posquad._version", name
-    source = ast.parse(path.read_text(encoding="utf-8"))
-    own = {
+@cache
+def defined_in(name: str) -> set[str]:
+    """Functions and classes that the room defines, and attributes that it sets."""
+    return {
         node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else node.attr
-        for other in ROOT.joinpath(here).rglob("*.py")
-        for node in ast.walk(ast.parse(other.read_text(encoding="utf-8")))
+        for path in ROOT.joinpath(name).rglob("*.py")
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
         or (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     }
-    used = {
-        node.attr
-        for node in ast.walk(source)
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_")
-    }
-    foreign = {name for name in used - own if not name.startswith("__")}
-    assert not foreign - {"_replace", "_asdict", "_fields", "_exit"}  # named tuples, os._exit
 
 
-@pytest.mark.parametrize("path", MODULES, ids=described)
-def test_extras_are_imported_where_they_are_used(path):
-    packages = {
-        name.split(".")[0]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-        )
-    }
-    assert not packages & (EXTRAS - MAY_USE.get(room(module_name(path)), set()))
+def offenders(faults) -> dict[str, set[str]]:
+    """The modules in which `faults(path, room)` finds something, with what it finds."""
+    found = {name: set(faults(path, room(module_name(path)))) for name, path in MODULES.items()}
+    return {name: wrong for name, wrong in found.items() if wrong}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=described)
-def test_no_global_randomness_or_printing(path):
+def test_a_room_imports_only_rooms_above_it():
+    def faults(path, here):
+        if not here:  # the top level names what the rooms hold
+            return set()
+        others = {name: room(name) for name in imported_modules(path)}
+        # Inside the package nothing goes through the names of the top level.
+        top = {name for name, there in others.items() if not there} - {"posquad._version"}
+        return top | {name for name, there in others.items() if there and not allowed(here, there)}
+
+    assert offenders(faults) == {}
+
+
+def test_nothing_private_is_used_across_rooms():
+    def faults(path, here):
+        private = {
+            name
+            for name in imported_modules(path) - {"posquad._version"}
+            if room(name) != here and any(part.startswith("_") for part in name.split("."))
+        }
+        used = {
+            node.attr
+            for node in nodes(path)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+        }
+        public_by_custom = {"_replace", "_asdict", "_fields", "_exit"}  # named tuples, os._exit
+        return private | (used - defined_in(here) - public_by_custom)
+
+    assert offenders(faults) == {}
+
+
+def test_extras_are_imported_where_they_are_used():
+    def faults(path, here):
+        packages = {
+            name.split(".")[0]
+            for node in nodes(path)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+        }
+        return packages & (EXTRAS - MAY_USE.get(here, set()))
+
+    assert offenders(faults) == {}
+
+
+def test_no_global_randomness_or_printing():
     """Randomness only through a generator; only the command line prints."""
-    calls = {
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-    }
-    assert not calls & {"torch.manual_seed", "np.random.seed", "torch.set_default_dtype"}
-    if path.name != "__main__.py":
-        assert "print" not in calls
+
+    def faults(path, here):
+        calls = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
+        forbidden = {"torch.manual_seed", "np.random.seed", "torch.set_default_dtype"}
+        return calls & (forbidden if path.name == "__main__.py" else forbidden | {"print"})
+
+    assert offenders(faults) == {}
 
 
 def public_objects():
@@ -104,23 +119,27 @@ def public_objects():
             yield f"{info.name}.{name}", getattr(module, name)
 
 
-@pytest.mark.parametrize("name", [name for name, _ in public_objects()])
-def test_public_things_are_documented(name):
-    thing = dict(public_objects())[name]
-    assert inspect.getdoc(thing), name
-    if inspect.isfunction(thing):
-        assert ">>> " in inspect.getdoc(thing), f"{name} has no example"
-    if inspect.isclass(thing):
-        for attribute, value in vars(thing).items():
-            if not attribute.startswith("_") and callable(value):
-                assert inspect.getdoc(getattr(thing, attribute)), f"{name}.{attribute}"
+def test_public_things_are_documented():
+    things = dict(public_objects())
+    methods = {
+        f"{name}.{attribute}": getattr(thing, attribute)
+        for name, thing in things.items()
+        if inspect.isclass(thing)
+        for attribute, value in vars(thing).items()
+        if not attribute.startswith("_") and callable(value)
+    }
+    bare = [name for name, thing in (things | methods).items() if not inspect.getdoc(thing)]
+    assert not bare, f"no docstring: {bare}"
+    functions = {name: thing for name, thing in things.items() if inspect.isfunction(thing)}
+    without = [name for name, thing in functions.items() if ">>> " not in inspect.getdoc(thing)]
+    assert not without, f"no example: {without}"
 
 
 def test_every_public_name_of_the_package_is_documented_somewhere():
-    exported = {name for name in vars(posquad) if not name.startswith("_")}
     documented = {full.rsplit(".", 1)[1] for full, _ in public_objects()}
+    assert set(posquad._HOME) - documented == set()
     submodules = {info.name for info in pkgutil.iter_modules([str(ROOT)])}
-    assert exported - documented - submodules == set()
+    assert set(posquad._ROOMS) - submodules == set()
 
 
 def test_module_runs_as_a_program():

@@ -130,12 +130,16 @@ METHODS = {
     for method, call in calls(thing).items()
 }
 CALLS = CONSTRUCTORS | METHODS
+# What a batched object has in common with a single one, such as its converter, is tried on the
+# single one only. The converter itself is tried in test_arrays.py, with everything it refuses.
+SINGLE = [name for name in CALLS if " batch." not in name]
 
 
 OPERATOR_KERNELS = """
-    _apply _adjoint _apply_factor _apply_tangent _adjoint_factor _normal _gradient_sweep _linearize
+    apply_kernel adjoint_kernel apply_factor_kernel apply_tangent adjoint_factor_kernel
+    normal_kernel gradient_sweep linearize
 """
-OBJECTIVE_KERNELS = "value value_and_gradient linearize _predictor_gradient"
+OBJECTIVE_KERNELS = "value value_and_gradient linearize predictor_gradient_kernel"
 
 
 @pytest.fixture
@@ -172,48 +176,32 @@ def test_the_good_values_are_good():
 
 
 @pytest.mark.usefixtures("no_work")
-@pytest.mark.parametrize("name", METHODS)
-def test_the_guard_guards(name):
+def test_the_guard_guards():
     """Good input reaches a kernel, which the fixture has replaced."""
-    with pytest.raises(AssertionError, match="work began"):
-        METHODS[name].function(METHODS[name].good)
+    for call in METHODS.values():
+        with pytest.raises(AssertionError, match="work began"):
+            call.function(call.good)
 
 
 @pytest.mark.usefixtures("no_work")
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("name", CALLS)
-def test_not_finite(name, bad):
+@pytest.mark.parametrize("name", SINGLE)
+def test_not_finite(name):
     call = CALLS[name]
     value = call.good.clone()
-    value.view(-1)[0] = bad  # on the diagonal of a matrix
+    value.view(-1)[0] = torch.nan  # on the diagonal of a matrix
+    before, version = value.clone(), value._version
     for kind in (value, value.numpy()):
         error = refuses(call.function, kind, NonFiniteError, call.argument)
         assert error.got == f"1 of {value.numel()} not finite"
-
-
-WRONG_TYPES: dict[str, Callable[[Tensor], Any]] = {
-    "None": lambda good: None,
-    "string": lambda good: "abc",
-    "dict": lambda good: {},
-    "strings": lambda good: good.numpy().astype(str),
-    "objects": lambda good: good.numpy().astype(object),
-    "complex": lambda good: good.numpy() + 0j,
-    "complex tensor": lambda good: good + 0j,
-    "float16": lambda good: good.numpy().astype(np.float16),
-    "bfloat16": lambda good: good.bfloat16(),
-    "longdouble": lambda good: good.numpy().astype(np.longdouble),
-    "ragged": lambda good: [[1.0, 2.0], [3.0]],
-    "sparse": lambda good: good.to_sparse(),
-    "function": lambda good: len,
-}
+    torch.testing.assert_close(value, before, rtol=0, atol=0, equal_nan=True)
+    assert value._version == version  # the bad value was not modified
 
 
 @pytest.mark.usefixtures("no_work")
-@pytest.mark.parametrize("wrong", WRONG_TYPES)
-@pytest.mark.parametrize("name", CALLS)
-def test_wrong_types(name, wrong):
+@pytest.mark.parametrize("name", SINGLE)
+def test_wrong_types(name):
     call = CALLS[name]
-    refuses(call.function, WRONG_TYPES[wrong](call.good), DtypeError, call.argument)
+    refuses(call.function, call.good.numpy() + 0j, DtypeError, call.argument)
 
 
 @pytest.mark.usefixtures("no_work")
@@ -319,17 +307,16 @@ def test_integers_beside_float32_data(name):
     assert "int64" in error.got
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", SINGLE)
 def test_integers_are_float64(name):
     call = CALLS[name]
     values = torch.ones(call.good.shape, dtype=torch.float64)
-    for integers in (values.to(torch.int32), values.numpy().astype(np.int64), values.bool()):
-        result, expected = call.function(integers), call.function(values)
-        if isinstance(expected, Measurements | Objective):
-            continue
-        for one, two in zip(as_tuple(result), as_tuple(expected), strict=True):
-            assert torch.as_tensor(one).dtype == torch.float64
-            np.testing.assert_allclose(one, two, rtol=1e-13)  # same sums, perhaps in another order
+    result, expected = call.function(values.numpy().astype(np.int64)), call.function(values)
+    if isinstance(expected, Measurements | Objective):
+        return
+    for one, two in zip(as_tuple(result), as_tuple(expected), strict=True):
+        assert torch.as_tensor(one).dtype == torch.float64
+        np.testing.assert_allclose(one, two, rtol=1e-13)  # same sums, perhaps in another order
 
 
 def as_tuple(value: Any) -> tuple:
@@ -362,9 +349,12 @@ def test_measurements(measurements):
 # Calls with something that already lives on a device: data of the object, or another argument.
 PLACED = [
     name
-    for name in METHODS
-    if not name.startswith(("GaussianPopulation.", "SmoothObjective."))
-    or name.endswith(("adjoint_factor z", "adjoint_factor U", "product U", "product Delta"))
+    for name in SINGLE
+    if name in METHODS
+    and (
+        not name.startswith(("GaussianPopulation.", "SmoothObjective."))
+        or name.endswith(("adjoint_factor z", "adjoint_factor U", "product U", "product Delta"))
+    )
 ]
 
 
@@ -377,14 +367,3 @@ def test_another_device(name):
     with pytest.raises(DtypeError) as caught:
         call.function(other)
     assert call.argument in str(caught.value)  # whichever of the two it takes for misplaced
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_bad_values_are_not_modified(name):
-    call = CALLS[name]
-    value = call.good.clone()
-    value.view(-1)[0] = torch.nan
-    before, version = value.clone(), value._version
-    refuses(call.function, value, NonFiniteError, call.argument)
-    torch.testing.assert_close(value, before, rtol=0, atol=0, equal_nan=True)
-    assert value._version == version

@@ -66,17 +66,16 @@ def descent(**changes: object) -> object:
 
 BOTH = pytest.mark.parametrize("call", [flow, descent])
 
-NOT_POSITIVE = [0, 0.0, -1, -1e-300, NAN, INF, -INF]
-NOT_A_NUMBER = [None, "1", 1j, [1.0], {}, np.ones(1), np.array("a"), np.array(1j), torch.tensor(1j)]
+NOT_POSITIVE = [0, -1e-300, NAN, INF]  # what else is no number is tried in core/test_arrays.py
 
 
 # The objective and the factor.
 
 
 @BOTH
-@pytest.mark.parametrize("objective", [None, 3, "risk", np.eye(3), lambda U: U.sum()])
-def test_objective_must_be_one(call: Callable, objective: object) -> None:
-    refuses(DtypeError, "objective", call, objective=objective)
+def test_objective_must_be_one(call: Callable) -> None:
+    for objective in (None, np.eye(3), lambda U: U.sum()):
+        refuses(DtypeError, "objective", call, objective=objective)
 
 
 @BOTH
@@ -84,20 +83,10 @@ def test_objective_must_be_one(call: Callable, objective: object) -> None:
     ("factor", "error"),
     [
         (np.ones(3), ShapeError),
-        (np.float64(1.0), ShapeError),
         (np.eye(4, 2), ShapeError),  # d of the objective is 3
         (np.eye(3, 4), ShapeError),  # r > d
-        (np.ones((3, 0)), ShapeError),
-        (np.full((3, 1), NAN), NonFiniteError),
         (np.array([[1.0], [INF], [0.0]]), NonFiniteError),
-        (torch.full((3, 1), NAN), NonFiniteError),
         (1j * np.eye(3, 2), DtypeError),
-        (torch.eye(3, 2, dtype=torch.complex128), DtypeError),
-        (np.eye(3, 2, dtype=np.float16), DtypeError),
-        (np.array([["a"], ["b"], ["c"]]), DtypeError),
-        (None, DtypeError),
-        ("U0", DtypeError),
-        ([[1.0], [1.0, 2.0], [3.0]], (DtypeError, ShapeError)),  # ragged
         (np.zeros((3, 1)), RankDeficientError),
         (np.ones((3, 2)), RankDeficientError),
         (np.array([[1.0, 1.0], [1.0, 1.0 + 1e-16], [1.0, 1.0]]), RankDeficientError),
@@ -144,33 +133,19 @@ def test_single_precision_objective_refuses_a_double_factor() -> None:
 # Numbers.
 
 
-@pytest.mark.parametrize("value", NOT_POSITIVE)
 @pytest.mark.parametrize("name", ["t_final", "rtol", "rk4 step", "descent step", "divergence"])
-def test_positive_numbers(name: str, value: float) -> None:
+def test_positive_numbers(name: str) -> None:
     call, argument, more = _entry(name)
-    refuses((DomainError, NonFiniteError), argument, call, **{argument: value}, **more)
+    for value in NOT_POSITIVE:
+        refuses((DomainError, NonFiniteError), argument, call, **{argument: value}, **more)
+    for value in (None, "1"):
+        refuses(WRONG, argument, call, **{argument: value}, **more)
 
 
-@pytest.mark.parametrize("value", [*NOT_A_NUMBER[1:], 10**400], ids=lambda v: repr(v)[:16])
-@pytest.mark.parametrize("name", ["t_final", "rtol", "rk4 step", "divergence"])
-def test_real_numbers(name: str, value: object) -> None:
-    call, argument, more = _entry(name)
-    refuses(WRONG, argument, call, **{argument: value}, **more)
-
-
-@pytest.mark.parametrize("name", ["t_final", "rtol", "rk4 step", "descent step", "divergence"])
-def test_none_is_not_a_number(name: str) -> None:
-    call, argument, more = _entry(name)
-    refuses(WRONG, argument, call, **{argument: None}, **more)
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["0.1", 1j, {}, [0.1, "a"], [[0.1], [0.1, 0.2]], np.array("a"), 10**400],
-    ids=lambda v: repr(v)[:16],
-)
-def test_descent_step_must_be_real(value: object) -> None:
-    refuses((*WRONG, ShapeError), "step", descent, step=value)
+def test_descent_step_must_be_real() -> None:
+    """It may be one number or one for each element of the batch, so it has a check of its own."""
+    for value in ("0.1", 1j, {}, [0.1, "a"], [[0.1], [0.1, 0.2]], np.array("a"), 10**400):
+        refuses((*WRONG, ShapeError), "step", descent, step=value)
 
 
 @pytest.mark.parametrize("step", [[0.1, 0.0], [0.1, -1.0], [0.1, NAN], np.array([INF, 0.1])])
@@ -194,20 +169,20 @@ def test_descent_steps_must_fit_the_batch() -> None:
         (descent, "gradient_tolerance"),
     ],
 )
-@pytest.mark.parametrize("value", [-1e-300, NAN, INF, "0", 1j])
-def test_tolerances_are_not_negative(call: Callable, name: str, value: object) -> None:
-    refuses(WRONG, name, call, **{name: value})
+def test_tolerances_are_not_negative(call: Callable, name: str) -> None:
+    for value in (-1e-300, NAN, "0"):
+        refuses(WRONG, name, call, **{name: value})
 
 
 @BOTH
-@pytest.mark.parametrize("value", [0, -1, 1.0, 2.5, NAN, "3", None, True, [3]])
-def test_step_limit_is_a_positive_integer(call: Callable, value: object) -> None:
-    refuses(WRONG, "max_steps", call, max_steps=value)
+def test_step_limit_is_a_positive_integer(call: Callable) -> None:
+    for value in (0, 1.0, "3"):
+        refuses(WRONG, "max_steps", call, max_steps=value)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.0, None, True])
-def test_record_every_is_a_positive_integer(value: object) -> None:
-    refuses(WRONG, "record_every", descent, record_every=value)
+def test_record_every_is_a_positive_integer() -> None:
+    for value in (0, 1.0, None):
+        refuses(WRONG, "record_every", descent, record_every=value)
 
 
 def test_numbers_of_other_kinds_are_numbers() -> None:
@@ -261,11 +236,11 @@ def test_times_that_single_precision_cannot_tell_apart() -> None:
     refuses(DomainError, "times", flow, U0=single, times=[0.5, 0.5 + 1e-12])
 
 
-@pytest.mark.parametrize("method", ["euler", "RK4", None, 4, ["rk4"]])
-def test_unknown_method(method: object) -> None:
-    problem = refuses(WRONG, "method", flow, method=method)
-    assert "'adaptive'" in problem.expected
-    assert "'rk4'" in problem.expected
+def test_unknown_method() -> None:
+    for method in ("euler", "RK4", None, 4, ["rk4"]):
+        problem = refuses(WRONG, "method", flow, method=method)
+        assert "'adaptive'" in problem.expected
+        assert "'rk4'" in problem.expected
 
 
 def test_step_goes_with_rk4_only() -> None:
@@ -278,15 +253,15 @@ def test_step_goes_with_rk4_only() -> None:
 
 @BOTH
 @pytest.mark.parametrize("name", ["stop", "progress"])
-@pytest.mark.parametrize("value", [3, "no", True, [len]])
-def test_hooks_must_be_callable(call: Callable, name: str, value: object) -> None:
-    refuses(DtypeError, name, call, **{name: value})
+def test_hooks_must_be_callable(call: Callable, name: str) -> None:
+    for value in (3, "no", True, [len]):
+        refuses(DtypeError, name, call, **{name: value})
 
 
 @BOTH
-@pytest.mark.parametrize("value", [{"norm": 3}, {"norm": None}, [len], len, 3, "norm"])
-def test_observables_must_be_named_callables(call: Callable, value: object) -> None:
-    refuses(DtypeError, "observables", call, observables=value)
+def test_observables_must_be_named_callables(call: Callable) -> None:
+    for value in ({"norm": 3}, {"norm": None}, [len], len, 3, "norm"):
+        refuses(DtypeError, "observables", call, observables=value)
 
 
 @pytest.mark.parametrize("answer", [None, "yes", np.ones(7, bool), [True, False, True]])
@@ -345,17 +320,16 @@ TAKES_NUMBERS = {
 def test_every_public_function_of_theory_is_tried_here() -> None:
     # Those of posquad.theory.effective are tried in test_sharper.py.
     elsewhere = {"Signal"} | set(effective.__all__)
-    assert set(theory.__all__) == set(TAKES_SIGNAL) | TAKES_NUMBERS | elsewhere
+    public = {name for name, thing in vars(theory).items() if callable(thing)}
+    assert public - {"__loader__"} == set(TAKES_SIGNAL) | TAKES_NUMBERS | elsewhere
 
 
 @pytest.mark.parametrize("name", sorted(TAKES_SIGNAL))
-@pytest.mark.parametrize("value", [np.eye(3, 2), None], ids=["factor", "None"])
-def test_signal_must_be_one(name: str, value: object) -> None:
+def test_signal_must_be_one(name: str) -> None:
     # A factor in place of its Signal is the likely mistake; say so.
-    refuses(DtypeError, "signal", TAKES_SIGNAL[name], value)
+    refuses(DtypeError, "signal", TAKES_SIGNAL[name], np.eye(3, 2))
 
 
-@pytest.mark.parametrize("value", [*NOT_POSITIVE, "2", None, 1j], ids=repr)
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -379,11 +353,11 @@ def test_signal_must_be_one(name: str, value: object) -> None:
         ("eigenvalues", lambda v: Signal.from_eigenvalues(3, [1.0, v])),
     ],
 )
-def test_positive_arguments_of_theory(argument: str, call: Callable, value: object) -> None:
-    refuses((*WRONG, NonFiniteError), argument, call, value)
+def test_positive_arguments_of_theory(argument: str, call: Callable) -> None:
+    for value in (0, NAN, "2"):
+        refuses((*WRONG, NonFiniteError), argument, call, value)
 
 
-@pytest.mark.parametrize("value", [-1e-9, NAN, INF, "0", None])
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -392,11 +366,11 @@ def test_positive_arguments_of_theory(argument: str, call: Callable, value: obje
         ("gamma", lambda v: theory.truncation_bounds(SIGNAL, v)),
     ],
 )
-def test_nonnegative_numbers_of_theory(argument: str, call: Callable, value: object) -> None:
-    refuses(WRONG, argument, call, value)
+def test_nonnegative_numbers_of_theory(argument: str, call: Callable) -> None:
+    for value in (-1e-9, NAN, "0"):
+        refuses(WRONG, argument, call, value)
 
 
-@pytest.mark.parametrize("value", [-1e-9, NAN, "0", None])
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -407,11 +381,11 @@ def test_nonnegative_numbers_of_theory(argument: str, call: Callable, value: obj
         ("t", lambda v: theory.flow_envelope(SIGNAL, 0.01, np.array([1.0, v]))),
     ],
 )
-def test_arguments_of_envelopes(argument: str, call: Callable, value: object) -> None:
-    refuses((*WRONG, NonFiniteError), argument, call, value)
+def test_arguments_of_envelopes(argument: str, call: Callable) -> None:
+    for value in (-1e-9, NAN, "0", None):
+        refuses((*WRONG, NonFiniteError), argument, call, value)
 
 
-@pytest.mark.parametrize("value", [0, 1, -0.1, 1.5, NAN, INF, "0.1", None])
 @pytest.mark.parametrize(
     "call",
     [
@@ -421,11 +395,11 @@ def test_arguments_of_envelopes(argument: str, call: Callable, value: object) ->
     ],
     ids=["deviation_sample_size", "N_star", "sample_scale"],
 )
-def test_probabilities(call: Callable, value: object) -> None:
-    refuses(WRONG, "delta", call, value)
+def test_probabilities(call: Callable) -> None:
+    for value in (0, 1, -0.1, 1.5, NAN, INF, "0.1", None):
+        refuses(WRONG, "delta", call, value)
 
 
-@pytest.mark.parametrize("value", [0, -3, 2.0, NAN, "3", None, True])
 @pytest.mark.parametrize(
     ("argument", "call"),
     [
@@ -439,8 +413,9 @@ def test_probabilities(call: Callable, value: object) -> None:
         ("n", lambda v: theory.response_mean_probability(v, 1.0)),
     ],
 )
-def test_counts_of_theory(argument: str, call: Callable, value: object) -> None:
-    refuses(WRONG, argument, call, value)
+def test_counts_of_theory(argument: str, call: Callable) -> None:
+    for value in (0, 2.0, "3"):
+        refuses(WRONG, argument, call, value)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from posquad.core.errors import (
     TangencyError,
 )
 from posquad.dynamics import predictor_dynamics
+from posquad.geometry import quotient
 from support import normal, ratio, rotation
 
 D, R = 4, 2
@@ -112,7 +113,7 @@ def refuse(error, argument, function, arguments):
 
 
 def test_the_table_holds_every_public_function():
-    public = {*geometry.__all__, *predictor_dynamics.__all__}
+    public = {*quotient.__all__, *predictor_dynamics.__all__}
     assert {*CALLS} | {"dimension"} == public
 
 
@@ -162,42 +163,26 @@ def test_one_float64_argument_makes_the_result_float64(name, key):
     agree(got, results(name, arguments))
 
 
-@pytest.mark.parametrize("kind", [torch.int64, torch.int8, np.int32, np.uint64, list])
-@every_call
-def test_integers_are_widened_to_float64(name, kind):
-    arguments = valid(name)
-    if kind is np.uint64:
-        arguments = {k: v for k, v in arguments.items() if bool((v >= 0).all())}
-    if kind is list:
-        widened = {key: value.long().tolist() for key, value in arguments.items()}
-    elif isinstance(kind, torch.dtype):
-        widened = {key: value.to(kind) for key, value in arguments.items()}
-    else:
-        widened = {key: value.numpy().astype(kind) for key, value in arguments.items()}
-    complete = valid(name)
-    agree(results(name, complete | widened), results(name, complete))
+# Kinds of integers and of memory are the business of the one converter: core/test_arrays.py.
 
 
-@pytest.mark.parametrize("layout", ["transposed", "reversed", "read-only", "strided"])
 @every_call
-def test_numpy_layouts(name, layout):
+def test_integers_are_widened_to_float64(name):
     arguments = valid(name)
-    arrays = {key: _lay_out(value.numpy(), layout) for key, value in arguments.items()}
+    widened = {key: value.long().tolist() for key, value in arguments.items()}
+    agree(results(name, widened), results(name, arguments))
+
+
+@every_call
+def test_numpy_layouts(name):
+    """Read-only, rows in reversed order in memory, and a gap after every entry."""
+    arguments = valid(name)
+    arrays = {key: value.numpy() for key, value in arguments.items()}
+    for key, array in arrays.items():
+        if array.ndim:
+            arrays[key] = np.repeat(array[::-1].copy()[::-1], 2, axis=-1)[..., ::2]
+        arrays[key].flags.writeable = False
     agree(results(name, arrays), results(name, arguments))
-
-
-def _lay_out(array, layout):
-    if layout == "read-only":
-        array = array.copy()
-        array.flags.writeable = False
-        return array
-    if array.ndim == 0:
-        return array
-    if layout == "transposed":
-        return np.asfortranarray(array)
-    if layout == "reversed":
-        return array[::-1].copy()[::-1]
-    return np.repeat(array, 2, axis=-1)[..., ::2]
 
 
 @every_call
@@ -302,38 +287,36 @@ def spoil(value, bad):
 
 @pytest.mark.parametrize(("name", "key"), each(FACTORS | DIRECTIONS | SYMMETRIC | {"t"}))
 def test_non_finite_entries(name, key):
-    for bad in float("nan"), float("inf"), -float("inf"):
-        broken = spoil(VALID[key], bad)
-        for value, size in [
-            (broken, broken.numel()),
-            (broken.numpy(), broken.numel()),
-            (torch.stack([VALID[key], broken]), 2 * broken.numel()),
-        ]:
-            arguments = valid(name, **{key: value})
-            error = refuse(NonFiniteError, key, CALLS[name][0], arguments)
-            assert error.got == f"1 of {size} not finite"
+    broken = spoil(VALID[key], float("nan"))
+    for value, size in [
+        (broken, broken.numel()),
+        (torch.stack([VALID[key], broken]), 2 * broken.numel()),
+    ]:
+        arguments = valid(name, **{key: value})
+        error = refuse(NonFiniteError, key, CALLS[name][0], arguments)
+        assert error.got == f"1 of {size} not finite"
 
 
 FACTOR_SHAPES = [(D,), (), (R, D), (D, 0), (0, 0), (0, R), (3, R, D)]
 SQUARE_SHAPES = [(D,), (), (D, D + 1), (D - 1, D), (2, D, D - 1)]
 
 
-@pytest.mark.parametrize("shape", FACTOR_SHAPES, ids=str)
 @pytest.mark.parametrize(("name", "key"), each({"U"}))
-def test_shapes_that_are_no_factor(name, key, shape):
-    arguments = valid(name, **{key: torch.ones(shape).double()})
-    error = refuse(ShapeError, key, CALLS[name][0], arguments)
-    assert str(shape) in error.got
-    assert "(..., d, r)" in error.expected
+def test_shapes_that_are_no_factor(name, key):
+    for shape in FACTOR_SHAPES:
+        arguments = valid(name, **{key: torch.ones(shape).double()})
+        error = refuse(ShapeError, key, CALLS[name][0], arguments)
+        assert str(shape) in error.got
+        assert "(..., d, r)" in error.expected
 
 
-@pytest.mark.parametrize("shape", [(D,), (), (D, R + 1), (D + 1, R), (R, D), (0, R), (3, D, 1)])
 @pytest.mark.parametrize(("name", "key"), each({"V"} | DIRECTIONS))
-def test_shapes_that_do_not_fit_the_factor(name, key, shape):
-    arguments = valid(name, **{key: torch.ones(shape).double()})
-    error = refuse(ShapeError, key, CALLS[name][0], arguments)
-    assert str(shape) in error.got
-    assert f"(..., {D}, {R})" in error.expected
+def test_shapes_that_do_not_fit_the_factor(name, key):
+    for shape in [(D,), (), (D, R + 1), (D + 1, R), (R, D), (0, R), (3, D, 1)]:
+        arguments = valid(name, **{key: torch.ones(shape).double()})
+        error = refuse(ShapeError, key, CALLS[name][0], arguments)
+        assert str(shape) in error.got
+        assert f"(..., {D}, {R})" in error.expected
 
 
 @pytest.mark.parametrize(("name", "key"), each(SYMMETRIC))
@@ -352,31 +335,9 @@ def test_matrices_without_rows(name):
     refuse(ShapeError, "G", CALLS[name][0], empty)
 
 
-def objects(value):
-    array = np.empty(value.shape, dtype=object)
-    array[...] = value.numpy()
-    return array
-
-
-DTYPES = {
-    "float16": lambda v: v.half(),
-    "bfloat16": lambda v: v.bfloat16(),
-    "complex": lambda v: v.to(torch.complex128),
-    "numpy float16": lambda v: v.numpy().astype(np.float16),
-    "numpy longdouble": lambda v: v.numpy().astype(np.longdouble),
-    "numpy complex": lambda v: v.numpy().astype(complex),
-    "object": objects,
-    "strings": lambda v: v.numpy().astype(str),
-    "dates": lambda v: v.numpy().astype("datetime64[s]"),
-    "a string": lambda v: "U",
-    "None": lambda v: None,
-}
-
-
-@pytest.mark.parametrize("convert", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize(("name", "key"), each(FACTORS | DIRECTIONS | SYMMETRIC))
-def test_dtypes(name, key, convert):
-    arguments = valid(name, **{key: convert(VALID[key])})
+def test_dtypes(name, key):
+    arguments = valid(name, **{key: VALID[key].to(torch.complex128)})
     error = refuse(DtypeError, key, CALLS[name][0], arguments)
     assert "dtype" in error.got
 
@@ -388,7 +349,6 @@ def test_dtypes(name, key, convert):
 def test_another_device(name, key):
     arguments = valid(name, **{key: VALID[key].to("meta")})
     error = refuse(DtypeError, key, CALLS[name][0], arguments)
-    assert "meta" in error.got
     assert "meta" in error.got
 
 
@@ -403,25 +363,25 @@ NOT_NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("bad", NOT_NUMBERS.values(), ids=NOT_NUMBERS)
 @pytest.mark.parametrize(("name", "key"), each(SCALARS))
-def test_parameters_that_are_not_numbers(name, key, bad):
-    refuse(PosquadError, key, CALLS[name][0], valid(name, **{key: bad}))
+def test_parameters_that_are_not_numbers(name, key):
+    for bad in NOT_NUMBERS.values():
+        refuse(PosquadError, key, CALLS[name][0], valid(name, **{key: bad}))
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), [1.0, -1.0]], ids=str)
 @pytest.mark.parametrize(("name", "key"), each({"step"}))
-def test_steps_that_are_not_positive(name, key, bad):
-    kind = DomainError if np.isfinite(bad).all() else (DomainError, NonFiniteError)
-    for value in bad, torch.tensor(bad), np.array(bad):
-        refuse(kind, key, CALLS[name][0], valid(name, **{key: value}))
+def test_steps_that_are_not_positive(name, key):
+    for bad in 0.0, -1.0, float("nan"), float("inf"), [1.0, -1.0]:
+        kind = DomainError if np.isfinite(bad).all() else (DomainError, NonFiniteError)
+        for value in bad, torch.tensor(bad), np.array(bad):
+            refuse(kind, key, CALLS[name][0], valid(name, **{key: value}))
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1e-3, "1e-3", 1j, [1e-3]], ids=str)
 @pytest.mark.parametrize("name", ["fiber_rotation", "horizontal_lift", "quotient_metric", "exp"])
-def test_tolerances_that_are_not_nonnegative_numbers(name, bad):
-    arguments = valid(name, tolerance=bad)
-    refuse(DomainError, "tolerance", CALLS[name][0], arguments)
+def test_tolerances_that_are_not_nonnegative_numbers(name):
+    for bad in float("nan"), -1e-3, "1e-3":
+        arguments = valid(name, tolerance=bad)
+        refuse(DomainError, "tolerance", CALLS[name][0], arguments)
 
 
 PAIRS = [(name, *pair) for name in CALLS for pair in itertools.combinations(CALLS[name][1], 2)]
@@ -448,22 +408,21 @@ DEFICIENT = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("make", DEFICIENT.values(), ids=DEFICIENT)
 @pytest.mark.parametrize(("name", "key"), [c for c in each(FACTORS) if c[0] != "differential"])
-def test_rank_deficient_factors(name, key, make, dtype):
-    broken = make(VALID[key].to(dtype))
-    for value, place in [
-        (broken, ""),
-        (torch.stack([VALID[key].to(dtype), broken]), "element 1 of 2"),
-    ]:
-        arguments = valid(name)
-        arguments = {k: v.to(dtype) for k, v in arguments.items()} | {key: value}
-        error = refuse(RankDeficientError, key, CALLS[name][0], arguments)
+def test_rank_deficient_factors(name, key, dtype):
+    good = {k: v.to(dtype) for k, v in valid(name).items()}
+    for make in DEFICIENT.values():
+        broken = make(VALID[key].to(dtype))
         expected = np.linalg.svd(broken.numpy(), compute_uv=False)
         scale = 60 * D * torch.finfo(dtype).eps * (1 + expected[0])
-        assert np.abs(error.singular_values.numpy() - expected).max() < scale
-        assert "full column rank 2" in error.expected
-        assert place in error.got
+        for value, place in [
+            (broken, ""),
+            (torch.stack([VALID[key].to(dtype), broken]), "element 1 of 2"),
+        ]:
+            error = refuse(RankDeficientError, key, CALLS[name][0], good | {key: value})
+            assert np.abs(error.singular_values.numpy() - expected).max() < scale
+            assert "full column rank 2" in error.expected
+            assert place in error.got
 
 
 @pytest.mark.parametrize(("name", "key"), each(SYMMETRIC))
@@ -511,20 +470,20 @@ DEGREES = {  # of homogeneity when the factors, and tangent matrices with them, 
 }
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-60, 1e60, 1e200])
 @pytest.mark.parametrize("name", DEGREES)
-def test_extreme_scales(name, scale):
+def test_extreme_scales(name):
     """Where U'U under- or overflows: the right answer or a refusal, never NaN or a raw error."""
     arguments = valid(name)
     keys = FACTORS | {"xi", "zeta"} | ({"Delta"} if name == "exp" else set())
-    scaled = {k: v * scale if k in keys else v for k, v in arguments.items()}
     expected = results(name, arguments)
-    try:
-        got = results(name, scaled)
-    except PosquadError:
-        assert scale in (1e-200, 1e200)
-    else:
-        agree([value / scale ** DEGREES[name] for value in got], expected, tolerance=1e-12)
+    for scale in 1e-200, 1e-60, 1e60, 1e200:
+        scaled = {k: v * scale if k in keys else v for k, v in arguments.items()}
+        try:
+            got = results(name, scaled)
+        except PosquadError:
+            assert scale in (1e-200, 1e200)
+        else:
+            agree([value / scale ** DEGREES[name] for value in got], expected, tolerance=1e-12)
 
 
 # Domain of exp, log and geodesic
@@ -548,8 +507,16 @@ def losing_rank(rng, d, r, t, *, condition=2.0, dtype=torch.float64):
 LOSSES = [(1, 1), (3, 1), (4, 2), (4, 4), (20, 3)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("t", [0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    ("t", "dtype"),
+    [
+        (0.1, torch.float64),
+        (0.9, torch.float64),
+        (1.0, torch.float64),
+        (0.5, torch.float32),
+        (1.0, torch.float32),
+    ],
+)
 @pytest.mark.parametrize(("d", "r"), LOSSES)
 def test_exp_refuses_a_segment_that_loses_rank_and_says_where(rng, d, r, t, dtype):
     for _ in range(5):  # at t = 1 the loss lies on the edge of the segment: rounding decides there
@@ -565,12 +532,12 @@ def test_exp_refuses_a_loss_of_rank_of_an_ill_conditioned_factor(rng, condition)
         refuse(DomainError, "Delta", geometry.exp, {"U": U, "Delta": Delta})
 
 
-@pytest.mark.parametrize("t", [1.0 + 1e-10, 1.0 + 1e-6, 1.2, 5.0])
 @pytest.mark.parametrize(("d", "r"), LOSSES)
-def test_exp_accepts_a_segment_that_loses_rank_only_later(rng, d, r, t):
-    U, Delta = losing_rank(rng, d, r, t)
-    assert ratio(geometry.exp(U, Delta) - (U + Delta), 1.0, d) < 60
-    assert np.linalg.matrix_rank(geometry.exp(U, Delta).numpy()) == r
+def test_exp_accepts_a_segment_that_loses_rank_only_later(rng, d, r):
+    for t in 1.0 + 1e-10, 1.0 + 1e-6, 1.2, 5.0:
+        U, Delta = losing_rank(rng, d, r, t)
+        assert ratio(geometry.exp(U, Delta) - (U + Delta), 1.0, d) < 60
+        assert np.linalg.matrix_rank(geometry.exp(U, Delta).numpy()) == r
 
 
 def test_exp_accepts_a_line_that_turns_inside_the_range_but_leaves_it(rng):

@@ -194,26 +194,25 @@ def test_loss_is_the_formula(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("point", POINTS)
-def test_gradient_is_autograd_of_the_formula(case, point, dtype):
-    U = POINTS[point].to(dtype)
+def test_gradient_is_autograd_of_the_formula(case, dtype):
     objective = case.build(dtype)
-    loss, gradient = objective.loss_and_gradient(U)
-    assert gradient.dtype == dtype
-    assert_close(gradient, case.gradient(U), scale=1.0)
-    assert_close(objective.gradient(U), case.gradient(U), scale=1.0)
-    assert_close(loss, case.loss(U), scale=1.0)
+    for point in POINTS.values():
+        U = point.to(dtype)
+        loss, gradient = objective.loss_and_gradient(U)
+        assert gradient.dtype == dtype
+        assert_close(gradient, case.gradient(U), scale=1.0)
+        assert_close(objective.gradient(U), case.gradient(U), scale=1.0)
+        assert_close(loss, case.loss(U), scale=1.0)
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_gradient_is_twice_predictor_gradient_times_factor(case, objective, point):
+def test_gradient_is_twice_predictor_gradient_times_factor(case, objective):
     """`lem:factor-gradient`, with G from autograd on matrices; and it is horizontal."""
-    U = POINTS[point]
-    G = case.predictor_gradient(U @ U.mT)
-    assert_close(objective.predictor_gradient(U @ U.mT), G, scale=1.0)
-    assert_close(objective.gradient(U), 2 * G @ U, scale=1.0)
-    M = U.mT @ objective.gradient(U)
-    assert_close(M, M.mT, scale=1.0)
+    for U in POINTS.values():
+        G = case.predictor_gradient(U @ U.mT)
+        assert_close(objective.predictor_gradient(U @ U.mT), G, scale=1.0)
+        assert_close(objective.gradient(U), 2 * G @ U, scale=1.0)
+        M = U.mT @ objective.gradient(U)
+        assert_close(M, M.mT, scale=1.0)
 
 
 def test_predictor_gradient_off_the_factors(case, objective):
@@ -225,12 +224,12 @@ def test_predictor_gradient_off_the_factors(case, objective):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("point", POINTS)
-def test_hessian_is_autograd_of_the_formula(case, rng, point, dtype):
-    U, Delta = POINTS[point].to(dtype), normal(rng, D, R, dtype=dtype)
-    product = case.build(dtype).hessian_product(U, Delta)
-    assert product.dtype == dtype
-    assert_close(product, case.hessian_product(U, Delta))
+def test_hessian_is_autograd_of_the_formula(case, rng, dtype):
+    for point in POINTS.values():
+        U, Delta = point.to(dtype), normal(rng, D, R, dtype=dtype)
+        product = case.build(dtype).hessian_product(U, Delta)
+        assert product.dtype == dtype
+        assert_close(product, case.hessian_product(U, Delta))
 
 
 def test_hessian_is_symmetric(objective, rng):
@@ -287,10 +286,9 @@ def test_smallest_sizes(rng, n, d, r):
 # Invariances.
 
 
-@pytest.mark.parametrize("reflect", [False, True])
-def test_invariance_under_the_gauge(objective, rng, reflect):
+def test_invariance_under_the_gauge(objective, rng):
     """L(UO) = L(U), and gradient and Hessian turn with the factor."""
-    U, Delta, O = POINTS["random"], normal(rng, D, R), rotation(rng, R, reflect=reflect)
+    U, Delta, O = POINTS["random"], normal(rng, D, R), rotation(rng, R, reflect=True)
     value, gradient = objective.loss_and_gradient(U)
     assert_close(objective.loss(U @ O), value)
     assert_close(objective.gradient(U @ O), gradient @ O)
@@ -335,15 +333,15 @@ BATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("points", "directions"), BATCHES, ids=str)
-def test_batches_of_points_and_directions(case, objective, rng, points, directions):
-    U, Delta = normal(rng, *points, D, R), normal(rng, *directions, D, R)
-    outer = torch.broadcast_shapes(points, directions)
-    U_all, Delta_all = U.expand(*outer, D, R), Delta.expand(*outer, D, R)
-    expected = torch.empty(*outer, D, R, dtype=U.dtype)
-    for index in product(*map(range, outer)):
-        expected[index] = case.hessian_product(U_all[index], Delta_all[index])
-    assert_close(objective.hessian_product(U, Delta), expected)
+def test_batches_of_points_and_directions(case, objective, rng):
+    for points, directions in BATCHES:
+        U, Delta = normal(rng, *points, D, R), normal(rng, *directions, D, R)
+        outer = torch.broadcast_shapes(points, directions)
+        U_all, Delta_all = U.expand(*outer, D, R), Delta.expand(*outer, D, R)
+        expected = torch.empty(*outer, D, R, dtype=U.dtype)
+        for index in product(*map(range, outer)):
+            expected[index] = case.hessian_product(U_all[index], Delta_all[index])
+        assert_close(objective.hessian_product(U, Delta), expected)
 
 
 def test_batches_of_points(case, objective, rng):
@@ -363,16 +361,16 @@ def test_batches_of_points(case, objective, rng):
 EMPTY = [((0,), (0,)), ((), (0,)), ((0,), ()), ((2, 0), ())]
 
 
-@pytest.mark.parametrize(("points", "directions"), EMPTY, ids=str)
-def test_empty_batches(objective, points, directions):
-    U = POINTS["random"].expand(*points, D, R)
-    outer = torch.broadcast_shapes(points, directions)
-    loss, gradient = objective.loss_and_gradient(U)
-    assert objective.loss(U).shape == loss.shape == points
-    assert gradient.shape == U.shape
-    assert objective.predictor_gradient(U @ U.mT).shape == (*points, D, D)
-    product = objective.hessian_product(U, POINTS["random"].expand(*directions, D, R))
-    assert product.shape == (*outer, D, R)
+def test_empty_batches(objective):
+    for points, directions in EMPTY:
+        U = POINTS["random"].expand(*points, D, R)
+        outer = torch.broadcast_shapes(points, directions)
+        loss, gradient = objective.loss_and_gradient(U)
+        assert objective.loss(U).shape == loss.shape == points
+        assert gradient.shape == U.shape
+        assert objective.predictor_gradient(U @ U.mT).shape == (*points, D, D)
+        product = objective.hessian_product(U, POINTS["random"].expand(*directions, D, R))
+        assert product.shape == (*outer, D, R)
 
 
 def test_batch_of_operators(rng):
