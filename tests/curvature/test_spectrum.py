@@ -534,6 +534,32 @@ def test_kernel_where_the_responses_are_not_fitted(rng, condition):
     assert spectrum.kernel_is_complete is (condition == 1)
 
 
+@pytest.mark.parametrize("condition", [1.0, 1e3, 1e6])
+def test_values_where_the_responses_are_not_fitted(rng, condition):
+    """The gradient does not make rounding of the weak columns' population curvature visible.
+
+    Oracle: the Hessian of `U -> ell(UU')` by autograd, on the orthogonal complement of the gauge
+    directions `U Omega` by a singular value decomposition.
+    """
+    d, r = 6, 3
+    X, U = normal(rng, 30, d), conditioned_factor(rng, d, r, condition) @ rotation(rng, r)
+    y = 1.3 * (X @ U).square().sum(-1) + 0.1
+
+    def loss(flat):
+        return ((X @ flat.reshape(d, r)).square().sum(-1) - y).square().mean() / 2
+
+    units = torch.eye(r * r, dtype=torch.float64).reshape(-1, r, r)
+    gauge = (U @ (units - units.mT)).flatten(1)
+    B = torch.linalg.svd(gauge).Vh[r * (r - 1) // 2 :]  # [p, dr]
+    H = torch.autograd.functional.hessian(loss, U.flatten())
+    expected = torch.linalg.eigvalsh(B @ H @ B.mT)
+    spectrum = posquad.effective_spectrum(posquad.LeastSquares(posquad.RankOne(X), y), U)
+    assert spectrum.status is Status.CONVERGED
+    assert spectrum.kernel_is_complete  # no value is anywhere near zero
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(spectrum.values, expected, rtol=0, atol=1e-13 * scale)
+
+
 @pytest.mark.parametrize("condition", [1.0, 1e5, 1e9])
 def test_the_population_has_no_kernel(rng, condition):
     U = conditioned_factor(rng, 6, 3, condition) @ rotation(rng, 3)
@@ -542,6 +568,7 @@ def test_the_population_has_no_kernel(rng, condition):
             posquad.PopulationRisk(U), U, which="smallest", k=2, method=method
         )
         assert spectrum.kernel_dimension == 0
+        assert spectrum.kernel_is_complete or condition > 1e6
     squares = posquad.SmoothObjective(lambda Q: Q.square().sum((-2, -1)) / 2, 6)
     assert posquad.effective_spectrum(squares, U).kernel_dimension == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -879,3 +879,22 @@ def test_first_step_is_a_hundredth_of_the_time_to_move_by_its_own_size():
     assert float(state.loss) == pytest.approx(9 / 2, rel=1e-14)
     still = start(objective, torch.ones(1, 1, dtype=torch.float64))
     assert float(still.step_size) == 0.01  # no speed: as if it were one
+
+
+@pytest.mark.parametrize(("power", "what"), [(-150, "gradient"), (77, "loss"), (150, "loss")])
+def test_units_of_a_smooth_objective_are_followed_or_refused(power: int, what: str) -> None:
+    """At 1e-150, UU' is a normal number and `2GU`, of size 1e-450, is zero; at 1e77 ell is 1e308.
+
+    With ell of degree two the flow of cU and c^2 Q* takes the time t / c^2.
+    """
+    U0, target = np.array([[1.0], [2.0]]), torch.tensor([[3.0, 1.0], [1.0, 1.0]]).double()
+
+    def run(c: float) -> Any:
+        objective = SmoothObjective(lambda Q: (Q - c * c * target).square().sum((-2, -1)), 2)
+        return gradient_flow(objective, c * U0, t_final=0.1 / c**2, times=[])
+
+    ordinary, scaled = run(1.0), run(2.0**-200)
+    assert scaled.status is ordinary.status is Status.TIME_REACHED
+    np.testing.assert_array_equal(scaled.U * 2.0**200, ordinary.U)
+    with pytest.raises(DomainError, match=f"^U0: expected units in which the terms of the {what}"):
+        run(10.0**power)

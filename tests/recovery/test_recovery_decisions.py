@@ -11,7 +11,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery import ranks, search
-from posquad.recovery.diagnose import Diagnosis, diagnose, needed_samples, verdict
+from posquad.recovery.diagnose import Diagnosis, diagnose, diagnose_any, needed_samples, verdict
 from posquad.recovery.prepare import Prepared, evened, prepare, structured
 from posquad.recovery.solvers.fit import Quadratic, Watch, at_rounding, cosine, stagnated
 from support import gaussian_problem, normal
@@ -462,6 +462,26 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
     )
     own = (y + 1).abs() + X.square().sum(-1) * top
     assert float(off.exact) == pytest.approx(float((1 / own).max()), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "smallest", "known"),
+    # 1e-7, or 10 d eps where that is more: 4.8e-6 at d = 4 in float32.
+    [
+        (torch.float64, 2e-7, True),
+        (torch.float64, 0.5e-7, False),
+        (torch.float32, 1e-5, True),
+        (torch.float32, 2e-6, False),
+    ],
+)
+def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, known):
+    X = normal(rng, 60, 4)
+    U = torch.diag(vector(1.0, smallest, 0.0, 0.0))[:, :2]
+    X, U = X.to(dtype), U.to(dtype)
+    prepared = prepare(X, (X @ U).square().sum(-1), None).one()
+    found = diagnose_any(prepared, U[None], torch.zeros(1, dtype=dtype), Watch(max_steps=1))
+    assert bool(found.low.isfinite()) is known
+    assert bool(found.error.isfinite()) <= known
 
 
 # Working coordinates.

@@ -379,13 +379,19 @@ def test_data_driven_step_is_the_inverse_of_the_largest_curvature(rng):
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
 def test_data_driven_descent_ends_at_its_tolerance(rng, tolerance):
-    """The loss is `||A(UU') - y||^2 / (2n)`; a step divides it by less than ten here."""
+    """At the first step whose relative residual is within it, and not one later."""
     X, U, y = gaussian_problem(rng, 60, 4, 2, smallest=0.5)
-    path = data_driven_descent(X, y, nearby(rng, U, 0.5), tolerance=tolerance)
-    missed = torch.linalg.vector_norm((X @ path.U).square().sum(-1) - y)
-    relative = float(missed / torch.linalg.vector_norm(y))
-    assert tolerance / 10**0.5 < relative <= tolerance
-    forever = data_driven_descent(X, y, nearby(rng, U, 0.5), tolerance=0.0, max_steps=3)
+    U0 = nearby(rng, U, 0.5)
+    step = float(data_driven_step(X, y, U0)) / 20  # so small that a step gains a few per cent
+    path = data_driven_descent(X, y, U0, step=step, tolerance=tolerance)
+    assert path.status is Status.LOSS_REACHED
+    before = data_driven_descent(X, y, U0, step=step, max_steps=int(path.steps) - 1, tolerance=0.0)
+    relative = [
+        float(torch.linalg.vector_norm((X @ V).square().sum(-1) - y) / torch.linalg.vector_norm(y))
+        for V in (path.U, before.U)
+    ]
+    assert relative[0] <= tolerance < relative[1] < 1.1 * tolerance
+    forever = data_driven_descent(X, y, U0, tolerance=0.0, max_steps=3)
     assert forever.status is Status.STEPS_EXHAUSTED
 
 

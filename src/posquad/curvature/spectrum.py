@@ -38,7 +38,15 @@ from posquad.curvature.eigen import (
     no_preconditioner,
     unflatten_block,
 )
-from posquad.curvature.unseen import Kernel, Point, kernel_of, rounding_of, sort_out, working_point
+from posquad.curvature.unseen import (
+    Directions,
+    Kernel,
+    Point,
+    kernel_of,
+    rounding_of,
+    sort_out,
+    working_point,
+)
 from posquad.geometry import dimension
 from posquad.geometry.frames import frame, require_full_rank
 from posquad.geometry.horizontal import horizontal_part, orthonormal_basis
@@ -208,16 +216,17 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
     flat_basis = basis._replace(s=torch.ones_like(basis.s))
     E = orthonormal_basis(flat_basis)  # [..., p, d, r], of the population coordinates
     coordinates = E.flatten(-2)  # [..., p, dr]
-    M = torch.empty(*E.shape[:-2], p, dtype=u.dtype, device=u.device)  # [..., p, p]
-    chunk = max(1, _CHUNK_ENTRIES // max(1, u.numel()))
-    for begin in range(0, p, chunk):
-        part = E[..., begin : begin + chunk, :, :].movedim(-3, 0)
-        M[..., begin : begin + chunk] = coordinates @ flatten_block(point.balanced(part))
-    M = symmetric_part(M)
+    M = _matrix(point.balanced, E)
     factor_basis = orthonormal_basis(basis)
     F = factor_basis.flatten(-2)
     G = coordinates @ flatten_block(population_coordinates(basis, factor_basis.movedim(-3, 0)))
     H = symmetric_part(G.mT @ M @ G)  # the Hessian in the orthonormal basis F
+    spent = p
+    if not bool(point.interpolating.all()):
+        # Beside a weak column the gradient makes M large, and its rounding would pass into H.
+        direct = _matrix(point.hessian, factor_basis)
+        H = torch.where(point.interpolating[..., None, None], H, direct)
+        spent = 2 * p
     kernel = _dense_kernel(point, M, coordinates, norm(H))
     values, vectors = _eigenpairs_beside(kernel, H, F, point.interpolating)
     scale = values.abs().amax(-1)
@@ -232,8 +241,22 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
     quotients = (vectors * products).sum(-2)
     residuals = torch.linalg.vector_norm(products - vectors * quotients[..., None, :], dim=-2)
     extreme = torch.ones_like(scale, dtype=torch.bool)
-    pairs = Eigenpairs(quotients, vectors, residuals, scale, extreme, p + quotients.shape[-1])
-    return pairs, _Marks(marked, kernel.known & (marked.sum(-1) == kernel.size))
+    products_spent = spent + quotients.shape[-1]
+    pairs = Eigenpairs(quotients, vectors, residuals, scale, extreme, products_spent)
+    known = kernel.known | _apart(values, scale, p).all(-1)
+    return pairs, _Marks(marked, known & (marked.sum(-1) == kernel.size))
+
+
+def _matrix(operator: Directions, basis: Tensor) -> Tensor:
+    """The matrix `[..., p, p]` of a symmetric operator in the basis `[..., p, d, r]`."""
+    p = basis.shape[-3]
+    flat = basis.flatten(-2)  # [..., p, dr]
+    M = torch.empty(*flat.shape[:-1], p, dtype=flat.dtype, device=flat.device)
+    chunk = max(1, _CHUNK_ENTRIES * p // max(1, basis.numel()))
+    for begin in range(0, p, chunk):
+        part = basis[..., begin : begin + chunk, :, :].movedim(-3, 0)
+        M[..., begin : begin + chunk] = flat @ flatten_block(operator(part))
+    return symmetric_part(M)
 
 
 def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) -> Kernel:
@@ -321,8 +344,7 @@ class _MatrixFree:
         population = Preconditioner(self._lift, self._pull, self._coordinates)
         pairs = self._solve(self._hessian, population, self._horizontal, self.k)
         pairs = _ascending(pairs)
-        p, eps = self.point.p, torch.finfo(pairs.values.dtype).eps
-        apart = pairs.values.abs() > 1000 * p * eps * pairs.scale[..., None]
+        apart = _apart(pairs.values, pairs.scale, self.point.p)
         beyond = (pairs.values[..., -1] > 0) & converged(pairs, self.tolerance).all(-1)
         none = torch.zeros_like(pairs.values, dtype=torch.bool)
         if bool((~apart).any() & pairs.extreme.any()):
@@ -470,6 +492,11 @@ class _MatrixFree:
 
     def _pull(self, block: Tensor) -> Tensor:
         return flatten_block(population_pull(self.point.basis, unflatten_block(block, self.shape)))
+
+
+def _apart(values: Tensor, scale: Tensor, p: int) -> Tensor:
+    """Which values are far from the rounding of the largest one, so that they are not zero."""
+    return values.abs() > 1000 * p * torch.finfo(values.dtype).eps * scale[..., None]
 
 
 def _ascending(pairs: Eigenpairs) -> Eigenpairs:

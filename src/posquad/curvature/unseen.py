@@ -23,8 +23,8 @@ from torch import Tensor
 from posquad.curvature.eigen import flatten_block, unflatten_block
 from posquad.geometry import dimension
 from posquad.geometry.frames import Frame
-from posquad.geometry.population import population_lift, population_pull
-from posquad.problems.objectives import LeastSquares, Objective
+from posquad.geometry.population import population_lift, population_product, population_pull
+from posquad.problems.objectives import LeastSquares, Objective, PopulationRisk
 
 Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
 
@@ -92,7 +92,11 @@ def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
 
         measure = apply
 
-    return Point(Frame(W, s, eye), u, objective.linearize(u), interpolating, measure)
+    hessian = objective.linearize(u)
+    if type(objective) is PopulationRisk:
+        interpolating = _is_target(objective, u)
+        hessian = _without_gradient(hessian, u, interpolating)
+    return Point(Frame(W, s, eye), u, hessian, interpolating, measure)
 
 
 def rounding_of(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
@@ -190,6 +194,24 @@ def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor) -> Tensor:
     e = torch.linalg.vector_norm(a - b, dim=-1)
     norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
     return e <= 10 * u.shape[-2] * torch.finfo(u.dtype).eps * norms
+
+
+def _is_target(objective: PopulationRisk, u: Tensor) -> Tensor:
+    """Whether the factor is that of the target to rounding, `[...]`."""
+    difference = objective._difference(u)[0].abs().amax((-2, -1))
+    unit = 10 * u.shape[-2] * torch.finfo(u.dtype).eps
+    return difference <= unit * u.abs().amax((-2, -1))
+
+
+def _without_gradient(hessian: Directions, u: Tensor, where: Tensor) -> Directions:
+    """The population Hessian, with its gradient left out `where[...]` that is rounding."""
+    S = u.mT @ u
+
+    def product(Delta: Tensor) -> Tensor:
+        exact = population_product(u, S, Delta)
+        return torch.where(where[..., None, None], exact, hessian(Delta))
+
+    return product
 
 
 def _measured(measure: Directions, D: Tensor) -> Tensor:

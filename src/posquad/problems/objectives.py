@@ -274,11 +274,16 @@ class SmoothObjective(Objective):
         return torch.full(U.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the gradient alone; of `UU'` where that underflows and the gradient is zero."""
-        gradient = self.value_and_gradient(U)[1].abs().amax((-2, -1)).log()
-        predictor = 2 * U.abs().amax((-2, -1)).log()
-        hidden = gradient.isinf() & (predictor < math.log(torch.finfo(U.dtype).tiny))
-        return torch.full_like(gradient, -torch.inf), torch.where(hidden, predictor, gradient)
+        """Of the gradient `2GU`, and of an infinite loss; ell may be shifted.
+
+        Where UU' underflows and G is zero, of UU'.
+        """
+        value, G = self._differentiate(U @ U.mT, create_graph=False)
+        factor = U.abs().amax((-2, -1)).log()
+        gradient = G.abs().amax((-2, -1)).log() + factor
+        hidden = gradient.isneginf() & (2 * factor < math.log(torch.finfo(U.dtype).tiny))
+        loss = torch.where(value.isinf(), torch.inf, -torch.inf).to(gradient)
+        return loss, torch.where(hidden, 2 * factor, gradient)
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
         tracked = records_gradient(U)
