@@ -54,7 +54,7 @@ def test_spoiled_rows_are_named(fits):
     spoiled = np.random.default_rng(0)
     spoiled.standard_normal((200, 8)), spoiled.standard_normal((8, 2))
     wrong = set((spoiled.choice(200, 6, replace=False) + 1).tolist())
-    named = " ".join(fits["outliers"][0].stdout.split()).split("Rows ")[1].split(" stand")[0]
+    named = " ".join(fits["outliers"][0].stdout.split()).split("Rows ")[1].split(" are outliers")[0]
     assert {int(word.split()[0]) for word in named.split(", ")} == wrong
     assert set(named.split(", ")) == {f"{row} (line {row + 1})" for row in wrong}
 

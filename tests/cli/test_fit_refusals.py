@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -139,6 +140,8 @@ def test_a_disk_that_is_full_leaves_no_model(fits, tmp_path, monkeypatch):
     sync, calls, limits = os.fsync, [], [0]
 
     def full(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):  # only files need room
+            return
         calls.append(handle)
         if len(calls) == limits[-1]:
             raise OSError(28, "No space left on device")

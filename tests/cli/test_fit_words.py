@@ -58,7 +58,7 @@ def test_advice_follows_the_numbers():
     fit = fit_with(Status.BEST_FIT, residual_=2e-6)
     words = " ".join(step.words for step in answer(fit).steps)
     assert "--tolerance 1e-05" in words
-    assert "leave --rank out" in words
+    assert "leave out --rank" in words
     fit.samples.y[:5] = -10.0
     worse = FittedModel(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
     words = " ".join(step.words for step in answer(worse).steps)
@@ -114,7 +114,7 @@ def test_numbers_that_are_not_defined_are_not_shown():
     fit = FittedModel(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
     facts = dict(answer(fit).facts)
     assert facts["R²"] == "undefined (constant responses)"
-    assert facts["samples"].startswith("40; at least 4 are needed")
+    assert facts["samples"].startswith("40; this rank needs at least 4")
     model.rank = 2  # as if it was lowered
     assert dict(answer(fit).facts)["samples"] == "40"
     model.rank, model.rank_ = None, 0

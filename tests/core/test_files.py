@@ -99,22 +99,19 @@ def test_a_file_has_the_permissions_that_the_user_chose(tmp_path):
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-@pytest.mark.parametrize(("number", "raised"), [(22, False), (5, True)], ids=["EINVAL", "EIO"])
-def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch, number, raised):
-    """Some file systems cannot sync a folder, which is no error; a broken disk is one."""
-    fsync = os.fsync
+def test_a_folder_that_cannot_be_synced(tmp_path, monkeypatch):
+    """Some file systems cannot sync a folder; the file is in place then, which is no error."""
+    fsync, refused = os.fsync, []
 
     def watched(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(number, os.strerror(number))
+            refused.append(descriptor)
+            raise OSError(22, os.strerror(22))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
-    if raised:
-        with pytest.raises(OSError, match=r"Input/output error"):
-            write_whole(tmp_path / "file", b"new")
-    else:
-        write_whole(tmp_path / "file", b"new")
+    write_whole(tmp_path / "file", b"new")
+    assert len(refused) == 1
     assert (tmp_path / "file").read_bytes() == b"new"
 
 

@@ -143,7 +143,7 @@ def test_a_descent_that_diverges_is_refused_and_named(step, stable):
     if stable:
         assert np.isfinite(run(q, lambda fraction: None)["loss"]).all()
         return
-    with pytest.raises(DomainError, match=r"^exp1\.step: expected a stable step; got 5, with") as e:
+    with pytest.raises(DomainError, match=r"^exp1\.step: expected a stable step; got 5, for") as e:
         run(q, lambda fraction: None)
     assert e.value.argument == "exp1.step"
 

@@ -146,7 +146,7 @@ def test_too_small_a_grid_is_said_and_drawn_and_gives_no_verdict():
     nothing = run(few, lambda fraction: None)
     assert "certified_below_N_star" not in nothing.quantities
     assert np.isnan(nothing["certified_n"]).all()
-    assert any("No growth" in remark for remark in nothing.remarks)
+    assert any("is not fitted" in remark for remark in nothing.remarks)
     assert "at no tested n" in EXPERIMENT.panels[-1].describe(nothing)
     for panel in EXPERIMENT.panels:
         picture(panel, nothing).draw_without_rendering()

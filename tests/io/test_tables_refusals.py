@@ -48,7 +48,7 @@ from tables_support import SUFFIXES, TEXT, X, Y, refusal, written
         ("a,a,y\n1,2,3\n", "got 'a' for columns 1 and 2"),
         (",a,y\n1,2,3\n", "got no name for column 1"),
         ('a,b,y\n1,"2,3\n', "line 2"),
-        ("y\n1\n", "columns of inputs"),
+        ("y\n1\n", "column of inputs"),
         ("a,b\n1,2\n", "name the response with --response"),
         ("y,target,a\n1,2,3\n", "y and target"),
         (b"a,b,y\n1,2,3\n\xe9,5,6\n", "line 3: expected text in UTF-8; got the byte 0xe9"),
@@ -102,9 +102,9 @@ BAD = np.array([[1.0, 2.0], [np.nan, 4.0]])
     ("content", "words"),
     [
         (b"", "an empty file"),
-        (b"\x93NUM", "a part of one"),
+        (b"\x93NUM", "an incomplete one"),
         (b"no array at all", "magic"),
-        (npy(X)[:40], "a part of one"),
+        (npy(X)[:40], "an incomplete one"),
         (npy(X)[:-8], "the file is not complete"),
         (npy(X) + b"more", "bytes of numbers"),
         (npy(np.array([{}, 1], dtype=object)), "pickled Python objects, which are never loaded"),
@@ -123,7 +123,7 @@ BAD = np.array([[1.0, 2.0], [np.nan, 4.0]])
         (header((10**6, 10**6)), "the file is not complete"),
         (header((-1, 2)), ""),
         (b"\x93NUMPY\x01\x00\x06\x00{'a':}", ""),
-        (b"\x93NUMPY\x09\x00\x06\x00{'a':}", "a part of one"),
+        (b"\x93NUMPY\x09\x00\x06\x00{'a':}", "an incomplete one"),
     ],
 )
 def test_npy_that_is_refused(tmp_path, content, words):
@@ -150,7 +150,7 @@ def test_npy_that_is_refused(tmp_path, content, words):
         (npz(a=Y, b=Y[:-1]), "columns of one length"),
         (zipped({"X.npy": b"text", "y.npy": b"text"}), "magic"),
         (zipped({"X.npy": npy(X), "y.npy": header((10**12,))}), "y: expected 8000000000000 bytes"),
-        (zipped({"readme.txt": b"hello"}), "a part of one"),
+        (zipped({"readme.txt": b"hello"}), "an incomplete one"),
         (zipped({}), "no array"),
     ],
 )
@@ -183,8 +183,8 @@ def table_of(**columns: object) -> bytes:
     ("content", "words"),
     [
         (b"", "an empty file"),
-        (b"PAR1", "a part of one"),
-        (table_of(a=[1.0], y=[2.0])[:-20], "a part of one"),
+        (b"PAR1", "an incomplete one"),
+        (table_of(a=[1.0], y=[2.0])[:-20], "an incomplete one"),
         (table_of(a=[1.0, 2.0], y=[1.0, None]), "row 2, column 'y': expected a finite number"),
         (table_of(a=[1.0, np.nan], y=[1.0, 2.0]), "row 2, column 'a'"),
         (table_of(a=["1"], y=[2.0]), "column 'a': expected real numbers; got type string"),
@@ -213,7 +213,7 @@ def test_a_large_array_that_was_never_written(tmp_path):
     rows = 10 * 2**30 // 80
     path = written(tmp_path, header((rows, 10)), "data.npy")
     os.truncate(path, path.stat().st_size + 80 * rows)
-    assert "10.7 GB of which" in refusal(path, response="x10")
+    assert "10.7 GB, of which" in refusal(path, response="x10")
 
 
 def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -99,18 +98,18 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in a folder durable, where the system can do that."""
+    """Make a rename in a folder durable, if the system can do that.
+
+    An error is ignored: the file is complete and in place, and would be reported as not written.
+    """
     if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
         return
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError as problem:
-        if problem.errno not in (errno.EACCES, errno.EINVAL, errno.ENOTSUP):
-            raise
 
 
 def read_json(path: Path, *, parse_int: Callable[[str], Any] = int) -> Any:

@@ -144,7 +144,8 @@ def _say_spectrum(fit: FittedModel) -> str:
         count = "the number not identified is unknown"
     else:
         count = f"{kernel} of them not identified"
-    words = f"{unknowns} directions, {count}, and {gauge} gauge directions."
+    noun = "direction" if gauge == 1 else "directions"
+    words = f"{unknowns} directions, {count}, and {gauge} gauge {noun}."
     if len(values) < unknowns:
         ends = f"{values[0]:.3g} and {values[-1]:.3g}"
         return f"{words} Only the smallest and the largest eigenvalue were computed: {ends}."
