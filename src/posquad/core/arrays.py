@@ -138,11 +138,19 @@ def require_symmetric(name: str, M: Tensor) -> None:
         )
 
 
+def broadcast_shape(*shapes: torch.Size) -> torch.Size:
+    """Common shape of tensors that broadcast; `ValueError` if they do not.
+
+    `torch.broadcast_shapes` would import sympy at its first call, which takes most of a second.
+    """
+    return torch.Size(np.broadcast_shapes(*shapes))
+
+
 def require_batch(**shapes: torch.Size) -> torch.Size:
     """Require that the named batch shapes broadcast together; return the common shape."""
     try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError:
+        return broadcast_shape(*shapes.values())
+    except ValueError:
         expected = "leading batch dimensions that broadcast"
         batched = {name: tuple(shape) for name, shape in shapes.items() if shape}
         got = ", ".join(f"{name}: {shape}" for name, shape in batched.items())

@@ -19,6 +19,7 @@ from torch import Tensor
 from posquad.core.arrays import (
     A,
     Array,
+    broadcast_shape,
     converted_tensor,
     like,
     positive_integer,
@@ -287,7 +288,7 @@ class SmoothObjective(Objective):
             g = self._first(Q, self._evaluate(Q), create_graph=True)
 
         def hessian(Delta: Tensor) -> Tensor:
-            batch = torch.broadcast_shapes(U.shape[:-2], Delta.shape[:-2])
+            batch = broadcast_shape(U.shape[:-2], Delta.shape[:-2])
             if batch[len(batch) - (U.ndim - 2) :] != U.shape[:-2]:  # Delta stretches U's own batch
                 return self.linearize(U.expand(*batch, *U.shape[-2:]))(Delta)
             half = Delta @ U.mT

@@ -18,6 +18,7 @@ from torch import Tensor
 from posquad.core.arrays import (
     A,
     Array,
+    broadcast_shape,
     like,
     positive_integer,
     positive_number,
@@ -111,7 +112,7 @@ def mirror_flow(
     positive_integer("max_steps", max_steps)
     with torch.no_grad():
         start = points["q0"]
-        batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
+        batch = broadcast_shape(system.y.shape[:-1], start.shape[:-1])
         bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
         units = _Units(system, start, batch)
         size = units.system.size(units.start)

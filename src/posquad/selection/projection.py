@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import A, like, positive_integer, require_batch, require_shape, tensors
+from posquad.core.arrays import (
+    A,
+    broadcast_shape,
+    like,
+    positive_integer,
+    require_batch,
+    require_shape,
+    tensors,
+)
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.results import Result
 from posquad.core.status import Status
@@ -71,7 +79,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     with torch.no_grad():
         system = system.double()
         start = points["q0"].double()
-        batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
+        batch = broadcast_shape(system.y.shape[:-1], start.shape[:-1])
         family = SpectralFamily(system, batch)
         n, m = system.B.shape
         start = start.expand(*batch, m).reshape(batch.numel(), m)
