@@ -1,11 +1,10 @@
-"""Every explicit constant and bound of section 3, one small function each, named as in the paper.
+"""The basin of local convergence: its radius, rates and envelopes (sections 3.4, 3.6 and 3.7).
 
-Constants of the target predictor come from a `Signal`: its size d, rank r, and nonzero eigenvalues.
-The operator bounds `m`, `M` of `eq:abstract-operator-bounds` are arguments; the paper's choices are
-`m=2, M=d+2` for the population (`lem:gaussian-population-operator`) and `m=1, M=d+3` for samples on
-the event `||T_n - T|| <= 1` (`eq:empirical-m-M`). Functions are elementwise arithmetic: numbers in,
-numbers out, and arrays of distances or times are welcome. The sharper constants of `effective.py`
-need neither m nor M.
+Names are those of the paper. Constants of the target predictor come from a `Signal`. The operator
+bounds `m`, `M` of `eq:abstract-operator-bounds` are arguments; the paper's choices are `m=2, M=d+2`
+for the population (`lem:gaussian-population-operator`) and `m=1, M=d+3` for samples on the event
+`||T_n - T|| <= 1` (`eq:empirical-m-M`). Distances, errors, times and step counts may be numbers or
+arrays. The sharper constants of `effective.py` need neither m nor M.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from posquad.core.arrays import positive_integer, positive_number
+from posquad.core.arrays import positive_number
 from posquad.core.elementwise import exponential, nonnegative
 from posquad.core.errors import DomainError
 from posquad.theory.signal import Signal, of_signal
@@ -23,108 +20,20 @@ from posquad.theory.signal import Signal, of_signal
 __all__ = [
     "C_star",
     "L_star",
-    "N_star",
     "alpha_star",
     "beta_star",
     "descent_envelope",
     "descent_predictor_envelope",
-    "deviation_probability",
-    "deviation_sample_size",
-    "effective_curvature_bounds",
-    "empirical_coercivity",
-    "epsilon_star",
     "factor_predictor_bounds",
     "flow_envelope",
     "flow_predictor_envelope",
-    "gamma_star",
-    "initialization_radius",
-    "kappa_d",
     "loss_bounds",
     "oracle_step",
-    "population_coercivity",
-    "response_mean_probability",
     "rho_n",
     "rho_star",
-    "sample_scale",
     "secant_bounds",
     "sigma_star",
-    "truncation_bounds",
 ]
-
-
-# Operators: population and samples.
-
-
-def kappa_d(d: int) -> int:
-    """`d (d+2) (d+4) (d+6)`, the eighth moment of a Gaussian radius (`eq:kappa-d-definition`).
-
-    >>> kappa_d(1)
-    105
-    """
-    d = positive_integer("d", d)
-    return d * (d + 2) * (d + 4) * (d + 6)
-
-
-def deviation_probability(n: int, d: int, epsilon: float) -> float:
-    """Bound `kappa_d / (n eps^2)` on `P(||T_n - T|| > eps)`.
-
-    `thm:full-space-operator-concentration`.
-    A bound above 1 says nothing and is returned as it is.
-
-    >>> deviation_probability(1050, 1, 1.0)
-    0.1
-    """
-    return _over_square(kappa_d(d) / positive_integer("n", n), positive_number("epsilon", epsilon))
-
-
-def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
-    """`kappa_d / (delta eps^2)` samples give `||T_n - T|| <= eps` with probability 1 - delta.
-
-    `eq:operator-concentration-sample-size`.
-
-    >>> round(deviation_sample_size(1, 1.0, 0.1))
-    1050
-    """
-    return _over_square(kappa_d(d) / _probability(delta), positive_number("epsilon", epsilon))
-
-
-def population_coercivity(d: int) -> tuple[float, float]:
-    """`(2, d+2)`: ends of `<H, T(H)> / ||H||_F^2` (`lem:gaussian-population-operator`).
-
-    >>> population_coercivity(8)
-    (2.0, 10.0)
-    """
-    return 2.0, positive_integer("d", d) + 2.0
-
-
-def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
-    """`(2 - eps, d + 2 + eps)` on the event `||T_n - T|| <= eps`.
-
-    `cor:global-empirical-coercivity`.
-
-    >>> empirical_coercivity(8, 0.5)
-    (1.5, 10.5)
-    """
-    epsilon = positive_number("epsilon", epsilon, zero=True)
-    low, high = population_coercivity(d)
-    return low - epsilon, high + epsilon
-
-
-@of_signal
-def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[float, float]:
-    """`(2 (2-eps) lambda_r, 4 (d+2+eps) lambda_1)`, around the effective eigenvalues.
-
-    `eq:empirical-effective-lower`, `eq:empirical-effective-upper`; with eps = 0 the population
-    bounds `eq:population-effective-lower`, `eq:population-effective-upper`.
-
-    >>> effective_curvature_bounds(Signal.from_eigenvalues(8, [1.0, 0.5]))
-    (2.0, 40.0)
-    """
-    low, high = empirical_coercivity(signal.d, epsilon)
-    return 2 * low * signal.lambda_r, 4 * high * signal.lambda_1
-
-
-# The local regularity of section 3.4.
 
 
 @of_signal
@@ -236,97 +145,6 @@ def loss_bounds(m: float, M: float) -> tuple[float, float]:
     return m / 2, M / 2
 
 
-# Spectral initialization and sample sizes.
-
-
-def response_mean_probability(n: int, epsilon: float) -> float:
-    """Bound `2 / (n eps^2)` on `P(|mean(y) - tr Q*| > eps ||Q*||_F)`.
-
-    `lem:response-mean-concentration`.
-
-    >>> response_mean_probability(200, 1.0)
-    0.01
-    """
-    return _over_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
-
-
-@of_signal
-def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
-    """`(2 gamma, 2 sqrt(r gamma))`: operator and factor error after rank-r truncation.
-
-    If `||M - Q*||_op <= gamma < lambda_r/2`, the truncation of M is within the first of Q* in
-    operator norm and within the second in Procrustes distance
-    (`lem:psd-truncation-factor-perturbation`).
-
-    >>> truncation_bounds(Signal.from_eigenvalues(4, [1.0]), 0.25)
-    (0.5, 1.0)
-    """
-    gamma = positive_number("gamma", gamma, zero=True)
-    if gamma >= signal.lambda_r / 2:
-        raise DomainError(
-            "gamma", expected=f"gamma < lambda_r/2 = {signal.lambda_r / 2}", got=f"{gamma}"
-        )
-    return 2 * gamma, 2 * math.sqrt(signal.r * gamma)
-
-
-@of_signal
-def gamma_star(signal: Signal) -> float:
-    """`lambda_r / (256 r (d+3)^2) = rho_n^2 / (16 r)` (`eq:explicit-gamma-star`).
-
-    >>> gamma_star(Signal.from_eigenvalues(1, [4096.0]))
-    1.0
-    """
-    return signal.lambda_r / (256 * signal.r * (signal.d + 3) ** 2)
-
-
-@of_signal
-def epsilon_star(signal: Signal) -> float:
-    """`gamma* / ||Q*||_F`, below 1 (`eq:explicit-epsilon-star`).
-
-    >>> epsilon_star(Signal.from_eigenvalues(1, [4096.0])) == 1 / 4096
-    True
-    """
-    return gamma_star(signal) / signal.frobenius
-
-
-@of_signal
-def initialization_radius(signal: Signal) -> float:
-    """`rho_n / 2`, where the moment initializer lands (`thm:initialization-enters-basin`).
-
-    >>> initialization_radius(Signal.from_eigenvalues(1, [256.0]))
-    0.5
-    """
-    return rho_n(signal) / 2
-
-
-@of_signal
-def N_star(signal: Signal, delta: float) -> float:
-    """Sufficient sample size `(kappa_d + 2) / (delta eps*^2)`.
-
-    `thm:end-to-end-gaussian-recovery`, by `cor:explicit-high-probability-initialization`.
-
-    >>> print(f"{N_star(Signal.from_eigenvalues(10, [1.0, 0.5]), delta=0.05):.2e}")
-    2.01e+16
-    """
-    return _over_square((kappa_d(signal.d) + 2) / _probability(delta), epsilon_star(signal))
-
-
-@of_signal
-def sample_scale(signal: Signal, delta: float) -> float:
-    """Leading order `r^2 d^8 (||Q*||_F / lambda_r)^2 / delta` of `N_star / 256^2`.
-
-    `rem:conservative-sample-scale`.
-
-    >>> round(sample_scale(Signal.from_eigenvalues(2, [1.0]), 0.5))
-    512
-    """
-    ratio = signal.frobenius / signal.lambda_r
-    return signal.r**2 * signal.d**8 * ratio**2 / _probability(delta)
-
-
-# Convergence.
-
-
 @of_signal
 def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     """`(2 beta* + rho) / sigma*`, from factor to predictor rates.
@@ -430,22 +248,8 @@ def _upper(signal: Signal, M: float | None) -> float:
     return signal.d + 3 if M is None else M
 
 
-def _over_square(numerator: float, x: float) -> float:
-    """`numerator / x^2`, infinite where the square of x, or the quotient, leaves the floats."""
-    with np.errstate(over="ignore", divide="ignore"):
-        return float(np.float64(numerator) / np.float64(x) / np.float64(x))
-
-
 def _operator_bounds(m: float, M: float) -> tuple[float, float]:
     m, M = positive_number("m", m), positive_number("M", M)
     if m > M:
         raise DomainError("m", expected=f"m <= M = {M}", got=f"{m}")
     return m, M
-
-
-def _probability(delta: float) -> float:
-    if not 0 < positive_number("delta", delta) < 1:
-        raise DomainError(
-            "delta", expected="a probability strictly between 0 and 1", got=f"{delta}"
-        )
-    return float(delta)
