@@ -1,4 +1,4 @@
-"""Which interpolant training picks when the measurements leave a choice (paper, section 4)."""
+"""Which interpolant training selects when several fit the measurements (paper, section 4)."""
 
 from posquad.selection.descent import descent_constants as descent_constants
 from posquad.selection.descent import descent_limit as descent_limit

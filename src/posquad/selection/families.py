@@ -18,10 +18,10 @@ __all__ = ["commutator_size", "dialed_family"]
 def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     """Measurement matrices `A_i = V_i D_i V_i'` with `V_i = exp(s K_i) V`, `[n, d, d]`.
 
-    The dial s in [0, 1] turns the shared eigenbasis V apart: at s = 0 all matrices commute, at
-    s = 1 each basis is turned in its own direction and by its own angle, up to a right one. D_i is
-    diagonal with normal entries of mean and variance one; V is a random rotation, K_i a random skew
-    matrix of spectral norm uniform in [0, pi/2].
+    The dial s in [0, 1] rotates the eigenbases away from the common V: at s = 0 all matrices
+    commute; at s = 1 each basis is rotated in its own direction, by its own angle of at most pi/2.
+    D_i is diagonal with normal entries of mean and variance one, V is a random orthogonal matrix,
+    and K_i is a random skew matrix whose spectral norm is uniform in [0, pi/2].
 
     >>> family = dialed_family(3, 4, 0.0)
     >>> float(commutator_size(family)) < 1e-14
@@ -35,7 +35,7 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     spectra = 1 + torch.randn(n, d, generator=rng, dtype=torch.float64)
     K = torch.randn(n, d, d, generator=rng, dtype=torch.float64)
     K = K - K.mT
-    size = torch.linalg.matrix_norm(K, 2).clamp_min(1e-300)  # zero when d = 1
+    size = torch.linalg.matrix_norm(K, 2).clamp_min(1e-300)  # K is zero if d = 1
     angles = math.pi / 2 * torch.rand(n, generator=rng, dtype=torch.float64)
     bases = torch.linalg.matrix_exp((dial * angles / size)[:, None, None] * K) @ V
     M = (bases * spectra[:, None, :]) @ bases.mT

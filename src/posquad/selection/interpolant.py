@@ -28,22 +28,22 @@ __all__ = ["MinimumTraceInterpolant", "distance_to_minimum_trace", "minimum_trac
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MinimumTraceInterpolant(Result):
-    """A minimum-trace positive semidefinite interpolant with the proof that was checked."""
+    """Minimum-trace positive semidefinite interpolant, with a check of its optimality."""
 
     value: float  # tr Q
     Q: Any  # [d, d]
     dual: Any  # [n]
-    check: TraceCheck  # weak duality on the full matrices, computed by us
+    check: TraceCheck  # weak duality on the full matrices, computed from Q and dual
     status: Status
 
 
 def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     """`min tr Q` over Q >= 0 with `<A_i, Q> = y_i`, by the semidefinite solver Clarabel.
 
-    For measurements `A[n, d, d]` that need not commute; `y[n]`. The solver's answer is not taken at
-    its word: `check` holds the duality gap, the dual slack and the residuals of what it returned,
-    and the status is CONVERGED only if all of them are within a relative 1e-6.
-    Needs the extra `posquad[sdp]`.
+    The measurements `A[n, d, d]` need not commute; `y[n]`. The solver's own report is not trusted:
+    `check` holds the duality gap, the dual slack and the residuals of what it returned, and the
+    status is CONVERGED only if all of them are within a relative 1e-6. Needs the extra
+    `posquad[sdp]`.
 
     >>> result = minimum_trace_interpolant(np.diag([1.0, 2.0])[None], np.array([2.0]))
     >>> round(result.value, 6)
@@ -73,9 +73,9 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
 def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
     """Frobenius distance from Q to the set of minimum-trace positive semidefinite interpolants.
 
-    The set may hold more than one matrix, so its nearest point is found by a second, quadratic,
-    semidefinite program with the trace fixed at the minimum (to a relative 1e-9). NaN when the
-    solver does not finish. Needs the extra `posquad[sdp]`.
+    The set may hold more than one matrix, so its nearest point is found by a second semidefinite
+    program, with a quadratic objective and the trace bounded by the minimum (plus a relative 1e-9).
+    The result is NaN if a program is not solved. Needs the extra `posquad[sdp]`.
 
     >>> round(distance_to_minimum_trace(np.eye(2)[None], np.array([2.0]), np.diag([2.0, 1.0])), 6)
     0.707107
@@ -103,7 +103,7 @@ def _one_family(A: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
     if operator.batch_shape:
         raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
     if tuple(v.shape) != (operator.n,):
-        expected = f"shape ({operator.n},), one entry a matrix"
+        expected = f"shape ({operator.n},), one entry per matrix"
         raise ShapeError("y", expected=expected, got=f"shape {tuple(v.shape)}")
     return a.cpu().numpy().astype(float), v.cpu().numpy().astype(float)
 
@@ -118,9 +118,7 @@ def _solve_psd(
     """
     clarabel = optional("clarabel", "sdp")
     d = a.shape[1]
-    i, j = np.triu_indices(d)
-    order = np.lexsort((i, j))  # Clarabel stacks the upper triangle column by column
-    i, j = i[order], j[order]
+    j, i = np.tril_indices(d)  # i <= j: Clarabel stacks the upper triangle column by column
     scale = np.where(i == j, 1.0, math.sqrt(2))  # makes the stacking an isometry
     size, equalities = len(i), len(v) - inequalities
     settings = clarabel.DefaultSettings()
@@ -128,7 +126,7 @@ def _solve_psd(
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     cones = [clarabel.ZeroConeT(equalities)]
     cones += [clarabel.NonnegativeConeT(inequalities)] if inequalities else []
-    # Unit norms and a right-hand side of unit size: the solver's tolerances are absolute.
+    # The solver's tolerances are absolute, so scale rows and right-hand side to size one.
     rows = 1 / np.maximum(np.linalg.norm(a, axis=(1, 2)), 1e-300)
     unit = float(np.abs(v * rows).max()) or 1.0
     cost = C / unit if weight else C
@@ -148,5 +146,5 @@ def _solve_psd(
 
 
 def _on_device_of(model: Array, values: np.ndarray) -> Tensor:
-    """Computed values as a tensor on the device of the caller's array."""
+    """Values as a tensor on the device of the caller's array."""
     return torch.from_numpy(values).to(model.device if isinstance(model, Tensor) else "cpu")

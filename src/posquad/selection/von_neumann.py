@@ -25,7 +25,7 @@ from posquad.core.status import Status
 from posquad.problems.measurements import Dense
 from posquad.selection._dual import Family, project
 from posquad.selection.projection import Projection
-from posquad.selection.system import independent_rows, scattered
+from posquad.selection.system import expand_multipliers, independent_rows
 
 __all__ = ["von_neumann_divergence", "von_neumann_projection"]
 
@@ -33,22 +33,22 @@ __all__ = ["von_neumann_divergence", "von_neumann_projection"]
 def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projection:
     """`argmin tr(Q log Q - Q log Q0 - Q + Q0)` over Q >= 0 with `<A_i, Q> = y_i`.
 
-    The noncommuting analogue of `bregman_projection`, equal to it when everything commutes. By
-    Newton's method on the dual, `Q = exp(log Q0 + sum_i dual_i A_i)`, with the exact derivative of
-    the matrix exponential.
+    The noncommuting analogue of `bregman_projection`, equal to it when all matrices commute. It is
+    computed by Newton's method on the dual, `Q = exp(log Q0 + sum_i dual_i A_i)`, with the exact
+    derivative of the matrix exponential.
 
     Args:
         A: symmetric `[n, d, d]`; `y[..., n]`; `Q0[..., d, d]` positive definite; leading
             dimensions are batches.
-        max_steps: most Newton steps.
+        max_steps: largest number of Newton steps.
 
     Returns:
-        `Projection` with `q` and `log_q` matrices `[..., d, d]`, `underflow` of the eigenvalues of
-        q, `[..., d]`, and `error` an estimate of `||q - exact||_F / ||q||_F` to first order, the
-        rounding of the measurements included. CONVERGED asserts that it is at most `eps^(1/2)`,
-        1.5e-8 in double precision: eigenvalues below that are not known to any digit. If no
-        positive semidefinite Q has these measurements the status is NOT_CONVERGED; if only
-        singular ones do, q is one to rounding.
+        `Projection`, where `q` and `log_q` are matrices `[..., d, d]`, `underflow` refers to the
+        eigenvalues of q, `[..., d]`, and `error` is a first-order estimate of
+        `||q - exact||_F / ||q||_F`, including the rounding of the measurements. CONVERGED asserts
+        that it is at most `eps^(1/2)`, 1.5e-8 in double precision; no digit is known of eigenvalues
+        below that. If no positive semidefinite Q has these measurements, the status is
+        NOT_CONVERGED; if only singular ones have, q is one of them up to rounding.
 
     >>> projection = von_neumann_projection(np.eye(2)[None], np.array([4.0]), np.diag([1.0, 3.0]))
     >>> projection.q.round(12)
@@ -59,7 +59,7 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
     operator = Dense(a)
     if operator.batch_shape:
         raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
-    require_shape("y", v, (operator.n,), "(..., n), one entry a matrix")
+    require_shape("y", v, (operator.n,), "(..., n), one entry per matrix")
     require_shape("Q0", start, (operator.d, operator.d), "(..., d, d)")
     require_symmetric("Q0", start)
     batch = require_batch(y=v.shape[:-1], Q0=start.shape[:-2])
@@ -77,11 +77,11 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         family = _MatrixFamily(a, responses)
         solution = project(family, L0, max_steps=max_steps)
         Q = family.exponential(solution.L)
-        dual = scattered(solution.lam, family.rows, family.scale, operator.n)
+        dual = expand_multipliers(solution.lam, family.rows, family.scale, operator.n)
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
         misfit = (operator.apply_kernel(Q) - responses).abs().amax(-1)
         size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
-        size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # of nothing measured
+        size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # zero if all matrices are zero
         error = family.error(solution.L)
         converged = solution.converged & (error <= torch.finfo(Q.dtype).eps ** 0.5)
         spectrum = torch.linalg.eigvalsh(_finite(solution.L))
@@ -99,7 +99,9 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
 
 
 def von_neumann_divergence(P: A, Q: A) -> A:
-    """`tr(P log P - P log Q - P + Q)` for P >= 0, Q > 0, `[...]`; four times D_h when they commute.
+    """Von Neumann divergence `tr(P log P - P log Q - P + Q)` for P >= 0, Q > 0, `[...]`.
+
+    It is four times the Bregman divergence D_h when P and Q commute.
 
     >>> float(von_neumann_divergence(np.diag([1.0, 0.0]), np.diag([1.0, 2.0])))
     2.0
@@ -118,14 +120,14 @@ def von_neumann_divergence(P: A, Q: A) -> A:
     if bool((values_q <= 0).any()):
         got = f"a smallest eigenvalue of {float(values_q.min()):.3e}"
         raise DomainError("Q", expected="a positive definite matrix", got=got)
-    positive = values_p.clamp_min(0)  # what is below is rounding, or was refused
+    positive = values_p.clamp_min(0)  # negative values that remain are rounding
     entropy = torch.special.xlogy(positive, positive).sum(-1)
     cross = (p * _from_spectrum(vectors_q, values_q.log())).sum((-2, -1))
     return like(P, entropy - cross - values_p.sum(-1) + values_q.sum(-1))
 
 
 class _MatrixFamily(Family):
-    """`Q = exp(L)` on symmetric matrices, with the independent ones of `<A_i, Q> = y_i`."""
+    """`Q = exp(L)` on symmetric matrices, with the independent constraints of `<A_i, Q> = y_i`."""
 
     def __init__(self, a: Tensor, y: Tensor) -> None:
         self.rows, self.scale = independent_rows(a.flatten(1), y, "A")
@@ -158,15 +160,15 @@ class _MatrixFamily(Family):
 
     def rounding(self, L: Tensor) -> Tensor:
         eps = torch.finfo(L.dtype).eps
-        # Products with the eigenvectors round like d additions.
+        # Products with the eigenvectors have the rounding of d additions.
         return eps * L.shape[-1] * (self.magnitude(self.exponential(L)) + self.y.abs())
 
     def magnitude(self, Q: Tensor) -> Tensor:
-        """Size of the sums that make the measurements, `[b, n]`."""
+        """Size of the sums that give the measurements, `[b, n]`."""
         return torch.linalg.matrix_norm(Q)[:, None] * self._norms
 
     def error(self, L: Tensor) -> Tensor:
-        """`||Q - exact||_F / ||Q||_F` to first order, `[b]`; infinite where it cannot be told.
+        """First-order bound on `||Q - exact||_F / ||Q||_F`, `[b]`; infinite where it is unknown.
 
         A residual e moves log Q by `sum_i delta_i A_i`, `delta = G^-1 e` with the matrix G of
         `values_and_gram`, and Q by no more than `(||Q||_2 e'G^-1 e)^1/2` in Frobenius norm. The
@@ -188,7 +190,7 @@ class _MatrixFamily(Family):
         bound = largest * length / torch.where(trusted, smallest, 1.0).sqrt()
         return torch.where(trusted & torch.isfinite(bound), bound, torch.inf)
 
-    def near(self, L0: Tensor) -> Tensor:
+    def scale_start(self, L0: Tensor) -> Tensor:
         size = self.y.abs().sum(-1) / self._norms.sum()
         level = torch.where(size > 0, size.log(), L0.diagonal(dim1=-2, dim2=-1).mean(-1))
         return level[:, None, None] * torch.eye(L0.shape[-1], dtype=L0.dtype, device=L0.device)
@@ -198,7 +200,7 @@ def _divided_differences(values: Tensor) -> Tensor:
     """`(e^a - e^b) / (a - b)` for all pairs of eigenvalues, `[b, d, d]`, without cancellation."""
     a, b = values[..., :, None], values[..., None, :]
     half = (a - b) / 2
-    # e^{(a+b)/2} sinh(h)/h with h = (a-b)/2; far apart the sinh would overflow, the ratio not.
+    # e^{(a+b)/2} sinh(h)/h with h = (a-b)/2; for large h the sinh overflows, the ratio does not.
     small = half.abs() < 1e-3
     series = 1 + half.square() / 6 * (1 + half.square() / 20)
     high, low = torch.maximum(a, b), torch.minimum(a, b)
@@ -213,5 +215,8 @@ def _from_spectrum(vectors: Tensor, values: Tensor) -> Tensor:
 
 
 def _finite(L: Tensor) -> Tensor:
-    """LAPACK raises on NaN; a huge finite matrix overflows to infinity instead, as it should."""
+    """Replace what is not finite by large numbers, because LAPACK raises on NaN.
+
+    The exponential of the result overflows to infinity, as it should.
+    """
     return torch.nan_to_num(L, nan=1e3, posinf=1e3, neginf=-1e3)

@@ -1,4 +1,4 @@
-"""Every explicit constant and bound of section 3, and sharper ones of ours."""
+"""Every explicit constant and bound of section 3, and sharper ones from effective curvature."""
 
 from posquad.theory.basin import C_star as C_star
 from posquad.theory.basin import L_star as L_star

@@ -13,9 +13,9 @@ import math
 from typing import Any
 
 from posquad.core.arrays import positive_number
-from posquad.core.elementwise import exponential, nonnegative
+from posquad.core.elementwise import exponential, largest, require_nonnegative
 from posquad.core.errors import DomainError
-from posquad.theory.signal import Signal, of_signal
+from posquad.theory.signal import Signal, requires_signal
 
 __all__ = [
     "C_star",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-@of_signal
+@requires_signal
 def sigma_star(signal: Signal) -> float:
     """`sigma_r(U*) = sqrt(lambda_r)` (`eq:sigma-star`).
 
@@ -46,7 +46,7 @@ def sigma_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_r)
 
 
-@of_signal
+@requires_signal
 def beta_star(signal: Signal) -> float:
     """`||U*||_op = sqrt(lambda_1)` (`eq:beta-star`).
 
@@ -56,7 +56,7 @@ def beta_star(signal: Signal) -> float:
     return math.sqrt(signal.lambda_1)
 
 
-@of_signal
+@requires_signal
 def rho_star(signal: Signal, m: float, M: float) -> float:
     """Basin radius `m sigma* / (4M)` (`eq:abstract-basin-radius`).
 
@@ -67,7 +67,7 @@ def rho_star(signal: Signal, m: float, M: float) -> float:
     return m * sigma_star(signal) / (4 * M)
 
 
-@of_signal
+@requires_signal
 def rho_n(signal: Signal) -> float:
     """Basin radius for samples, `sigma* / (4 (d+3))` (`eq:empirical-basin-radius`).
 
@@ -77,7 +77,7 @@ def rho_n(signal: Signal) -> float:
     return rho_star(signal, 1, signal.d + 3)
 
 
-@of_signal
+@requires_signal
 def alpha_star(signal: Signal, m: float) -> float:
     """Guaranteed flow rate `m sigma*^2 / 2` (`eq:abstract-flow-rate`); m = 1 gives `alpha_n`.
 
@@ -87,7 +87,7 @@ def alpha_star(signal: Signal, m: float) -> float:
     return positive_number("m", m) * signal.lambda_r / 2
 
 
-@of_signal
+@requires_signal
 def L_star(signal: Signal, m: float, M: float) -> float:
     """Gradient constant `2M (2 beta* + rho*) (beta* + rho*)` (`eq:local-gradient-constant`).
 
@@ -98,12 +98,12 @@ def L_star(signal: Signal, m: float, M: float) -> float:
     return 2 * M * (2 * beta + rho) * (beta + rho)
 
 
-@of_signal
+@requires_signal
 def oracle_step(signal: Signal, m: float, M: float) -> float:
     """Largest step of the descent theorem, `alpha* / L*^2`.
 
-    `thm:local-gradient-descent-convergence`.
-    It depends on the unknown target (`rem:oracle-step-size`).
+    `thm:local-gradient-descent-convergence`; it depends on the unknown target
+    (`rem:oracle-step-size`).
 
     >>> print(f"{oracle_step(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10):.2e}")
     5.40e-04
@@ -112,9 +112,9 @@ def oracle_step(signal: Signal, m: float, M: float) -> float:
     return alpha_star(signal, m) / L / L
 
 
-@of_signal
+@requires_signal
 def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
-    """`(sigma*, 2 beta* + rho*)`: ends of `||UU' - Q*||_F / d_P(U, U*)` within radius rho*.
+    """Bounds `(sigma*, 2 beta* + rho*)` on `||UU' - Q*||_F / d_P(U, U*)` within radius rho*.
 
     `lem:factor-predictor-local-comparison`.
 
@@ -124,10 +124,12 @@ def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, 
     return sigma_star(signal), 2 * beta_star(signal) + rho_star(signal, m, M)
 
 
-@of_signal
+@requires_signal
 def secant_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
-    """`(m sigma*^2 / 2, L*)`: within rho*, `<grad L, Delta> >= first * ||Delta||^2` and
-    `||grad L|| <= second * ||Delta||` (`thm:local-secant-regularity`).
+    """Constants `(m sigma*^2 / 2, L*)` of secant regularity (`thm:local-secant-regularity`).
+
+    Within radius rho*, `<grad L, Delta> >= first * ||Delta||^2` and `||grad L|| <= second *
+    ||Delta||`.
 
     >>> [round(v, 10) for v in secant_bounds(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10)]
     [1.0, 43.05]
@@ -136,7 +138,7 @@ def secant_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
 
 
 def loss_bounds(m: float, M: float) -> tuple[float, float]:
-    """`(m/2, M/2)`: ends of `L(U) / ||UU' - Q*||_F^2` (`eq:local-loss-equivalence`).
+    """Bounds `(m/2, M/2)` on `L(U) / ||UU' - Q*||_F^2` (`eq:local-loss-equivalence`).
 
     >>> loss_bounds(2, 10)
     (1.0, 5.0)
@@ -145,12 +147,12 @@ def loss_bounds(m: float, M: float) -> tuple[float, float]:
     return m / 2, M / 2
 
 
-@of_signal
+@requires_signal
 def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
-    """`(2 beta* + rho) / sigma*`, from factor to predictor rates.
+    """Constant `(2 beta* + rho) / sigma*` that turns factor envelopes into predictor envelopes.
 
-    `eq:end-to-end-predictor-constant`.
-    Defaults m = 1, M = d+3 make rho the paper's `rho_n`.
+    `eq:end-to-end-predictor-constant`; with the defaults m = 1, M = d+3, rho is the paper's
+    `rho_n`.
 
     >>> C_star(Signal.from_eigenvalues(1, [1.0]))
     2.0625
@@ -159,11 +161,11 @@ def C_star(signal: Signal, m: float = 1.0, M: float | None = None) -> float:
     return high / low
 
 
-@of_signal
+@requires_signal
 def flow_envelope(
     signal: Signal, distance: Any, t: Any, m: float = 1.0, M: float | None = None
 ) -> Any:
-    """`exp(-alpha* t) d_P(U(0), U*)`, above `d_P(U(t), U*)` from inside the basin.
+    """Bound `exp(-alpha* t) d_P(U(0), U*)` on `d_P(U(t), U*)` for a start inside the basin.
 
     `thm:local-gradient-flow-convergence`; m = 1, M = d+3 is `cor:gaussian-gradient-flow-recovery`.
     `distance`, at most rho*, and `t` are numbers or arrays.
@@ -171,59 +173,60 @@ def flow_envelope(
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
     """
-    distance, t = nonnegative(distance=distance, t=t)
+    distance, t = require_nonnegative(distance=distance, t=t)
     _require_basin(signal, distance, m, M)
     return distance * exponential(-alpha_star(signal, m) * t)
 
 
-@of_signal
+@requires_signal
 def flow_predictor_envelope(
     signal: Signal, error: Any, t: Any, m: float = 1.0, M: float | None = None
 ) -> Any:
-    """`C* exp(-alpha* t) ||Q(0) - Q*||_F`, above `||Q(t) - Q*||_F` from inside the basin.
+    """Bound `C* exp(-alpha* t) ||Q(0) - Q*||_F` on `||Q(t) - Q*||_F`, from inside the basin.
 
-    `eq:abstract-flow-predictor-convergence`; that the start lies in the basin is not checked, it
-    cannot be seen from the predictor error alone.
+    `eq:abstract-flow-predictor-convergence`. Whether the start lies in the basin is not checked,
+    because the predictor error alone does not tell.
 
     >>> float(flow_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0.0))
     0.020625
     """
-    error, t = nonnegative(error=error, t=t)
+    error, t = require_nonnegative(error=error, t=t)
     return C_star(signal, m, M) * error * exponential(-alpha_star(signal, m) * t)
 
 
-@of_signal
+@requires_signal
 def descent_envelope(
     signal: Signal, distance: Any, k: Any, step: float, m: float = 1.0, M: float | None = None
 ) -> Any:
-    """`(1 - eta alpha*/2)^k d_P(U_0, U*)`, above `d_P(U_k, U*)` (`eq:discrete-factor-convergence`).
+    """Bound `(1 - eta alpha*/2)^k d_P(U_0, U*)` on `d_P(U_k, U*)`.
 
-    For `0 < eta <= oracle_step` and a distance of at most rho*; m = 1, M = d+3 is
-    `cor:gaussian-gradient-descent-recovery`, otherwise `thm:local-gradient-descent-convergence`.
+    `eq:discrete-factor-convergence`, for `0 < eta <= oracle_step` and a distance of at most rho*;
+    m = 1, M = d+3 is `cor:gaussian-gradient-descent-recovery`, otherwise
+    `thm:local-gradient-descent-convergence`.
     `distance` and `k` are numbers or arrays.
 
     >>> float(descent_envelope(Signal.from_eigenvalues(8, [1.0]), 0.01, 0, step=1e-4))
     0.01
     """
     rate = _descent_rate(signal, step, m, M)
-    distance, k = nonnegative(distance=distance, k=k)
+    distance, k = require_nonnegative(distance=distance, k=k)
     _require_basin(signal, distance, m, M)
     return distance * rate**k
 
 
-@of_signal
+@requires_signal
 def descent_predictor_envelope(
     signal: Signal, error: Any, k: Any, step: float, m: float = 1.0, M: float | None = None
 ) -> Any:
-    """`C* (1 - eta alpha*/2)^k ||Q_0 - Q*||_F`, above `||Q_k - Q*||_F` from inside the basin.
+    """Bound `C* (1 - eta alpha*/2)^k ||Q_0 - Q*||_F` on `||Q_k - Q*||_F`, from inside the basin.
 
-    `eq:discrete-predictor-convergence`; as in `flow_predictor_envelope` the basin is not checked.
+    `eq:discrete-predictor-convergence`; as in `flow_predictor_envelope`, the basin is not checked.
 
     >>> float(descent_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0, step=1e-4))
     0.020625
     """
     rate = _descent_rate(signal, step, m, M)
-    error, k = nonnegative(error=error, k=k)
+    error, k = require_nonnegative(error=error, k=k)
     return C_star(signal, m, M) * error * rate**k
 
 
@@ -238,10 +241,9 @@ def _descent_rate(signal: Signal, step: float, m: float, M: float | None) -> flo
 
 def _require_basin(signal: Signal, distance: Any, m: float, M: float | None) -> None:
     radius = rho_star(signal, m, _upper(signal, M))
-    largest = float(distance.max()) if math.prod(distance.shape) else 0.0
-    if largest > radius:
+    if largest(distance) > radius:
         expected = f"at most rho* = {radius:.6e}, where the theorem holds"
-        raise DomainError("distance", expected=expected, got=f"{largest:.6e}")
+        raise DomainError("distance", expected=expected, got=f"{largest(distance):.6e}")
 
 
 def _upper(signal: Signal, M: float | None) -> float:

@@ -11,7 +11,7 @@ from posquad.core.arrays import positive_integer, positive_number
 from posquad.core.errors import DomainError
 from posquad.theory.basin import rho_n
 from posquad.theory.operators import kappa_d, over_square, probability
-from posquad.theory.signal import Signal, of_signal
+from posquad.theory.signal import Signal, requires_signal
 
 __all__ = [
     "N_star",
@@ -35,9 +35,9 @@ def response_mean_probability(n: int, epsilon: float) -> float:
     return over_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
 
 
-@of_signal
+@requires_signal
 def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
-    """`(2 gamma, 2 sqrt(r gamma))`: operator and factor error after rank-r truncation.
+    """Bounds `(2 gamma, 2 sqrt(r gamma))` on operator and factor error after rank-r truncation.
 
     If `||M - Q*||_op <= gamma < lambda_r/2`, the truncation of M is within the first of Q* in
     operator norm and within the second in Procrustes distance
@@ -54,7 +54,7 @@ def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
     return 2 * gamma, 2 * math.sqrt(signal.r * gamma)
 
 
-@of_signal
+@requires_signal
 def gamma_star(signal: Signal) -> float:
     """`lambda_r / (256 r (d+3)^2) = rho_n^2 / (16 r)` (`eq:explicit-gamma-star`).
 
@@ -64,7 +64,7 @@ def gamma_star(signal: Signal) -> float:
     return signal.lambda_r / (256 * signal.r * (signal.d + 3) ** 2)
 
 
-@of_signal
+@requires_signal
 def epsilon_star(signal: Signal) -> float:
     """`gamma* / ||Q*||_F`, below 1 (`eq:explicit-epsilon-star`).
 
@@ -74,9 +74,11 @@ def epsilon_star(signal: Signal) -> float:
     return gamma_star(signal) / signal.frobenius
 
 
-@of_signal
+@requires_signal
 def initialization_radius(signal: Signal) -> float:
-    """`rho_n / 2`, where the moment initializer lands (`thm:initialization-enters-basin`).
+    """Distance `rho_n / 2` within which the moment initializer lies.
+
+    `thm:initialization-enters-basin`.
 
     >>> initialization_radius(Signal.from_eigenvalues(1, [256.0]))
     0.5
@@ -84,7 +86,7 @@ def initialization_radius(signal: Signal) -> float:
     return rho_n(signal) / 2
 
 
-@of_signal
+@requires_signal
 def N_star(signal: Signal, delta: float) -> float:
     """Sufficient sample size `(kappa_d + 2) / (delta eps*^2)`.
 
@@ -96,7 +98,7 @@ def N_star(signal: Signal, delta: float) -> float:
     return over_square((kappa_d(signal.d) + 2) / probability(delta), epsilon_star(signal))
 
 
-@of_signal
+@requires_signal
 def sample_scale(signal: Signal, delta: float) -> float:
     """Leading order `r^2 d^8 (||Q*||_F / lambda_r)^2 / delta` of `N_star / 256^2`.
 

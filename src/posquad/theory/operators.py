@@ -9,7 +9,7 @@ import numpy as np
 
 from posquad.core.arrays import positive_integer, positive_number
 from posquad.core.errors import DomainError
-from posquad.theory.signal import Signal, of_signal
+from posquad.theory.signal import Signal, requires_signal
 
 __all__ = [
     "deviation_probability",
@@ -34,8 +34,7 @@ def kappa_d(d: int) -> int:
 def deviation_probability(n: int, d: int, epsilon: float) -> float:
     """Bound `kappa_d / (n eps^2)` on `P(||T_n - T|| > eps)`.
 
-    `thm:full-space-operator-concentration`.
-    A bound above 1 says nothing and is returned as it is.
+    `thm:full-space-operator-concentration`. A bound above 1 is vacuous; it is returned unchanged.
 
     >>> deviation_probability(1050, 1, 1.0)
     0.1
@@ -44,9 +43,9 @@ def deviation_probability(n: int, d: int, epsilon: float) -> float:
 
 
 def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
-    """`kappa_d / (delta eps^2)` samples give `||T_n - T|| <= eps` with probability 1 - delta.
+    """Sample size `kappa_d / (delta eps^2)`, enough for `||T_n - T|| <= eps`.
 
-    `eq:operator-concentration-sample-size`.
+    The event has probability at least 1 - delta (`eq:operator-concentration-sample-size`).
 
     >>> round(deviation_sample_size(1, 1.0, 0.1))
     1050
@@ -55,7 +54,7 @@ def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
 
 
 def population_coercivity(d: int) -> tuple[float, float]:
-    """`(2, d+2)`: ends of `<H, T(H)> / ||H||_F^2` (`lem:gaussian-population-operator`).
+    """Bounds `(2, d+2)` on `<H, T(H)> / ||H||_F^2` (`lem:gaussian-population-operator`).
 
     >>> population_coercivity(8)
     (2.0, 10.0)
@@ -64,9 +63,9 @@ def population_coercivity(d: int) -> tuple[float, float]:
 
 
 def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
-    """`(2 - eps, d + 2 + eps)` on the event `||T_n - T|| <= eps`.
+    """Bounds `(2 - eps, d + 2 + eps)` on `<H, T_n(H)> / ||H||_F^2`.
 
-    `cor:global-empirical-coercivity`.
+    They hold on the event `||T_n - T|| <= eps` (`cor:global-empirical-coercivity`).
 
     >>> empirical_coercivity(8, 0.5)
     (1.5, 10.5)
@@ -76,9 +75,9 @@ def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
     return low - epsilon, high + epsilon
 
 
-@of_signal
+@requires_signal
 def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[float, float]:
-    """`(2 (2-eps) lambda_r, 4 (d+2+eps) lambda_1)`, around the effective eigenvalues.
+    """Bounds `(2 (2-eps) lambda_r, 4 (d+2+eps) lambda_1)` on the effective eigenvalues.
 
     `eq:empirical-effective-lower`, `eq:empirical-effective-upper`; with eps = 0 the population
     bounds `eq:population-effective-lower`, `eq:population-effective-upper`.
@@ -91,12 +90,13 @@ def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[fl
 
 
 def over_square(numerator: float, x: float) -> float:
-    """`numerator / x^2`, infinite where the square of x, or the quotient, leaves the floats."""
+    """`numerator / x^2`, infinite where the quotient overflows or the square underflows."""
     with np.errstate(over="ignore", divide="ignore"):
         return float(np.float64(numerator) / np.float64(x) / np.float64(x))
 
 
 def probability(delta: float) -> float:
+    """Require a probability strictly between 0 and 1."""
     if not 0 < positive_number("delta", delta) < 1:
         raise DomainError(
             "delta", expected="a probability strictly between 0 and 1", got=f"{delta}"
