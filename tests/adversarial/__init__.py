@@ -1,9 +1,9 @@
-"""Adversarial trials: families of hard cases, each with the truth about it known by other means.
+"""Adversarial trials: families of hard cases whose correct answers are known independently.
 
-A family makes cases from a seed and says which promises were broken; none should be. The tests run
-each family over some seeds (`test_adversarial.py`), `make adversarial` over more
-(`benchmarks/adversarial.py`). A case that breaks a promise becomes a family here, so that later
-changes meet it again. Each room has a module with a dictionary `FAMILIES`.
+A family makes cases from a seed and reports which promises of the library were broken; none should
+be. The tests run a few seeds of each family (`test_adversarial.py`), `make adversarial` runs more
+(`benchmarks/adversarial.py`). When a case breaks a promise, it becomes a family here, so that later
+changes are tested on it. Each module has a dictionary `FAMILIES`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcome:
-    """What one seed of a family showed."""
+    """Result of one seed of a family."""
 
     broken: list[str] = field(default_factory=list)  # promises that were broken, in words
-    said: Counter[str] = field(default_factory=Counter)  # how often which answer was given
+    said: Counter[str] = field(default_factory=Counter)  # how often each answer was given
     tried: int = 1  # cases made from this seed
 
 
 @dataclass(frozen=True)
 class Family:
-    """Cases of one kind: what runs a seed, and how many seeds the tests and the full run take."""
+    """Cases of one kind: the function that runs a seed, and the numbers of seeds to run."""
 
     run: Callable[[int], Outcome]
     in_tests: int
@@ -32,7 +32,7 @@ class Family:
 
 
 def totals(family: Family, seeds: range) -> Outcome:
-    """Everything that a range of seeds showed; what was broken names its seed."""
+    """Combined result of a range of seeds; each broken promise names its seed."""
     total = Outcome(tried=0)
     for seed in seeds:
         one = family.run(seed)

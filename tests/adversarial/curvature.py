@@ -1,8 +1,8 @@
 """Attempts to obtain a wrong kernel, or an eigenvalue that is not the extreme one.
 
-The dimension of a kernel is known exactly: every floating-point number is a fraction, so that the
-rank of the derivative of the measurements is computed modulo a large prime, without rounding. Ends
-of spectra are compared with LAPACK on a matrix that is built here from the definition.
+The dimension of a kernel is known exactly: every floating-point number is a fraction, so the rank
+of the derivative of the measurements can be computed modulo a large prime, without rounding.
+Extreme eigenvalues are compared with LAPACK on a matrix built here from the definition.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def residue(value: float) -> int:
 
 
 def exact_rank(B: list[list[int]]) -> int:
-    """Rank modulo the prime: that of the rational matrix, but for a probability of about 1e-17."""
+    """Rank modulo the prime, which is that of the rational matrix with probability 1 - 1e-17."""
     rows, rank = [row[:] for row in B], 0
     for column in range(len(rows[0])):
         pivot = next((i for i in range(rank, len(rows)) if rows[i][column]), None)
@@ -59,7 +59,7 @@ def exact_rank(B: list[list[int]]) -> int:
 
 
 def exact_kernel_dimension(X: np.ndarray, U: np.ndarray) -> int:
-    """p less the rank of `Delta -> x_i'Delta U'x_i`, which vanishes on fiber directions."""
+    """p minus the rank of `Delta -> x_i'Delta U'x_i`, which vanishes on fiber directions."""
     u = [[residue(v) for v in row] for row in U]
     B = []
     for row in X:
@@ -157,7 +157,7 @@ def rotation(rng: Rng, size: int) -> np.ndarray:
 
 
 def measured(X: np.ndarray, U: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """What is seen of directions, over their population curvature, in extended precision."""
+    """Curvature of directions relative to the population's, in extended precision."""
     x, u = X.astype(LONG) / (np.abs(X).max() or 1.0), U.astype(LONG) / np.abs(U).max()
     worst = []
     for D in vectors.astype(LONG):
@@ -201,7 +201,7 @@ def check_kernel(
     clear: bool,
     method: Literal["dense", "matrix-free"],
 ) -> None:
-    """What is said of the kernel; `clear`: every seen direction is far above rounding."""
+    """Check the reported kernel; `clear` if every seen direction is far above rounding."""
     p = dimension(*U.shape)
     request: dict = {"which": "all"} if method == "dense" else {"which": "smallest", "k": p}
     if method != "dense":
@@ -218,7 +218,7 @@ def check_kernel(
         outcome.broken.append(f"{case}: not known, with {found} of {unseen} kernel directions")
     if found > unseen:
         outcome.broken.append(f"{case}: {found} kernel directions, there are {unseen}")
-    # U is given to eps ||U||, which turns its weakest direction by eps * condition.
+    # U is given to eps ||U||, which rotates its smallest direction by eps * condition.
     allowed = 1e3 * np.finfo(float).eps * condition * p
     if found and (worst := measured(X, U, spectrum.kernel_vectors).max()) > allowed:
         outcome.broken.append(f"{case}: a kernel direction is measured by {worst:.1e}")
@@ -242,7 +242,7 @@ def attempt_weak(seed: int) -> Outcome:
     return outcome
 
 
-# Ends of spectra.
+# Extreme eigenvalues.
 
 
 def plain(rng: Rng) -> tuple[np.ndarray, int]:
@@ -349,7 +349,7 @@ VALUES = {f.__name__: f for f in (clustered, repeated, outlying, signed)}
 
 
 def attempt_matrix(kind: str, seed: int) -> Outcome:
-    """A batch of matrices with given eigenvalues; the start may have no part in the wanted one."""
+    """A batch of matrices with given eigenvalues; the start may be orthogonal to the wanted one."""
     rng = np.random.default_rng([seed, 311 + sorted(VALUES).index(kind)])
     N, k = int(rng.integers(2, 150)), int(rng.integers(1, 4))
     k, batch = min(k, N), int(rng.integers(1, 6))

@@ -1,10 +1,10 @@
-"""Attempts to make a flow or a descent say what it did not do.
+"""Attempts to make a flow or a descent report a status that is not true.
 
 Flows are equivariant: for `L(U) = ||A(UU') - y||^2 / 2n`, the factor cU with responses c^2 y moves
 as U does, in the time t / c^2; inputs bX with responses b^2 y in the time t / b^4. Powers of two
-scale without rounding, so a scaled run must repeat the one of ordinary size, bit for bit but for
-the square roots of odd powers, or be refused before it begins. The ordinary runs are compared with
-SciPy, with closed forms, and with the recursion written out.
+scale without rounding, so a scaled run must repeat the unscaled one, bit for bit except for square
+roots of odd powers, or be refused before it begins. The unscaled runs are compared with SciPy, with
+closed forms, and with the recursion written out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Attempts to obtain a wrong entropy projection that is called CONVERGED.
+"""Attempts to obtain a wrong entropy projection with status CONVERGED.
 
-The truth is Newton's method on the dual in extended precision, from the dual vector that was
-returned: the dual is strictly concave on independent rows, so it has one root wherever the search
-begins. The data are doubles taken as exact. A family counts what was said; a promise is broken when
-a coordinate of a CONVERGED answer is off by more than `error`, `error` by more than is promised, or
-q underflows without being said to.
+The oracle is Newton's method on the dual in extended precision, started from the returned dual
+vector; the dual is strictly concave on independent rows, so its root does not depend on the start.
+The data are doubles taken as exact. A promise is broken if a coordinate of a CONVERGED answer errs
+by more than `error`, if `error` exceeds the promised bound, or if q underflows and `underflow` does
+not say so.
 """
 
 from __future__ import annotations

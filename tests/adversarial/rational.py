@@ -1,7 +1,7 @@
 """An exact simplex method on fractions: the oracle for small linear programs.
 
-Floats stand for their exact binary value, so that the answer is that of the very data that the
-library is given. Bland's rule, two phases, tableaus of `Fraction`: slow, and right.
+Floats stand for their exact binary value, so the answer belongs to exactly the data that the
+library is given. Two phases with Bland's rule on tableaus of `Fraction`: slow, but exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The adversarial suites of all rooms, by name."""
+"""All adversarial suites, by name."""
 
 from __future__ import annotations
 

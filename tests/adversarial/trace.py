@@ -1,8 +1,9 @@
-"""Minimum-trace programs whose answer is known: by construction in exact numbers, or by fractions.
+"""Minimum-trace programs whose answer is known, by construction or by an exact simplex method.
 
-By strict complementarity a program is solved by its making: with q > 0 on a set S and zero off it,
-a slack that is zero on S and positive off it, `y = Bq` and `d = B'lam + slack`, the optimal face
-has exactly the support S. Entries are small integers and powers of two, so that y and d are exact.
+By strict complementarity a program can be built from its solution: take q > 0 on a set S and zero
+off it, a slack that is zero on S and positive off it, `y = Bq` and `d = B'lam + slack`. Then the
+optimal face has exactly the support S. Entries are small integers and powers of two, so that y and
+d are exact.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def planted(
         slack = np.zeros(m)
         slack[size:] = 2.0 ** -rng.integers(0, slack_bits + 1, m - size)
         lam = rng.integers(-6, 7, n) / 4
-        # A column may point either way: the sign that makes its price positive.
+        # Choose the sign of the column that makes its cost positive.
         B *= np.where(B.T @ lam < 0, -1.0, 1.0)
         d = B.T @ lam + slack
         columns = B[:, :size] / np.maximum(np.linalg.norm(B[:, :size], axis=0), 1e-300)
@@ -158,10 +159,10 @@ def large(rng: Rng) -> Program:
 
 
 def by_fractions(rng: Rng) -> Program | None:
-    """Random real data, y inside the cone: the exact simplex method says what the answer is.
+    """Random real data with y inside the cone, solved by the exact simplex method.
 
-    None where the exact vertex has a coordinate, or the program an exact tie, within 1e-11 of
-    zero: what is right there depends on the last bit of the data.
+    None if the exact vertex is degenerate or has a coordinate within 1e-11 of zero: the answer then
+    depends on the last bit of the data.
     """
     n = int(rng.integers(1, 5))
     m = n + int(rng.integers(1, 4))
@@ -177,7 +178,7 @@ def by_fractions(rng: Rng) -> Program | None:
 
 
 def infeasible(rng: Rng) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """y outside the cone of the columns, by a hand's breadth or by 1e-6 of its size."""
+    """y outside the cone of the columns, by up to its own size or by as little as 1e-6 of it."""
     n = int(rng.integers(1, 5))
     m = int(rng.integers(n, n + 5))
     z = rng.integers(-4, 5, n).astype(float)
@@ -215,7 +216,7 @@ def broken_promises(program: Program, result) -> list[str]:
     if sorted([*support, *result.face.vanishing]) != list(range(len(d))):
         found.append("support and vanishing coordinates do not make up all")
     if program.q is not None:
-        # What the rounding of y moves: eps cond(B) of the largest contribution.
+        # The rounding of y moves q by eps cond(B) times the largest contribution.
         weight = np.abs(B).max(axis=0)
         off = np.abs(q - program.q) * weight
         if (off > 1e-12 * (program.q * weight).max()).any():
@@ -243,7 +244,7 @@ def attempt(make: Callable[[Rng], Program | None], seed: int) -> Outcome:
 
 
 def attempt_infeasible(seed: int) -> Outcome:
-    """No q >= 0 solves the system: it is said, with a Farkas vector that fractions confirm."""
+    """No q >= 0 solves the system: an error must say so, with a Farkas vector that proves it."""
     B, y, d = infeasible(np.random.default_rng(seed))
     try:
         minimum_trace(B, y, d)

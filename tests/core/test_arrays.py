@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -250,6 +252,27 @@ def test_batches_that_do_not(one, two):
         arrays.require_batch(a=torch.Size(one), b=torch.Size(two))
     expected = "leading batch dimensions that broadcast"
     assert str(caught.value) == f"a, b: expected {expected}; got a: {one}, b: {two}"
+
+
+@pytest.mark.parametrize("shapes", [(), ((),), ((2,),), ((2, 1), (3,)), ((1, 0), (4, 1, 1))])
+def test_broadcast_shape_is_that_of_torch(shapes):
+    sizes = [torch.Size(shape) for shape in shapes]
+    common = arrays.broadcast_shape(*sizes)
+    assert isinstance(common, torch.Size)
+    assert common == torch.broadcast_shapes(*sizes)
+
+
+def test_first_call_does_not_import_sympy():
+    # torch.broadcast_shapes imports it, which takes 0.7 s.
+    code = """
+import sys
+import numpy as np
+from posquad import PopulationRisk, gradient_descent
+gradient_descent(PopulationRisk(np.eye(3, 1)), np.full((2, 3, 1), 0.5), step=0.05, max_steps=2)
+print("sympy" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
 
 
 # Numbers.

@@ -6,7 +6,14 @@ import mpmath
 import numpy as np
 import torch
 
-from posquad.core.twofold import UNIT, Twofold, exact, exponential, power_of_two, scale_by_power
+from posquad.core.twofold import (
+    UNIT,
+    Twofold,
+    exponential,
+    from_doubles,
+    power_of_two,
+    scale_by_power,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -74,4 +81,4 @@ def test_powers_of_two_are_exact():
     assert power_of_two(power).tolist() == [2.0**k for k in power.tolist()]
     values, powers = torch.tensor([1.5, 1.0, 1.25]).double(), torch.tensor([-1070, 1023, -2500])
     assert scale_by_power(values, powers).tolist() == [1.5 * 2.0**-1070, 2.0**1023, 0.0]
-    assert exact(values).low.tolist() == [0.0, 0.0, 0.0]
+    assert from_doubles(values).low.tolist() == [0.0, 0.0, 0.0]

@@ -318,7 +318,7 @@ TAKES_NUMBERS = {
 
 
 def test_every_public_function_of_theory_is_tried_here() -> None:
-    # Those of posquad.theory.effective are tried in test_sharper.py.
+    # Those of posquad.theory.effective are tried in tests/theory/test_effective.py.
     elsewhere = {"Signal"} | set(effective.__all__)
     public = {name for name, thing in vars(theory).items() if callable(thing)}
     assert public - {"__loader__"} == set(TAKES_SIGNAL) | TAKES_NUMBERS | elsewhere

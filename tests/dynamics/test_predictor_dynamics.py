@@ -1,4 +1,4 @@
-"""What descent does to the predictor, against descent of the factor itself.
+"""Dynamics of the predictor, compared with descent of the factor itself.
 
 Bad input of these functions is refused in test_geometry_domain.py.
 """
@@ -180,7 +180,7 @@ def test_margins_against_numpy(rng, d, r, dtype):
     # A rounding of U turns range(U) by cond(U) eps.
     scale = scale * float(torch.linalg.cond(U.double()).max())
     assert ratio(exact - torch.from_numpy(expected).to(dtype), scale, d) < 60
-    # The sufficient margin never promises more than the exact one holds.
+    # The sufficient margin never exceeds the exact one.
     slack = 60 * d * torch.finfo(dtype).eps * scale
     assert bool((sufficient <= exact + slack).all())
 

@@ -18,7 +18,7 @@ SPECTRA = {
     "almost": [1.0 + 1e-10, 1.0, 0.5],
     "distinct": [3.0, 2.0, 1.0],
 }
-"""Singular values at which an eigendecomposition is not, or hardly, differentiable; and one not."""
+"""Singular values that repeat, nearly repeat, or are well separated."""
 
 
 def with_spectrum(rng, d, values, dtype=torch.float64):

@@ -1,4 +1,4 @@
-"""Finite steps: the recursion by brute force and on full matrices; every constant recomputed."""
+"""Finite steps: the recursion written out and on full matrices; every constant recomputed."""
 
 from __future__ import annotations
 

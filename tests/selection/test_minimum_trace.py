@@ -1,4 +1,4 @@
-"""Minimum trace and entropic tie-breaking: by hand, by all vertices, by mpmath, on matrices."""
+"""Minimum trace and entropic tie-breaking, against hand-worked cases, all vertices and mpmath."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_infeasible_systems_come_with_a_proof(B, y):
 
 
 def test_not_strictly_feasible_is_no_obstacle():
-    """q = (1, 0) is the only solution: it has a zero, and is the answer all the same."""
+    """q = (1, 0) is the only solution, so it is the answer although it has a zero."""
     result = minimum_trace(np.array([[1.0, 0.0], [1.0, 1.0]]), np.ones(2), np.ones(2))
     np.testing.assert_allclose(result.q, [1.0, 0.0], rtol=1e-14)
     assert result.face.vanishing == (1,)
@@ -407,7 +407,7 @@ def test_small_coordinates_are_found(small):
 
 
 def test_a_coordinate_below_the_rounding_of_y_is_zero():
-    """y = (1, 1 + eps) is (1, 1) but for its last bit, and (1, 1) has q = (1, 0)."""
+    """y = (1, 1 + eps) differs from (1, 1) in the last bit, and (1, 1) has q = (1, 0)."""
     B = np.array([[1.0, 0.0], [1.0, 1.0]])
     found = minimum_trace(B, np.array([1.0, 1.0 + 2.3e-16]), np.ones(2))
     assert found.face.support == (0,)

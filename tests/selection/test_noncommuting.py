@@ -36,8 +36,8 @@ from posquad.selection import (
     von_neumann_divergence,
     von_neumann_projection,
 )
-from posquad.selection.noncommuting import _divided_differences
 from posquad.selection.projection import Projection
+from posquad.selection.von_neumann import _divided_differences
 
 EPS = np.finfo(float).eps
 X, Z = np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([1.0, -1.0])

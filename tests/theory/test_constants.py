@@ -1,4 +1,4 @@
-"""The constants of section 3: printed numbers, an independent derivation, and as theorems."""
+"""The constants of section 3: printed numbers, independent derivations, theorems on instances."""
 
 from __future__ import annotations
 

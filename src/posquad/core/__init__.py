@@ -1,1 +1,1 @@
-"""What every room stands on: arrays, errors, results, files and small linear algebra."""
+"""Shared by all other packages: arrays, errors, results, files and small linear algebra."""

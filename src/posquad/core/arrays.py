@@ -1,9 +1,9 @@
-"""The one gate through which arrays enter and leave posquad.
+"""Conversion and validation of arrays, on the way into posquad and on the way out.
 
-`tensors` converts what a user passed into torch tensors of one floating dtype on one device
-and refuses what cannot be computed with; `like` hands a result back in the user's kind.
-The checks below it name the argument, what was expected and what came. Nothing here repairs a
-value: integers are widened to float64, as NumPy does, and that is all.
+`tensors` converts the arrays that a user passed into torch tensors of one floating dtype on one
+device and refuses invalid ones; `like` returns a result as the kind of array that the user passed.
+Every check names the argument, what was expected and what was passed. Values are never repaired;
+the only conversion is that integers are widened to float64, as in NumPy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeEr
 
 Array = Tensor | np.ndarray
 A = TypeVar("A", bound=Array)
-"""Results come in the kind (torch or NumPy) of the first array argument."""
+"""Results have the kind (torch or NumPy) of the first array argument."""
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -33,14 +33,14 @@ def tensors(**named: Array) -> tuple[Tensor, ...]:
 
 
 def converted_tensor(name: str, value: Array) -> Tensor:
-    """One array as a finite floating tensor, in its own precision and on its own device."""
+    """Convert one array to a finite floating tensor, keeping its precision and its device."""
     tensor = _as_tensor(name, value)
     _require_finite(name, tensor)
     return tensor
 
 
 def unified(**converted: Tensor) -> tuple[Tensor, ...]:
-    """Converted tensors in the widest of their dtypes; refuse more than one device."""
+    """Bring converted tensors to the widest of their dtypes; refuse more than one device."""
     wide = any(t.dtype != torch.float32 for t in converted.values())
     first_name, first = next(iter(converted.items()))
     for name, tensor in converted.items():
@@ -52,14 +52,14 @@ def unified(**converted: Tensor) -> tuple[Tensor, ...]:
 
 
 def like(model: A, value: Tensor) -> A:
-    """Return `value` in the kind of `model`: a tensor for a tensor, else a NumPy array."""
+    """Return `value` as the kind of array that `model` is: a tensor, or else a NumPy array."""
     if isinstance(model, Tensor):
         return cast(A, value)
     return cast(A, value.detach().cpu().numpy())
 
 
 def dtype_of(value: Any) -> str:
-    """The dtype a user passed, in words for an error message."""
+    """Name of the dtype of an argument, for an error message."""
     return str(value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype)
 
 
@@ -91,7 +91,7 @@ def _from_numpy(name: str, value: Any) -> Tensor:
         got = f"dtype {array.dtype} ({type(value).__name__})"
         raise DtypeError(name, expected="float64 or float32", got=got)
     with warnings.catch_warnings():
-        # torch warns that a read-only array could be written through; we never write.
+        # torch warns that the tensor could be used to write to a read-only array; we never write.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
 
@@ -99,7 +99,7 @@ def _from_numpy(name: str, value: Any) -> Tensor:
 def _require_finite(name: str, tensor: Tensor) -> None:
     if tensor.numel() == 0:
         return
-    low, high = torch.aminmax(tensor.detach())  # no temporary, and NaN comes through
+    low, high = torch.aminmax(tensor.detach())  # allocates nothing, and NaN propagates
     if not bool(torch.isfinite(low) & torch.isfinite(high)):
         bad = int((~torch.isfinite(tensor)).sum())
         got = f"{bad} of {tensor.numel()} not finite"
@@ -113,7 +113,7 @@ def require_factor(name: str, U: Tensor) -> None:
 
 
 def require_shape(name: str, tensor: Tensor, trailing: Sequence[int], meaning: str) -> None:
-    """Require the last dimensions to be `trailing`; `meaning` says them in symbols."""
+    """Require the last dimensions to be `trailing`; `meaning` is the shape in symbols."""
     k = len(trailing)
     if tensor.ndim < k or tuple(tensor.shape[tensor.ndim - k :]) != tuple(trailing):
         sizes = ", ".join(str(size) for size in trailing)
@@ -122,7 +122,7 @@ def require_shape(name: str, tensor: Tensor, trailing: Sequence[int], meaning: s
 
 
 def require_symmetric(name: str, M: Tensor) -> None:
-    """Require `M[..., d, d]` symmetric to rounding, relative to its largest entry."""
+    """Require `M[..., d, d]` to be symmetric up to rounding, relative to its largest entry."""
     if M.ndim < 2 or M.shape[-1] != M.shape[-2] or M.shape[-1] == 0:
         raise ShapeError(name, expected="shape (..., d, d) with d >= 1", got=_shape(M))
     if M.numel() == 0:
@@ -138,11 +138,19 @@ def require_symmetric(name: str, M: Tensor) -> None:
         )
 
 
+def broadcast_shape(*shapes: torch.Size) -> torch.Size:
+    """Common shape of tensors that broadcast; `ValueError` if they do not.
+
+    `torch.broadcast_shapes` would import sympy at its first call, which takes most of a second.
+    """
+    return torch.Size(np.broadcast_shapes(*shapes))
+
+
 def require_batch(**shapes: torch.Size) -> torch.Size:
     """Require that the named batch shapes broadcast together; return the common shape."""
     try:
-        return torch.broadcast_shapes(*shapes.values())
-    except RuntimeError:
+        return broadcast_shape(*shapes.values())
+    except ValueError:
         expected = "leading batch dimensions that broadcast"
         batched = {name: tuple(shape) for name, shape in shapes.items() if shape}
         got = ", ".join(f"{name}: {shape}" for name, shape in batched.items())
@@ -160,7 +168,7 @@ def positive_number(name: str, value: float, *, zero: bool = False) -> float:
 
 def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
     """Return one or more finite positive numbers as a tensor like `model`, or raise."""
-    values = converted_tensor(name, cast(Array, value)).to(model)  # after which it must be positive
+    values = converted_tensor(name, cast(Array, value)).to(model)  # narrowing may round to zero
     if not bool(((values > 0) & torch.isfinite(values)).all()):
         low, high = float(values.detach().min()), float(values.detach().max())
         expected = f"numbers > 0 in the range of {values.dtype}"
@@ -177,15 +185,21 @@ def positive_integer(name: str, value: int, *, zero: bool = False) -> int:
 
 
 def require_callable(name: str, value: Any, meaning: str) -> None:
-    """Require something that can be called."""
+    """Require a callable; `meaning` is its signature."""
     if not callable(value):
         raise DtypeError(name, expected=f"a callable {meaning}", got=type(value).__name__)
 
 
+def require_instance(name: str, value: object, kind: type, expected: str) -> None:
+    """Require an instance of a class; `expected` says how to make one."""
+    if not isinstance(value, kind):
+        raise DtypeError(name, expected=expected, got=type(value).__name__)
+
+
 def _real(value: Any) -> float:
-    """The number that a scalar of any library holds; NaN for anything that is not one."""
+    """Value of a scalar of any library as a float; NaN for anything else."""
     if isinstance(value, Array) and value.ndim == 0:
-        value = value.item()  # of a NumPy or torch scalar array
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return math.nan
     try:

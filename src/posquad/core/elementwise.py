@@ -1,7 +1,8 @@
-"""Elementwise arithmetic for the explicit bounds: numbers or arrays of either kind."""
+"""Elementwise arithmetic on numbers, NumPy arrays or tensors, for the explicit bounds."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ def exponential(exponent: Any) -> Any:
     return exponent.exp() if isinstance(exponent, Tensor) else np.exp(exponent)
 
 
-def nonnegative(**named: Any) -> list[Any]:
-    """Numbers or arrays without negative entries, in double precision and in their own kind."""
+def require_nonnegative(**named: Any) -> list[Any]:
+    """Require entries >= 0 and shapes that broadcast; return tensors if any argument is one."""
     checked = tensors(**named)
     for name, value in zip(named, checked, strict=True):
         if bool((value < 0).any()):
@@ -25,3 +26,8 @@ def nonnegative(**named: Any) -> list[Any]:
     require_batch(**{name: value.shape for name, value in zip(named, checked, strict=True)})
     as_torch = any(isinstance(value, Tensor) for value in named.values())
     return [value if as_torch else value.numpy() for value in checked]
+
+
+def largest(values: Any) -> float:
+    """Largest entry of an array or tensor; 0 if it is empty."""
+    return float(values.max()) if math.prod(values.shape) else 0.0

@@ -1,4 +1,4 @@
-"""Errors of posquad: each says which argument, what was expected, and what came.
+"""Errors of posquad: each names the argument, what was expected, and what was passed.
 
 Every error is a `PosquadError`, and also the built-in error a Python programmer would
 expect (`ValueError` or `TypeError`), so either can be caught.

@@ -1,4 +1,4 @@
-"""Packages that only some functions need."""
+"""Optional dependencies, imported when a function needs them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from posquad.core.errors import MissingExtraError
 
 
 def optional(module: str, extra: str) -> Any:
-    """The module, or an error that names the extra to install."""
+    """Import a module, or raise an error that names the extra to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name != module.split(".")[0]:
-            raise  # it is there, and something else is wrong
+            raise  # the package is installed; a module that it imports is missing
         raise MissingExtraError(
             module.split(".")[0],
             expected=f"the extra: pip install 'posquad[{extra}]'",

@@ -1,4 +1,4 @@
-"""The rooms of the package in their order: each imports only rooms above it, and itself."""
+"""The subpackages in layers: each may import only itself and those earlier in the list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = (
 
 
 def room(module: str) -> str:
-    """The room of a module, by its full name; empty for the modules of the top level.
+    """Subpackage of a module, given its full name; empty for modules of the top level.
 
     >>> room("posquad.geometry.frames"), room("posquad.errors")
     ('geometry', '')
@@ -33,7 +33,7 @@ def room(module: str) -> str:
 
 
 def allowed(importer: str, imported: str) -> bool:
-    """Whether one room may import another.
+    """Whether one subpackage may import another.
 
     >>> allowed("geometry", "core"), allowed("core", "geometry")
     (True, False)

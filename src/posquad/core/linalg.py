@@ -1,4 +1,4 @@
-"""Two words of linear algebra that every room uses."""
+"""Small linear algebra that every subpackage uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def norm(M: Tensor) -> Tensor:
-    """Frobenius norm of the last two dimensions, also where squares of the entries leave the range.
+    """Frobenius norm over the last two dimensions, without overflow or underflow of the squares.
 
     Scaling M by a power of two scales its norm exactly.
     """
@@ -19,5 +19,10 @@ def norm(M: Tensor) -> Tensor:
 
 
 def symmetric_part(M: Tensor) -> Tensor:
-    """`(M + M')/2`: the projection onto symmetric matrices, or the rounding of one made exact."""
+    """`(M + M')/2`, the projection onto symmetric matrices."""
     return (M + M.mT) / 2
+
+
+def per_element(values: Tensor, model: Tensor) -> Tensor:
+    """Batch values `[...]` in a shape that broadcasts against `model[..., a, b, ...]`."""
+    return values.reshape(values.shape + (1,) * (model.ndim - values.ndim))

@@ -1,4 +1,4 @@
-"""How far a long computation has come."""
+"""Progress of a long computation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Progress"]
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress callback is told, at every record."""
+    """Argument of progress callbacks, which are called at every record."""
 
     time: float  # smallest time (flow) or step count (descent) over the running trajectories
-    end: float  # where it will stop at the latest
+    end: float  # largest time or step count that can be reached
     loss: float  # largest loss of the batch
     running: int  # trajectories that have not ended

@@ -1,4 +1,4 @@
-"""What results have in common: they hold arrays, are compared by identity and shown short."""
+"""Base class of results: they hold arrays, compare by identity and have a short `repr`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Result:
-    """Base of the frozen result classes (`eq=False, repr=False`): a `repr` of one line a field."""
+    """Base of the frozen result classes (`eq=False, repr=False`): `repr` has one line per field."""
 
     def __repr__(self) -> str:
         lines = [f"    {field.name}={_short(getattr(self, field.name))}," for field in fields(self)]  # type: ignore[arg-type]

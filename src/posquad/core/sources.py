@@ -1,4 +1,4 @@
-"""Which modules of posquad a module imports, read from the sources without running them."""
+"""Imports between modules of posquad, read from the sources without running them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = ROOT.name
 
 
 def module_path(name: str) -> Path | None:
-    """The file of a module such as `posquad.core.errors`; None if there is no such module.
+    """File of a module such as `posquad.core.errors`; None if there is no such module.
 
     >>> module_path("posquad.core.errors").name
     'errors.py'
@@ -27,7 +27,7 @@ def module_path(name: str) -> Path | None:
 
 
 def imported_modules(path: Path) -> set[str]:
-    """Full names of the modules of posquad that a source file imports, inside functions too.
+    """Full names of the modules of posquad that a source file imports, also inside functions.
 
     >>> sorted(imported_modules(module_path("posquad.core.extras")))
     ['posquad.core.errors']
@@ -36,10 +36,14 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def source_closure(module: str, *, leave_out: Callable[[str], bool]) -> list[Path]:
-    """The file of a module and of everything of posquad that it imports, directly or not.
+    """Files of a module and of all modules of posquad that it imports, directly or indirectly.
 
-    Modules for which `leave_out(name)` holds are not followed. A package counts with its
-    `__init__`, and with the modules that are imported from it.
+    Modules for which `leave_out(name)` holds are skipped. A package counts with its `__init__`, and
+    with the modules that are imported from it.
+
+    >>> closure = source_closure("posquad.core.extras", leave_out=lambda name: False)
+    >>> [path.name for path in closure]
+    ['errors.py', 'extras.py']
     """
     found: dict[str, Path] = {}
     waiting = [module]
@@ -62,6 +66,6 @@ def _imported(source: str) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             modules = {name for name in inner if module_path(name) is not None}
-            # A package from which only modules are imported is not itself what is used.
+            # `from package import module` uses the module, not the package itself.
             names |= modules if len(modules) == len(inner) else {node.module, *modules}
     return tuple(name for name in names if name.split(".")[0] == _PACKAGE)

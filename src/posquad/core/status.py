@@ -1,4 +1,4 @@
-"""How a computation ended. Each member's value is the sentence a user should read."""
+"""How a computation ended. The value of each member is a sentence for the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Status"]
 
 
 class Status(Enum):
-    """Closed set of outcomes of the iterations; `Status.X.value` is cause and remedy in words."""
+    """Outcomes of a computation; `Status.X.value` says the cause and the remedy in words."""
 
     RUNNING = "still running"
     TIME_REACHED = "the flow was integrated to the final time"
@@ -22,7 +22,7 @@ class Status(Enum):
         "raise max_steps, or loosen the tolerance"
     )
     DIVERGED = (
-        "the iterates diverged (loss not finite, or far above where it began); "
+        "the iterates diverged (the loss is not finite, or far above its first value); "
         "take a smaller step: gradient descent is locally stable below 2 / lambda_max^eff, and a "
         "fixed-step flow below about 2.8 / lambda_max^eff"
     )
@@ -32,30 +32,31 @@ class Status(Enum):
     )
     STEP_UNDERFLOW = (
         "the integrator's step fell below rounding; the flow is too stiff for the "
-        "requested tolerance, loosen rtol or use a fixed step"
+        "requested tolerance: loosen rtol or use a fixed step"
     )
     OUT_OF_RANGE = (
-        "the factor became so small that its gradient leaves the range of the dtype, so it cannot "
-        "be followed further; choose other units, or end the run earlier"
+        "the factor became so small that its gradient underflows, so the run cannot go on; rescale "
+        "the data, or end the run earlier"
     )
 
     CONVERGED = (
-        "every requested value has a residual within the tolerance, and where not all values are "
-        "computed, a search from an independent start found none beyond the requested end"
+        "every requested value has a residual within the tolerance; if not all values were "
+        "computed, a search from an independent start found no more extreme one"
     )
     AT_ROUNDING = (
-        "converged as far as rounding allows: some values are so small beside the largest one that "
-        "their residual is within its rounding, but not within the tolerance relative to themselves"
+        "converged as far as rounding allows: some values are so small compared with the largest "
+        "that their residual is within its rounding, but not within the tolerance relative to "
+        "themselves"
     )
     NOT_CONVERGED = (
-        "the iteration ended before its accuracy was reached (eigenvalues that are not known are "
+        "the iteration ended before the requested accuracy was reached (unknown eigenvalues are "
         "NaN); raise the limit on steps or products, loosen the tolerance, or use a dense method"
     )
 
     RECOVERED = (
         "the answer reproduces every response within the tolerance, there are more independent "
         "samples than unknowns, and no direction is left free: for inputs in general position it "
-        "is the only predictor of this rank that does"
+        "is the only predictor of this rank that reproduces them"
     )
     CERTIFIED = (
         "recovered and certified: the answer reproduces every response to rounding, and it is "
@@ -63,35 +64,35 @@ class Status(Enum):
         "any rank has its responses; the proof is attached as the certificate"
     )
     NOT_IDENTIFIED = (
-        "the answer reproduces the responses, but others of this rank do too, or may within the "
-        "tolerance: there are not more independent samples than the p unknowns of the rank, or "
-        "they leave a direction free or nearly free, or another answer was found, or there are "
-        "exactly as many samples as unknowns, so that nothing checks the answer; collect at least "
-        "p + 1 independent samples (inputs without structure, of like size), or ask for a smaller "
-        "rank"
+        "the answer reproduces the responses, but other predictors of this rank do so too, or may "
+        "do so within the tolerance: there are not more independent samples than the p unknowns of "
+        "the rank, or they leave a direction free or nearly free, or another answer was found, or "
+        "there are exactly as many samples as unknowns, so that nothing checks the answer; collect "
+        "at least p + 1 independent samples (inputs without structure, of similar size), or ask "
+        "for a smaller rank"
     )
     UNDETERMINED = (
-        "the inputs do not span the space, so nothing is known of the predictor outside their "
-        "span; the answer is zero there: collect inputs in the missing directions, or reduce the "
-        "dimension"
+        "the inputs do not span the space, so nothing is known about the predictor outside their "
+        "span, where the answer is set to zero; collect inputs in the missing directions, or "
+        "reduce the dimension"
     )
     BEST_FIT = (
-        "no predictor of this rank that was found reproduces the responses; the answer is the best "
-        "fit, a stationary point that several starts reached: expect noise, negative responses, "
-        "outliers or too small a rank, and read the residual"
+        "no predictor of this rank that reproduces the responses was found; the answer is the best "
+        "fit, a stationary point that several starts reached: suspect noise, negative responses, "
+        "outliers or too small a rank, and look at the residual"
     )
     STALLED = (
         "no start reached a predictor that reproduces the responses, and the starts do not agree "
         "on a best one; allow more starts, add samples, or check the rank and the data for outliers"
     )
     INTERRUPTED = (
-        "ended by the time limit, the step limit or the user before it was decided; the answer is "
-        "the best so far: allow more, or start again from it"
+        "the time limit, the step limit or the user ended the search before the outcome was "
+        "decided; the answer is the best so far: raise the limits, or start again from it"
     )
 
     @property
     def code(self) -> int:
-        """Position in the enumeration, used inside tensors of outcomes."""
+        """Position in the enumeration, used in tensors of outcomes."""
         return _CODES[self]
 
 
@@ -100,7 +101,7 @@ _MEMBERS = tuple(Status)
 
 
 def from_codes(codes: Tensor) -> Status | list:
-    """One `Status` for a scalar code, nested lists of them for a batch."""
+    """A `Status` for a scalar code, nested lists of them for a batch."""
     return _named(codes.tolist())
 
 

@@ -1,4 +1,8 @@
-"""The symmetric matrix that fits quadratic responses best, by QR of its n x k(k+1)/2 system."""
+"""Symmetric matrices as vectors of k(k+1)/2 entries, and linear least squares in them.
+
+`svec` stacks the upper triangle row by row, off-diagonal entries times sqrt(2), so that it is an
+isometry from symmetric matrices with the Frobenius norm.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ import math
 import torch
 from torch import Tensor
 
-_ENTRIES = 2**21  # of a part of a system
+_ENTRIES = 2**21  # largest number of entries of a block of rows
 
 
 def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """`argmin_S ||z_i'S z_i - y_i||` for `Z[..., n, k]`, `n >= k(k+1)/2`.
+    """`argmin_S ||z_i'S z_i - y_i||` for `Z[..., n, k]`, `n >= k(k+1)/2`, by a QR decomposition.
 
-    Returns `S[..., k, k]` and `[...]`, whether the system determines it.
+    Returns `S[..., k, k]`, and `[...]`, whether the system determines it.
     """
     basis, R = torch.linalg.qr(symmetric_system(Z))
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
@@ -25,13 +29,13 @@ def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def symmetric_system(Z: Tensor) -> Tensor:
-    """Rows `svec(z_i z_i')`, `[..., n, k(k+1)/2]`; svec is an isometry."""
+    """Rows `svec(z_i z_i')`, `[..., n, k(k+1)/2]`, of the system `<S, z_i z_i'> = y_i`."""
     i, j, weight = _triangle(Z, Z.shape[-1])
     return Z[..., i] * Z[..., j] * weight
 
 
 def symmetric_gram(Z: Tensor) -> Tensor:
-    """Fourth moments `sum_i svec(z_i z_i') svec(z_i z_i')'`, a part of the rows at a time."""
+    """Fourth moments `sum_i svec(z_i z_i') svec(z_i z_i')'`, accumulated over blocks of rows."""
     D = Z.shape[-1] * (Z.shape[-1] + 1) // 2
     rows = max(1, _ENTRIES // (D * max(1, Z[..., 0, 0].numel())))
     gram = Z.new_zeros(*Z.shape[:-2], D, D)
@@ -42,15 +46,21 @@ def symmetric_gram(Z: Tensor) -> Tensor:
 
 
 def symmetric_jacobian(U: Tensor) -> Tensor:
-    """The derivative of `svec(UU')` in the entries of `U[..., d, r]`, `[..., d(d+1)/2, dr]`."""
+    """Derivative of `svec(UU')` by the entries of `U[..., d, r]`, `[..., d(d+1)/2, dr]`."""
     i, j, weight = _triangle(U, U.shape[-2])
     eye = torch.eye(U.shape[-2], dtype=U.dtype, device=U.device)[..., None]  # [d, d, 1]
     both = eye[i] * U[..., j, None, :] + eye[j] * U[..., i, None, :]  # [..., D, d, r]
     return (weight[:, None, None] * both).flatten(-2)
 
 
+def svec(S: Tensor) -> Tensor:
+    """Vector `[..., k(k+1)/2]` of a symmetric matrix `S[..., k, k]`."""
+    i, j, weight = _triangle(S, S.shape[-1])
+    return S[..., i, j] * weight
+
+
 def symmetric_matrix(entries: Tensor, k: int) -> Tensor:
-    """`S[..., k, k]` of its svec `[..., k(k+1)/2]`."""
+    """Symmetric matrix `[..., k, k]` from its svec `[..., k(k+1)/2]`."""
     i, j, weight = _triangle(entries, k)
     entries = entries / weight
     S = torch.zeros(*entries.shape[:-1], k, k, dtype=entries.dtype, device=entries.device)

@@ -1,4 +1,4 @@
-"""Where and when something was computed."""
+"""Machine, versions and time of a computation."""
 
 from __future__ import annotations
 
@@ -38,5 +38,9 @@ def system_information() -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time of day in UTC, to the second."""
+    """Current date and time in UTC, to the second, in ISO format.
+
+    >>> len(now()), now()[-1]
+    (20, 'Z')
+    """
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,7 +1,8 @@
 """Double-double arithmetic on tensors: numbers of about 106 bits as sums of two doubles.
 
-Algorithms of Dekker and Knuth for exact sums and products, and of Hida, Li and Bailey for the rest.
-Correct where no product leaves the range of doubles; callers keep their numbers near one.
+Exact sums and products use the algorithms of Dekker and Knuth, the rest those of Hida, Li and
+Bailey. Results are correct if no product overflows or underflows; callers keep their numbers near
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ One operation errs by less than 2^-103 (Joldes, Muller, Popescu 2017); sums are 
 """
 
 _LN2 = (0.6931471805599453, 2.3190468138462996e-17)
-_HALVINGS = 9  # of the argument of exp, which a series of _TERMS terms then gives to 2^-104
+_HALVINGS = 9  # halvings of the argument of exp; _TERMS terms of its series then err by 2^-104
 _TERMS = 9
 
 
@@ -42,22 +43,22 @@ class Twofold(NamedTuple):
         return Twofold(-self.high, -self.low)
 
     def times(self, factor: Tensor) -> Twofold:
-        """The product with a tensor of doubles."""
+        """Product with a tensor of doubles."""
         high, error = _product(self.high, factor)
         return Twofold(*_quick_sum(high, error + self.low * factor))
 
     def over(self, divisor: Tensor) -> Twofold:
-        """The quotient by a tensor of doubles."""
+        """Quotient by a tensor of doubles."""
         first = self.high / divisor
         rest = self + -Twofold(*_product(first, divisor))
         return Twofold(*_quick_sum(first, rest.high / divisor))
 
     def scaled(self, factor: Tensor | float) -> Twofold:
-        """The product with powers of two, which is exact."""
+        """Product with powers of two, which is exact."""
         return Twofold(self.high * factor, self.low * factor)
 
     def sum(self, dim: int) -> Twofold:
-        """The sum along a dimension, pairwise."""
+        """Pairwise sum along a dimension."""
         total = self
         while (size := total.high.shape[dim]) > 1:
             half = size // 2
@@ -72,8 +73,8 @@ class Twofold(NamedTuple):
         return Twofold(total.high.squeeze(dim), total.low.squeeze(dim))
 
 
-def exact(values: Tensor) -> Twofold:
-    """A tensor of doubles as it is."""
+def from_doubles(values: Tensor) -> Twofold:
+    """Convert a tensor of doubles, exactly."""
     return Twofold(values, torch.zeros_like(values))
 
 
@@ -86,23 +87,23 @@ def exponential(x: Twofold) -> tuple[Twofold, Tensor]:
     constant = Twofold(*(power.new_tensor(part).expand_as(power) for part in _LN2))
     r = (x + -constant.times(power)).scaled(2.0**-_HALVINGS)
     one = torch.ones_like(power)
-    series = exact(one)  # Horner: expm1(r) = r (1 + r/2 (1 + r/3 (...)))
+    series = from_doubles(one)  # Horner: expm1(r) = r (1 + r/2 (1 + r/3 (...)))
     for k in range(_TERMS, 1, -1):
-        series = exact(one) + (r * series).over(k * one)
+        series = from_doubles(one) + (r * series).over(k * one)
     less_one = r * series
     for _ in range(_HALVINGS):
         less_one = less_one.scaled(2.0) + less_one * less_one
-    return exact(one) + less_one, power
+    return from_doubles(one) + less_one, power
 
 
 def power_of_two(power: Tensor) -> Tensor:
-    """`2^power` exactly, for integers held in any dtype and taken into [-1022, 1023]."""
+    """Exact `2^power` for integers of any dtype, clamped to [-1022, 1023]."""
     bits = (power.to(torch.int64).clamp(-1022, 1023) + 1023) << 52  # exp2 may round
     return bits.view(torch.float64)
 
 
 def scale_by_power(values: Tensor, power: Tensor) -> Tensor:
-    """`values * 2^power` for values near one, also where the power alone leaves the range."""
+    """`values * 2^power` for values near one, also where `2^power` alone is out of range."""
     first = torch.floor(power / 2)
     return values * power_of_two(first) * power_of_two(power - first)
 
@@ -129,7 +130,7 @@ def _product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Two numbers of 26 bits with sum a."""
+    """Split a into two numbers of 26 bits whose sum is a."""
     shifted = 134217729.0 * a  # 2^27 + 1
     high = shifted - (shifted - a)
     return high, a - high

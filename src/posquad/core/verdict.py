@@ -1,4 +1,4 @@
-"""How sure a finding is."""
+"""How certain a finding is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Verdict"]
 
 
 class Verdict(Enum):
-    """How sure a finding is; the value is the sentence a user should read."""
+    """How certain a finding is; the value of each member is a sentence for the user."""
 
     PROVED = "proved, with every rounding error bounded"
     NUMERICAL = "computed in floating point but not proved: no rounding-error bound could be kept"

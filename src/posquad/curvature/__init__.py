@@ -1,4 +1,4 @@
-"""Effective curvature: the Hessian on the quotient, and the normal operator on all of S^d."""
+"""Spectra of the Hessian on the quotient and of the normal operator on symmetric matrices."""
 
 from posquad.curvature.full_space import OperatorBounds as OperatorBounds
 from posquad.curvature.full_space import operator_bounds as operator_bounds

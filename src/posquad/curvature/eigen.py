@@ -1,13 +1,14 @@
 """Extreme eigenpairs of a symmetric operator by the preconditioned block Davidson method.
 
-The subspace grows by preconditioned residuals of the wanted Ritz pairs and is restarted with
-the best of it, so convergence is that of the optimal preconditioned Krylov method without its
-three-term fragility. Batches run side by side. Residuals are recomputed from the operator at the
-end: what is reported is what the returned vectors satisfy.
+The subspace grows by preconditioned residuals of the wanted Ritz pairs and is restarted from its
+best vectors. It converges like the optimal preconditioned Krylov method, but does not depend on a
+three-term recurrence, which rounding would spoil. Elements of a batch are solved jointly. Residuals
+are recomputed from the operator at the end, so the reported ones hold for the returned vectors.
 
 A small residual says that some eigenvalue is near, not that it is the extreme one. So the
-complement of what was found is searched from an independent random start, by the Lanczos method,
-until a probabilistic bound excludes a value beyond (Hochstenbach, SIAM J. Sci. Comput. 35, 2013).
+complement of the pairs found is searched from an independent random start, by the Lanczos method,
+until a probabilistic bound excludes a more extreme value (Hochstenbach, SIAM J. Sci. Comput. 35,
+2013).
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from posquad.core.status import Status
 
 Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
 
-_BEYOND = 10  # of two values closer than the tolerance over this, either may be found
-_LOOSEST = 1e-2  # largest relative residual of a pair that is searched beyond
-_MARGIN = 0.1  # least share of a value that the search beyond it resolves
-_ZERO_MARGIN = 1e-3  # and, for a value that is rounding, the share of the operator norm
-_FAILURE = 1e-4  # probability that the search overlooks a value
-_COLUMNS = 32  # of the blocks in which a Lanczos basis is kept
-_ATTEMPTS = 3  # searches that contradict what is found without changing it
+_STRICTER = 10  # pairs are computed to the tolerance divided by this
+_LOOSEST = 1e-2  # largest relative residual with which a search for more extreme values starts
+_MARGIN = 0.1  # relative distance at which the search looks for a more extreme value
+_ZERO_MARGIN = 1e-3  # the same for a value that is rounding, relative to the operator norm
+_FAILURE = 1e-4  # probability that the search misses a value
+_COLUMNS = 32  # columns per block of the Lanczos basis
+_ATTEMPTS = 3  # searches allowed that contradict the pairs found without changing them
 
 
 class Preconditioner(NamedTuple):
-    """A positive definite preconditioner `L L'` of the small end, given by its root.
+    """A positive definite preconditioner `L L'` for the small end of the spectrum.
 
-    In the coordinates y, v = Ly, the operator should be close to a multiple of the identity.
+    In the coordinates y with v = Ly, the operator should be close to a multiple of the identity.
     """
 
     lift: Block  # y -> Ly
-    pull: Block  # v -> L'v
-    project: Block  # onto the space of coordinates, orthogonally
+    lift_transpose: Block  # v -> L'v
+    project: Block  # orthogonal projection onto the space of the coordinates y
 
 
 def no_preconditioner(project: Block) -> Preconditioner:
@@ -50,20 +51,21 @@ def no_preconditioner(project: Block) -> Preconditioner:
 
 
 class Eigenpairs(NamedTuple):
-    """Eigenpairs with their residuals, and what they cost."""
+    """Eigenpairs with their residuals and their cost."""
 
     values: Tensor  # [..., k]
     vectors: Tensor  # [..., N, k]
     residuals: Tensor  # [..., k]  ||A v - value v||
     scale: Tensor  # [...]  largest |Ritz value| seen, a lower bound on the operator norm
-    extreme: Tensor  # [...]  an independent search found nothing beyond the values
-    products: int  # operator products, per batch element
+    extreme: Tensor  # [...]  whether an independent search found no more extreme value
+    products: int  # operator products per batch element
 
 
 def converged(pairs: Eigenpairs, tolerance: float) -> Tensor:
-    """Values `[..., k]` with evidence that they are the extreme ones, and accurate.
+    """Which values `[..., k]` are accurate, with evidence that they are the extreme ones.
 
-    The residual is within the tolerance of the value, or within rounding of the operator norm.
+    Accurate means that the residual is within the tolerance relative to the value, or within the
+    rounding of the operator norm.
     """
     return pairs.extreme[..., None] & _accurate(
         pairs.values, pairs.residuals, pairs.scale, tolerance
@@ -71,7 +73,10 @@ def converged(pairs: Eigenpairs, tolerance: float) -> Tensor:
 
 
 def accuracy_status(pairs: Eigenpairs, good: Tensor, tolerance: float) -> Status:
-    """One word for values, `good` or not: converged, to rounding of the largest one, or not."""
+    """Status of all values together, given which are `good`.
+
+    CONVERGED to the tolerance, AT_ROUNDING of the largest value, or NOT_CONVERGED.
+    """
     if not bool(good.all()):
         return Status.NOT_CONVERGED
     sharp = bool((pairs.residuals <= tolerance * pairs.values.abs()).all())
@@ -79,12 +84,12 @@ def accuracy_status(pairs: Eigenpairs, good: Tensor, tolerance: float) -> Status
 
 
 def flatten_block(M: Tensor) -> Tensor:
-    """Matrices `[m, ..., a, b]` as columns `[..., ab, m]`."""
+    """Reshape matrices `[m, ..., a, b]` to columns `[..., ab, m]`."""
     return M.flatten(-2).movedim(0, -1)
 
 
 def unflatten_block(block: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Columns `[..., ab, m]` as matrices `[m, ..., a, b]`."""
+    """Reshape columns `[..., ab, m]` to matrices `[m, ..., a, b]`."""
     return block.movedim(-1, 0).unflatten(-1, shape)
 
 
@@ -106,19 +111,19 @@ def extreme_eigenpairs(
 
     The space is a subspace of R^N onto which `project` projects orthogonally and which the operator
     maps into itself; `start[..., N, b]`, b >= k, lies in it and spans the first basis. A pair is
-    accurate when `||Av - av|| <= tolerance |a|`, or when the residual is rounding of the operator
-    norm. The pairs are `extreme` when a search of the complement from an independent random start
-    excludes, but for a probability of 1e-4, a value beyond the last one by more than the larger of
-    the tolerance and a tenth of it, and when what the search met, made part of the subspace, moves
-    no value by more than the tolerance.
-    Values that are rounding above `floor`, a lower bound on the operator, need no search.
+    accurate when `||Av - av|| <= tolerance |a|`, or when the residual is within the rounding of the
+    operator norm. The pairs are `extreme` if two conditions hold: a search of the complement from
+    an independent random start excludes, with a failure probability of 1e-4, a value more extreme
+    than the last one by a relative margin of the tolerance or 0.1, whichever is larger; and adding
+    the directions found by the search to the subspace moves no value by more than the tolerance.
+    Values within rounding of `floor`, a lower bound on the operator, need no search.
     """
     generator = torch.Generator().manual_seed(seed + 1)
     space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
-    # A start that has no part in the wanted vectors, by the structure of the problem, has one now.
+    # Structured starts may be orthogonal to the wanted vectors; a random vector is not.
     space.append(_random_like(start, generator), max_products)
     search = _Search(space, preconditioner, tolerance, generator)
-    strict = min(tolerance / _BEYOND, _LOOSEST)
+    strict = min(tolerance / _STRICTER, _LOOSEST)
     extreme = excluded = torch.zeros_like(space.scale, dtype=torch.bool)
     searched = torch.full_like(space.theta[..., :k], torch.inf)  # the values at the last search
     contradictions = 0
@@ -126,7 +131,7 @@ def extreme_eigenpairs(
         if space.exhausted:
             extreme = torch.ones_like(extreme)
             break
-        # What the search met has joined the subspace; values that it moved are searched again.
+        # The search has enlarged the subspace; search again beyond values that this moved.
         slack = tolerance * searched.abs() + _rounding(space)[..., None]
         extreme = excluded & (searched - space.theta[..., :k] <= slack).all(-1)
         extreme = extreme | _at_floor(space, floor) | (space.scale == 0)
@@ -161,8 +166,7 @@ class _Subspace:
         self.limit = min(dimension, max(12 * self.width, 48))
         self.V = torch.linalg.qr(start).Q  # [..., N, m]
         AV = operator(self.V)
-        # Norms are squares: at the edges of the floating-point range only a scaled operator has
-        # them.
+        # Scale the operator: squares in norms may otherwise overflow or underflow.
         unit = AV.abs().amax((-2, -1), keepdim=True)
         self.unit = torch.where(unit > 0, unit, 1.0) * (-1 if largest else 1)  # [..., 1, 1]
         self.operator = lambda block: operator(block) / self.unit
@@ -176,7 +180,7 @@ class _Subspace:
         return self.V.shape[-1] == self.dimension
 
     def expand_until_accurate(self, tolerance: float, max_products: int) -> bool:
-        """Grow the subspace by preconditioned residuals; False if the products ran out."""
+        """Grow the subspace by preconditioned residuals; False if the products are used up."""
         while True:
             norms = torch.linalg.vector_norm(self.R, dim=-2)[..., : self.k]
             if self.exhausted or bool(
@@ -187,10 +191,12 @@ class _Subspace:
                 return False
             size = torch.linalg.vector_norm(self.R, dim=-2, keepdim=True)
             R = self.R / size.clamp_min(torch.finfo(size.dtype).tiny)
-            self.append(self.preconditioner.lift(self.preconditioner.pull(R)), max_products)
+            self.append(
+                self.preconditioner.lift(self.preconditioner.lift_transpose(R)), max_products
+            )
 
     def append(self, block: Tensor, max_products: int) -> None:
-        """Add directions, as many as there is room for, and solve in the larger subspace."""
+        """Add as many of the directions as fit, and solve in the larger subspace."""
         if self.V.shape[-1] + block.shape[-1] > self.limit < self.dimension:
             self._restart()
         room = min(self.dimension - self.V.shape[-1], max_products - self.products)
@@ -204,7 +210,7 @@ class _Subspace:
         self._rayleigh_ritz()
 
     def pairs(self, extreme: Tensor) -> Eigenpairs:
-        """The wanted pairs, with residuals from fresh products."""
+        """The wanted pairs, with residuals computed from new products."""
         X = self.X[..., : self.k]
         AX = self.operator(X)
         values = (X * AX).sum(-2) / X.square().sum(-2)
@@ -222,8 +228,8 @@ class _Subspace:
         self.R = AX - self.X * self.theta[..., None, : self.width]
 
     def _restart(self) -> None:
-        # Keep twice the block of Ritz vectors, and the previous block's directions (their
-        # difference to the new one is what conjugate gradients would have remembered).
+        # Keep twice as many Ritz vectors as the block has, and the previous block: its difference
+        # from the present one is the search direction of conjugate gradients.
         kept = self.Y[..., : 2 * self.width]
         if self.previous is not None:
             kept = torch.cat([kept, self.V.mT @ self.previous], dim=-1)
@@ -232,13 +238,13 @@ class _Subspace:
 
 
 class _Search:
-    """Is there a value below the k found ones, in the complement of their vectors?
+    """Search for a value below the k found ones, in the complement of their vectors.
 
-    By Courant and Fischer there is none below t if `K = L'(A - tI)L` is positive on the y
+    By the Courant-Fischer theorem there is none below t if `K = L'(A - tI)L` is positive on the y
     orthogonal to the `L'x_i`. After m steps of the Lanczos method for K from y_1, the next vector
     is p_m(K) y_1, of norm one, with `|p_m(0)| = det(T_m) / (b_1 ... b_m)`. If T_m is positive
-    definite, |p_m| is even larger at a negative eigenvalue of K, whose eigenvector thus has a
-    component of at most `1 / |p_m(0)|` in y_1: improbable for a random y_1, once that is small.
+    definite, |p_m| is even larger at a negative eigenvalue of K, so y_1 has a component of at most
+    `1 / |p_m(0)|` along its eigenvector. Once that is small, it is improbable for a random y_1.
     """
 
     def __init__(
@@ -254,15 +260,15 @@ class _Search:
         self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / _FAILURE)
 
     def beyond(self, sure: Tensor, products: int) -> tuple[Tensor, Tensor | None]:
-        """Where a value below the target is excluded `[...]`, and the lowest directions met.
+        """Where a value below the target is excluded, `[...]`, and the lowest directions found.
 
-        Elements that are `sure` are not looked at. No directions: the products did not suffice.
+        Elements that are `sure` are skipped. The directions are None if the products were used up.
         """
         space = self.space
         last = space.theta[..., space.k - 1]
         zero = _ZERO_MARGIN * space.scale * (last.abs() <= _rounding(space))
         target = last - torch.maximum(max(self.tolerance, _MARGIN) * last.abs(), zero)
-        found = torch.linalg.qr(self._pull(space.X[..., : space.k])).Q
+        found = torch.linalg.qr(self._lift_transpose(space.X[..., : space.k])).Q
 
         def deflate(y: Tensor) -> Tensor:
             y = self.preconditioner.project(y)
@@ -270,7 +276,7 @@ class _Search:
 
         def shifted(y: Tensor) -> Tensor:
             v = self.preconditioner.lift(y)
-            return deflate(self._pull(space.operator(v) - target[..., None, None] * v))
+            return deflate(self._lift_transpose(space.operator(v) - target[..., None, None] * v))
 
         y = _random_like(space.V[..., :1], self.generator)
         chain = _Lanczos(shifted, deflate, y)
@@ -284,8 +290,8 @@ class _Search:
                 return excluded, self._directions(chain)
         return excluded, None
 
-    def _pull(self, block: Tensor) -> Tensor:
-        return self.preconditioner.pull(block)
+    def _lift_transpose(self, block: Tensor) -> Tensor:
+        return self.preconditioner.lift_transpose(block)
 
     def _directions(self, chain: _Lanczos) -> Tensor:
         v = self.preconditioner.lift(chain.lowest(self.space.width)[1])
@@ -293,7 +299,7 @@ class _Search:
 
 
 class _Lanczos:
-    """The Lanczos method with full orthogonalization; batches side by side."""
+    """The Lanczos method with full orthogonalization, for a batch of operators."""
 
     def __init__(self, operator: Block, project: Block, start: Tensor) -> None:
         self.operator, self.project = operator, project
@@ -302,7 +308,7 @@ class _Lanczos:
         self.diagonal: list[Tensor] = []
         self.off: list[Tensor] = []
         self.growth = torch.zeros_like(start[..., 0, 0])  # log |p_m(0)|
-        self.pivot = torch.ones_like(self.growth)  # of T_m; positive while T_m is
+        self.pivot = torch.ones_like(self.growth)  # last pivot of T_m, positive while T_m is
 
     @property
     def steps(self) -> int:
@@ -323,10 +329,10 @@ class _Lanczos:
         b = torch.linalg.vector_norm(w, dim=(-2, -1))
         before = self.off[-1].square() / self.pivot if self.off else 0.0
         self.pivot = a - before
-        # A space that is exhausted has b = 0 up to rounding, and nothing is left to be found.
+        # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
         tiny = torch.finfo(b.dtype).tiny
         factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
-        self.growth = self.growth + factor.log()  # never enough again after a negative pivot
+        self.growth = self.growth + factor.log()  # -inf for ever after a negative pivot
         self.diagonal.append(a)
         self.off.append(b)
         self.next = self._normalized(w)
@@ -358,12 +364,12 @@ def _accurate(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float
 
 
 def _rounding(space: _Subspace) -> Tensor:
-    """What an eigenvalue computed in this space may err by."""
+    """Rounding error of an eigenvalue computed in this space."""
     return 10 * space.dimension * torch.finfo(space.scale.dtype).eps * space.scale
 
 
 def _at_floor(space: _Subspace, floor: Tensor | float | None) -> Tensor:
-    """Where the last value is rounding above a lower bound of the operator."""
+    """Where the last value is within rounding of a lower bound on the operator."""
     last = space.theta[..., space.k - 1]
     if floor is None:
         return torch.zeros_like(last, dtype=torch.bool)
@@ -371,11 +377,11 @@ def _at_floor(space: _Subspace, floor: Tensor | float | None) -> Tensor:
 
 
 def _orthonormal_against(V: Tensor, block: Tensor, project: Block) -> Tensor:
-    """An orthonormal block in the space and orthogonal to V.
+    """An orthonormal block in the space, orthogonal to V.
 
-    Directions that carry no information (residuals of converged or multiple eigenvalues) are
-    rounding, which the first normalisation blows up to unit vectors that point anywhere. The second
-    round brings them back into the space, the third makes that accurate.
+    Directions that carry no information (residuals of converged or multiple eigenvalues) consist of
+    rounding, which the first normalisation turns into arbitrary unit vectors. The second round
+    brings them back into the space, and the third makes that accurate.
     """
     for _ in range(3):
         block = project(block)

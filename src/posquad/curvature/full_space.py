@@ -1,8 +1,9 @@
-"""The normal operator on all symmetric matrices: its bounds and its deviation (section 3.3).
+"""Bounds and deviation of the normal operator on all symmetric matrices (section 3.3).
 
-The paper's guarantees control `T_n` on the whole of S^d. These functions measure what the theorems
-assume: the constants m, M of `eq:abstract-operator-bounds` and the norm `||T_n - T||_op` of
-`thm:full-space-operator-concentration`. Matrix-free: a product costs one apply and one adjoint.
+The paper's guarantees control `T_n` on the whole of S^d. These functions compute the quantities in
+their assumptions: the constants m, M of `eq:abstract-operator-bounds` and the norm `||T_n - T||_op`
+of `thm:full-space-operator-concentration`. They are matrix-free; a product costs one `apply` and
+one `adjoint`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ __all__ = ["OperatorBounds", "operator_bounds", "operator_deviation"]
 class OperatorBounds(Result):
     """Extreme eigenvalues of a self-adjoint operator on symmetric matrices.
 
-    Numbers for one operator, tensors `[...]` for a batch; NaN where not converged. A value has
-    converged when its residual is within the tolerance and a search from an independent random
-    start found nothing beyond it.
+    Values are numbers for one operator and tensors `[...]` for a batch, NaN where not converged. A
+    value has converged when its residual is within the tolerance and a search from an independent
+    random start found no more extreme one.
     """
 
     smallest: Any
@@ -51,7 +52,7 @@ class OperatorBounds(Result):
 def operator_bounds(
     measurements: Measurements, *, tolerance: float = 1e-8, max_products: int = 5000, seed: int = 0
 ) -> OperatorBounds:
-    """The best m and M with `m ||H||^2 <= <H, T_n(H)> <= M ||H||^2` on S^d.
+    """Largest m and smallest M with `m ||H||^2 <= <H, T_n(H)> <= M ||H||^2` on S^d.
 
     `eq:abstract-operator-bounds`; m = 0 whenever there are fewer than d(d+1)/2 independent
     measurements. The population has m = 2, M = d + 2 (`lem:gaussian-population-operator`).
@@ -61,7 +62,7 @@ def operator_bounds(
     (2.0, 5.0)
     """
     require_measurements(measurements)
-    # A*A/n is positive semidefinite: nothing lies below a zero.
+    # A*A/n is positive semidefinite, so no eigenvalue lies below zero.
     return _extremes(measurements, measurements.normal_kernel, 0.0, tolerance, max_products, seed)
 
 
@@ -70,7 +71,7 @@ def operator_deviation(
 ) -> OperatorBounds:
     """Extreme eigenvalues of `T_n - T`; `.norm` is `||T_n - T||_op`.
 
-    The quantity that `thm:full-space-operator-concentration` bounds in probability.
+    `thm:full-space-operator-concentration` bounds this norm in probability.
 
     >>> operator_deviation(GaussianPopulation(3)).norm
     0.0

@@ -1,9 +1,10 @@
-"""Effective curvature: the Hessian of ell on the quotient, free of gauge (paper, section 3.1-3.2).
+"""Effective curvature: the spectrum of the Hessian on the quotient (paper, sections 3.1-3.2).
 
-Generalized eigenvalues of the Hessian form against the quotient metric are ordinary eigenvalues on
-the horizontal space, because the metric is the Frobenius inner product of lifts. The projection is
-a Riemannian submersion of a flat space, so at every U, critical or not, the Riemannian Hessian
-lifts to the horizontal part of the Euclidean Hessian of L. Gauge directions never enter.
+The quotient metric is the Frobenius inner product of horizontal lifts, so generalized eigenvalues
+of the Hessian form relative to it are ordinary eigenvalues on the horizontal space. The projection
+`U -> UU'` is a Riemannian submersion of a flat space, so at every U, critical or not, the
+Riemannian Hessian lifts to the horizontal part of the Euclidean Hessian of L. Directions along the
+fiber never enter.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from posquad.curvature.unseen import (
     Directions,
     Kernel,
     Point,
-    kernel_of,
-    rounding_of,
-    sort_out,
+    classify_curvatures,
+    kernel_from_candidates,
+    rounding_bounds,
     working_point,
 )
 from posquad.geometry import dimension
@@ -53,7 +54,7 @@ from posquad.geometry.horizontal import horizontal_part, orthonormal_basis
 from posquad.geometry.population import (
     population_coordinates,
     population_lift,
-    population_pull,
+    population_lift_transpose,
     population_space,
 )
 from posquad.problems.objectives import Objective, require_objective
@@ -61,20 +62,21 @@ from posquad.problems.objectives import Objective, require_objective
 __all__ = ["Spectrum", "effective_spectrum", "population_spectrum"]
 
 _DENSE_LIMIT = 1000  # largest p that method="auto" treats densely
-_DENSE_MOST = 15_000  # largest p for which all values are computed: the matrix has 1.8 GB
-_CHUNK_ENTRIES = 2**24  # entries of a chunk of directions times measurements, roughly
+_DENSE_MOST = 15_000  # largest p for which all values are computed: the matrix takes 1.8 GB
+_CHUNK_ENTRIES = 2**24  # approximate number of entries of a chunk of directions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spectrum(Result):
-    """Effective eigenvalues, ascending, with what is known about them.
+    """Effective eigenvalues in ascending order, with their vectors and residuals.
 
     The kernel of the Hessian at an interpolating U consists of the tangent vectors that the
     measurements do not see (`eq:effective-hessian-kernel`): predictors in those directions are not
     identifiable. Kernel values are part of `values` and marked by `is_kernel`. A direction is
-    marked only if its curvature is rounding beside the Gaussian population's in that direction,
-    a ratio that does not depend on the conditioning and the gauge of U. Where rounding hides
-    whether there is more of the kernel, `kernel_is_complete` is False: its dimension is not known.
+    marked only if its curvature is zero up to rounding relative to that of the Gaussian population
+    in the same direction, a ratio that depends neither on the conditioning of U nor on the choice
+    of U in its fiber. If rounding hides whether the kernel is larger, `kernel_is_complete` is False
+    and its dimension is not known.
     """
 
     values: Any  # [..., m]  NaN where not converged
@@ -82,11 +84,11 @@ class Spectrum(Result):
     residuals: Any  # [..., m]  ||Hess v - value v||_F
     status: Status  # CONVERGED, AT_ROUNDING or NOT_CONVERGED
     method: str  # "dense" or "matrix-free"
-    gauge_dimension: int  # r(r-1)/2 fiber directions, removed
-    is_kernel: Any  # [..., m]  value is zero to rounding
-    kernel_is_known: Any  # [...]  every kernel direction is among the vectors and marked
-    kernel_is_complete: bool  # kernel_is_known for the whole batch
-    products: int  # Hessian products spent
+    gauge_dimension: int  # number r(r-1)/2 of directions along the fiber, which are left out
+    is_kernel: Any  # [..., m]  whether the value is zero up to rounding
+    kernel_is_known: Any  # [...]  whether every kernel direction is among the vectors and marked
+    kernel_is_complete: bool  # whether kernel_is_known holds for the whole batch
+    products: int  # number of Hessian products
 
     @property
     def kernel_dimension(self) -> Any:
@@ -125,18 +127,18 @@ def effective_spectrum(
         k, which: "all" p = dr - r(r-1)/2 values (dense), or the k "smallest" or "largest"
             (k = 1 if not given).
         method: "dense" builds the p x p matrix; "matrix-free" needs only Hessian products (for
-            `RankOne` one pass over X each block) and O(dr) vectors, preconditioned by the
+            `RankOne` one pass over X per block) and vectors of size dr, preconditioned by the
             population curvature at the small end; "auto" is dense up to p = 1000.
         tolerance: a matrix-free value has converged when its residual is at most
-            tolerance * |value|, or rounding of the largest value, and a search from an independent
-            random start found no value beyond by more than tolerance * |value|. That search
-            excludes, but for a probability of 1e-4, values beyond by more than the larger of that
-            and |value| / 10. Values that have not converged come back as NaN.
-        max_products: most Hessian products.
-        seed: of the random starts of the matrix-free method.
+            tolerance * |value|, or within the rounding of the largest value, and a search from an
+            independent random start found no value more extreme by more than tolerance * |value|.
+            With a failure probability of 1e-4, that search excludes values that are more extreme
+            by the larger of this and |value| / 10. Values that have not converged are NaN.
+        max_products: largest number of Hessian products.
+        seed: seed of the random starts of the matrix-free method.
 
-    Where U interpolates to rounding, the residual is left out of the Hessian: beside a weak column
-    of U its rounding would pass for curvature.
+    Where U interpolates up to rounding, the residual is left out of the Hessian: in the direction
+    of a small column of U its rounding would look like curvature.
 
     >>> from posquad import PopulationRisk, effective_spectrum
     >>> U = np.diag([1.0, 0.5])[:, :1] @ np.eye(1)
@@ -149,7 +151,7 @@ def effective_spectrum(
     basis = frame("U", u)
     d, r = u.shape[-2:]
     p = dimension(d, r)
-    count = _request(k, which, p)
+    count = _requested_count(k, which, p)
     chosen_method = _chosen_method(method, which, p)
     tolerance = positive_number("tolerance", tolerance)
     positive_integer("max_products", max_products)
@@ -162,11 +164,11 @@ def effective_spectrum(
         else:
             run = _MatrixFree(point, seed, count, tolerance, max_products)
             pairs, kernel = run.largest() if which == "largest" else run.smallest()
-        # The working point is UP.
+        # The working point is UP; transform the vectors back to U.
         vectors = (
             unflatten_block(pairs.vectors, (d, r)).movedim(0, -3) @ basis.P.mT[..., None, :, :]
         )
-    good = converged(pairs, tolerance) | kernel.marked  # those are zero
+    good = converged(pairs, tolerance) | kernel.marked  # kernel values are zero
     return Spectrum(
         values=like(U, torch.where(good, pairs.values, torch.nan)),
         vectors=like(U, vectors),
@@ -182,12 +184,12 @@ def effective_spectrum(
 
 
 def population_spectrum(U: A) -> A:
-    """The exact Gaussian population spectrum at `Q = UU'`, `[..., p]` ascending.
+    """Exact Gaussian population spectrum at `Q = UU'`, `[..., p]`, ascending.
 
-    With eigenvalues `l_1 >= ... >= l_r` of Q: `4 l_j`, d - r times each; `4 (l_i + l_j)` for i <
-    j; and the r eigenvalues of `8 diag(l) + 4 sqrt(l) sqrt(l)'` (from
+    With the eigenvalues `l_1 >= ... >= l_r` of Q, the spectrum consists of `4 l_j`, d - r times
+    each; `4 (l_i + l_j)` for i < j; and the r eigenvalues of `8 diag(l) + 4 sqrt(l) sqrt(l)'` (from
     `eq:population-quadratic-form` in a horizontal basis). So the smallest is `4 l_r` when r < d,
-    as the bound `eq:population-effective-lower` has it, and at least `8 l_r` when r = d.
+    which is the bound `eq:population-effective-lower`, and at least `8 l_r` when r = d.
 
     >>> population_spectrum(np.eye(3, 1))
     array([ 4.,  4., 12.])
@@ -205,18 +207,18 @@ def population_spectrum(U: A) -> A:
     return like(U, torch.cat([outside, pairs, scaling], dim=-1).sort(dim=-1).values)
 
 
-class _Marks(NamedTuple):
-    marked: Tensor  # [..., m]  which of the computed values belong to the kernel
-    known: Tensor  # [...]  the kernel has no other directions
+class _KernelMarks(NamedTuple):
+    marked: Tensor  # [..., m]  whether a computed value belongs to the kernel
+    known: Tensor  # [...]  whether the kernel has no other directions
 
 
-def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
+def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _KernelMarks]:
     u, basis, p = point.u, point.basis, point.p
     shape = (u.shape[-2], u.shape[-1])
     flat_basis = basis._replace(s=torch.ones_like(basis.s))
     E = orthonormal_basis(flat_basis)  # [..., p, d, r], of the population coordinates
     coordinates = E.flatten(-2)  # [..., p, dr]
-    M = _matrix(point.balanced, E)
+    M = _matrix(point.population_hessian, E)
     factor_basis = orthonormal_basis(basis)
     F = factor_basis.flatten(-2)
     G = coordinates @ flatten_block(population_coordinates(basis, factor_basis.movedim(-3, 0)))
@@ -228,13 +230,13 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
         H = torch.where(point.interpolating[..., None, None], H, direct)
         spent = 2 * p
     kernel = _dense_kernel(point, M, coordinates, norm(H))
-    values, vectors = _eigenpairs_beside(kernel, H, F, point.interpolating)
+    values, vectors = _kernel_then_eigenpairs(kernel, H, F, point.interpolating)
     scale = values.abs().amax(-1)
     position = torch.arange(p, device=u.device)
     order = values.argsort(dim=-1, stable=True)[..., chosen]
     marked = (position < kernel.size[..., None]).gather(-1, order)
     vectors = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], order.shape[-1]))
-    # eigh errs by the rounding of the largest value; a fresh product shows what the vectors have.
+    # eigh errs by the rounding of the largest value; new products give the actual residuals.
     products = flatten_block(
         horizontal_part(u, point.hessian(unflatten_block(vectors, shape)), basis)
     )
@@ -244,7 +246,7 @@ def _dense(point: Point, chosen: slice) -> tuple[Eigenpairs, _Marks]:
     products_spent = spent + quotients.shape[-1]
     pairs = Eigenpairs(quotients, vectors, residuals, scale, extreme, products_spent)
     known = kernel.known | _apart(values, scale, p).all(-1)
-    return pairs, _Marks(marked, known & (marked.sum(-1) == kernel.size))
+    return pairs, _KernelMarks(marked, known & (marked.sum(-1) == kernel.size))
 
 
 def _matrix(operator: Directions, basis: Tensor) -> Tensor:
@@ -260,55 +262,57 @@ def _matrix(operator: Directions, basis: Tensor) -> Tensor:
 
 
 def _dense_kernel(point: Point, M: Tensor, coordinates: Tensor, size: Tensor) -> Kernel:
-    """The kernel, from the matrix M in population coordinates; `size` is the norm in the others."""
+    """Kernel from the Hessian M in population coordinates; `size` is its norm in factor ones."""
     values = torch.linalg.eigvalsh(M)
     scale = values.abs().amax(-1)
-    rounding = rounding_of(point, scale, size)
-    zero, uncertain = sort_out(values, scale, rounding)
+    rounding = rounding_bounds(point, scale, size)
+    zero, uncertain = classify_curvatures(values, scale, rounding)
     known = ~uncertain.any(-1)
     if not bool(zero.any()):
         return Kernel.empty(point, known)
-    values, Y = torch.linalg.eigh(M)  # only now: it costs several times the values alone
-    zero, _ = sort_out(values, scale, rounding)
+    values, Y = torch.linalg.eigh(M)  # several times as expensive as the values alone
+    zero, _ = classify_curvatures(values, scale, rounding)
     most = int(zero.sum(-1).max())
     order = values.abs().argsort(dim=-1)[..., :most]
     candidates = coordinates.mT @ Y.gather(-1, order[..., None, :].expand(*Y.shape[:-1], most))
-    candidates = _without_seen(point, candidates, coordinates.mT @ Y, values, zero)
-    return kernel_of(point, candidates, zero.gather(-1, order), known, rounding.measurement, size)
+    candidates = _remove_seen_parts(point, candidates, coordinates.mT @ Y, values, zero)
+    return kernel_from_candidates(
+        point, candidates, zero.gather(-1, order), known, rounding.measurement, size
+    )
 
 
-def _without_seen(
+def _remove_seen_parts(
     point: Point, candidates: Tensor, vectors: Tensor, values: Tensor, zero: Tensor
 ) -> Tensor:
-    """Candidates for the kernel `[..., dr, c]` without what they have of seen eigenvectors.
+    """Remove from kernel candidates `[..., dr, c]` their components along seen eigenvectors.
 
-    An eigensolver leaves rounding of the largest curvature over the seen one; a fresh product tells
-    how much.
+    An eigensolver leaves components of size rounding times the largest curvature over the seen one.
+    A new product with the Hessian shows them.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
-    fresh = flatten_block(point.balanced(unflatten_block(candidates, shape)))
+    fresh = flatten_block(point.population_hessian(unflatten_block(candidates, shape)))
     inverse = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, values))
     return candidates - vectors @ (inverse[..., :, None] * (vectors.mT @ fresh))
 
 
-def _eigenpairs_beside(
+def _kernel_then_eigenpairs(
     kernel: Kernel, H: Tensor, F: Tensor, positive: Tensor
 ) -> tuple[Tensor, Tensor]:
     """All eigenvalues `[..., p]` and vectors `[..., dr, p]`, those of the kernel first.
 
-    The kernel is moved to the far end of the spectrum, so that the others do not mix with it.
+    The kernel is shifted beyond the largest eigenvalue, so that other vectors do not mix with it.
     """
     if kernel.vectors.shape[-1]:
         top = torch.linalg.eigvalsh(H).abs().amax(-1)
         K = F @ kernel.vectors  # [..., p, c]
-        # Not farther than necessary: eigh errs by rounding of the largest value.
+        # No farther than necessary, because eigh errs by the rounding of the largest value.
         far = torch.where(top > 0, 1.5 * top, 1.0)
         H = H + far[..., None, None] * (K @ K.mT)
     values, Y = torch.linalg.eigh(H)
     vectors = F.mT @ Y
     values = torch.where(positive[..., None], values.clamp_min(0), values)
     p = values.shape[-1]
-    # [seen ascending, kernel] is turned to [kernel, seen ascending], element by element.
+    # Rotate [seen ascending, kernel] to [kernel, seen ascending], element by element.
     position = torch.arange(p, device=H.device)
     count = kernel.size[..., None]
     turned = (position - count) % p
@@ -322,7 +326,7 @@ def _eigenpairs_beside(
 
 
 class _MatrixFree:
-    """The ends of the spectrum by Hessian products alone."""
+    """Smallest or largest part of the spectrum, from Hessian products alone."""
 
     def __init__(
         self, point: Point, seed: int, k: int, tolerance: float, max_products: int
@@ -334,15 +338,15 @@ class _MatrixFree:
         self.products = 0
         self.floor = torch.where(point.interpolating, 0.0, -torch.inf).to(point.u.dtype)
 
-    def largest(self) -> tuple[Eigenpairs, _Marks]:
+    def largest(self) -> tuple[Eigenpairs, _KernelMarks]:
         none = no_preconditioner(self._horizontal)
-        pairs = self._solve(self._hessian, none, self._horizontal, self.k, largest=True)
+        pairs = self._extreme_pairs(self._hessian, none, self._horizontal, self.k, largest=True)
         marked = (pairs.scale == 0)[..., None].expand(pairs.values.shape)
-        return _ascending(pairs), _Marks(marked, torch.zeros_like(pairs.extreme))
+        return _ascending(pairs), _KernelMarks(marked, torch.zeros_like(pairs.extreme))
 
-    def smallest(self) -> tuple[Eigenpairs, _Marks]:
-        population = Preconditioner(self._lift, self._pull, self._coordinates)
-        pairs = self._solve(self._hessian, population, self._horizontal, self.k)
+    def smallest(self) -> tuple[Eigenpairs, _KernelMarks]:
+        population = Preconditioner(self._lift, self._lift_transpose, self._coordinates)
+        pairs = self._extreme_pairs(self._hessian, population, self._horizontal, self.k)
         pairs = _ascending(pairs)
         apart = _apart(pairs.values, pairs.scale, self.point.p)
         beyond = (pairs.values[..., -1] > 0) & converged(pairs, self.tolerance).all(-1)
@@ -350,42 +354,45 @@ class _MatrixFree:
         if bool((~apart).any() & pairs.extreme.any()):
             kernel = self._kernel(pairs.scale)
             if bool((kernel.size > 0).any()):
-                return self._beside(kernel, pairs)
-            return pairs, _Marks(none, kernel.known)
-        # Nothing lies below the values found, so that a zero would be among them.
-        return pairs, _Marks(none, beyond)
+                return self._insert_kernel(kernel, pairs)
+            return pairs, _KernelMarks(none, kernel.known)
+        # No value lies below those found, so a zero would be among them.
+        return pairs, _KernelMarks(none, beyond)
 
     def _kernel(self, norm: Tensor) -> Kernel:
-        """Up to k directions of the kernel, found in population coordinates."""
+        """Kernel with up to k directions, found in population coordinates."""
         point = self.point
 
-        def balanced(block: Tensor) -> Tensor:
-            Y = point.balanced(unflatten_block(block, self.shape))
+        def population_hessian(block: Tensor) -> Tensor:
+            Y = point.population_hessian(unflatten_block(block, self.shape))
             return flatten_block(population_space(point.basis, Y))
 
         none = no_preconditioner(self._coordinates)
-        pairs = _ascending(self._solve(balanced, none, self._coordinates, self.k, tolerance=1e-2))
-        rounding = rounding_of(point, pairs.scale, norm)
-        zero, uncertain = sort_out(pairs.values, pairs.scale, rounding)
+        pairs = _ascending(
+            self._extreme_pairs(population_hessian, none, self._coordinates, self.k, tolerance=1e-2)
+        )
+        rounding = rounding_bounds(point, pairs.scale, norm)
+        zero, uncertain = classify_curvatures(pairs.values, pairs.scale, rounding)
         good = converged(pairs, 1e-2)
         last = pairs.values[..., -1]
         reached = (self.k == point.p) | ((last > 0) & ~zero[..., -1])
         known = good.all(-1) & ~uncertain.any(-1) & reached
-        # A residual of rounding leaves as much of the weakest seen direction, over its curvature.
+        # A residual of rounding allows a component of that size, divided by the curvature, along
+        # the seen direction of least curvature.
         mixed = 1 + (pairs.scale / torch.where(known, last.abs(), pairs.scale)).sqrt()
         unseen = rounding.measurement * torch.where(last.abs() > 0, mixed, 1.0)
         vectors, values = pairs.vectors, pairs.values
-        candidates = _without_seen(point, vectors, vectors, values, zero)
+        candidates = _remove_seen_parts(point, vectors, vectors, values, zero)
         self.products += self.k
-        return kernel_of(point, candidates, zero & good, known, unseen, norm)
+        return kernel_from_candidates(point, candidates, zero & good, known, unseen, norm)
 
-    def _beside(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _Marks]:
-        """The kernel, and the smallest values beside it; `first` where there is no kernel."""
+    def _insert_kernel(self, kernel: Kernel, first: Eigenpairs) -> tuple[Eigenpairs, _KernelMarks]:
+        """Kernel and smallest other values; the pairs `first` where there is no kernel."""
         pairs = first
         for size in kernel.size.unique().tolist():
             here = kernel.size == size
             if size:
-                found = self._beside_kernel(kernel.vectors[..., :size], here)
+                found = self._kernel_then_smallest(kernel.vectors[..., :size], here)
                 pairs = Eigenpairs(
                     values=torch.where(here[..., None], found.values, pairs.values),
                     vectors=torch.where(here[..., None, None], found.vectors, pairs.vectors),
@@ -396,16 +403,17 @@ class _MatrixFree:
                 )
         marked = torch.arange(self.k, device=kernel.size.device) < kernel.size[..., None]
         order = torch.where(marked, 0.0, pairs.values).argsort(dim=-1, stable=True)
-        return _ordered(pairs, order), _Marks(marked.gather(-1, order), kernel.known)
+        return _ordered(pairs, order), _KernelMarks(marked.gather(-1, order), kernel.known)
 
-    def _beside_kernel(self, K: Tensor, here: Tensor) -> Eigenpairs:
-        """The kernel `K[..., dr, c]` and then the k - c smallest values orthogonal to it.
+    def _kernel_then_smallest(self, K: Tensor, here: Tensor) -> Eigenpairs:
+        """The kernel `K[..., dr, c]`, then the k - c smallest values orthogonal to it.
 
-        Only where `here[...]` holds; elsewhere the operator is the identity, solved at once.
+        Computed where `here[...]` holds; elsewhere the operator is replaced by the identity, which
+        converges at once.
         """
         inside = here[..., None, None]
         K = torch.where(inside, K, 0.0)
-        pulled = torch.where(inside, torch.linalg.qr(self._pull(K)).Q, 0.0)
+        deflated = torch.where(inside, torch.linalg.qr(self._lift_transpose(K)).Q, 0.0)
 
         def project(block: Tensor) -> Tensor:
             block = self._horizontal(block)
@@ -413,7 +421,7 @@ class _MatrixFree:
 
         def coordinates(block: Tensor) -> Tensor:
             block = self._coordinates(block)
-            return block - pulled @ (pulled.mT @ block)
+            return block - deflated @ (deflated.mT @ block)
 
         def beside(block: Tensor) -> Tensor:
             return torch.where(inside, project(self._hessian(block)), block)
@@ -421,8 +429,8 @@ class _MatrixFree:
         def lift(block: Tensor) -> Tensor:
             return torch.where(inside, self._lift(block), block)
 
-        def pull(block: Tensor) -> Tensor:
-            return torch.where(inside, self._pull(block), block)
+        def lift_transpose(block: Tensor) -> Tensor:
+            return torch.where(inside, self._lift_transpose(block), block)
 
         products = self._hessian(K)
         self.products += K.shape[-1]
@@ -432,8 +440,8 @@ class _MatrixFree:
         if wanted == 0:
             nothing = torch.zeros_like(values[..., 0])
             return Eigenpairs(values, K, residuals, nothing, here, self.products)
-        root = Preconditioner(lift, pull, coordinates)
-        rest = _ascending(self._solve(beside, root, project, wanted, removed=K.shape[-1]))
+        root = Preconditioner(lift, lift_transpose, coordinates)
+        rest = _ascending(self._extreme_pairs(beside, root, project, wanted, removed=K.shape[-1]))
         return rest._replace(
             values=torch.cat([values, rest.values], dim=-1),
             residuals=torch.cat([residuals, rest.residuals], dim=-1),
@@ -441,7 +449,7 @@ class _MatrixFree:
             scale=torch.where(here, rest.scale, 0.0),
         )
 
-    def _solve(
+    def _extreme_pairs(
         self,
         operator: Block,
         preconditioner: Preconditioner,
@@ -490,8 +498,10 @@ class _MatrixFree:
     def _lift(self, block: Tensor) -> Tensor:
         return flatten_block(population_lift(self.point.basis, unflatten_block(block, self.shape)))
 
-    def _pull(self, block: Tensor) -> Tensor:
-        return flatten_block(population_pull(self.point.basis, unflatten_block(block, self.shape)))
+    def _lift_transpose(self, block: Tensor) -> Tensor:
+        return flatten_block(
+            population_lift_transpose(self.point.basis, unflatten_block(block, self.shape))
+        )
 
 
 def _apart(values: Tensor, scale: Tensor, p: int) -> Tensor:
@@ -511,8 +521,8 @@ def _ordered(pairs: Eigenpairs, order: Tensor) -> Eigenpairs:
     )
 
 
-def _request(k: int | None, which: str, p: int) -> int:
-    """How many values are asked for."""
+def _requested_count(k: int | None, which: str, p: int) -> int:
+    """Number of values requested."""
     if which not in ("all", "smallest", "largest"):
         raise DomainError("which", expected="'all', 'smallest' or 'largest'", got=repr(which))
     if which == "all":

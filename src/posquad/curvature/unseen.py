@@ -1,15 +1,16 @@
-"""Which directions have no curvature: the kernel of the Hessian, judged in population coordinates.
+"""The kernel of the Hessian: directions without curvature, identified in population coordinates.
 
-At an interpolating U the kernel is what the measurements do not see
-(`eq:effective-hessian-kernel`). In population coordinates (`_population`) a seen direction has the
-same curvature at any conditioning of U, so that only there rounding can be told from weakness. The
-work is done at `UP = W diag(s)`, where each column keeps its own relative accuracy.
+At an interpolating U the kernel consists of the directions that the measurements do not see
+(`eq:effective-hessian-kernel`). In population coordinates (`geometry/population.py`) the curvature
+of a seen direction does not depend on the conditioning of U, so there, and only there, a small
+curvature can be told from rounding. The work is done at `UP = W diag(s)`, where each column keeps
+its own relative accuracy.
 
-A curvature is called zero when it is at most `10 p eps` of the largest one, which is what an
-eigenvalue of a p x p matrix may err by, and, at interpolation, when the measurements of the
-direction itself are rounding: there the form is a square, and a direction measured by 1e-9 has a
-form of 1e-18. It is called seen when it exceeds a hundred times that. Anything between is not
-known.
+A curvature counts as zero if it is at most `10 p eps` times the largest one, which bounds the error
+of an eigenvalue of a p x p matrix, and if, at interpolation, the measurements of the direction
+itself are zero up to rounding: the form is then a square, and a direction whose measurements are
+1e-9 has a form of 1e-18. A curvature counts as seen if it exceeds a hundred times that bound.
+Anything between is not known.
 """
 
 from __future__ import annotations
@@ -23,40 +24,44 @@ from torch import Tensor
 from posquad.curvature.eigen import flatten_block, unflatten_block
 from posquad.geometry import dimension
 from posquad.geometry.frames import Frame
-from posquad.geometry.population import population_lift, population_product, population_pull
+from posquad.geometry.population import (
+    population_lift,
+    population_lift_transpose,
+    population_product,
+)
 from posquad.problems.objectives import LeastSquares, Objective, PopulationRisk
 
 Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
 
-_APART = 100  # a curvature this many times its rounding is seen
-_COARSE = 1e-6  # rounding above this share of the largest curvature tells nothing
-_CHUNK_ENTRIES = 2**24  # entries of a chunk of directions times measurements, roughly
+_SEEN = 100  # a curvature of more than this many times its rounding is seen
+_COARSE = 1e-6  # rounding above this share of the largest curvature: nothing can be told
+_CHUNK_ENTRIES = 2**24  # approximate entries of a chunk of directions times measurements
 
 
 class Point(NamedTuple):
-    """A factor in the gauge of its frame, with the Hessian there."""
+    """The factor `UP = W diag(s)` of the same predictor as U, with the Hessian there."""
 
-    basis: Frame  # of u: P is the identity
+    basis: Frame  # frame of u, in which P is the identity
     u: Tensor  # [..., d, r]  UP = W diag(s)
-    hessian: Directions  # the Euclidean one
-    interpolating: Tensor  # [...]  the residual is rounding, and has been left out
+    hessian: Directions  # the Euclidean Hessian
+    interpolating: Tensor  # [...]  whether the residual is rounding, and was left out
     measure: Directions | None  # [m, ..., d, r] -> [m, ..., n], least squares only
 
     @property
     def p(self) -> int:
         return dimension(*self.u.shape[-2:])
 
-    def balanced(self, Y: Tensor) -> Tensor:
+    def population_hessian(self, Y: Tensor) -> Tensor:
         """The Hessian in population coordinates."""
-        return population_pull(self.basis, self.hessian(population_lift(self.basis, Y)))
+        return population_lift_transpose(self.basis, self.hessian(population_lift(self.basis, Y)))
 
 
 class Kernel(NamedTuple):
     """Directions without curvature."""
 
     vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `size`
-    size: Tensor  # [...]  its dimension
-    known: Tensor  # [...]  there are no others
+    size: Tensor  # [...]  dimension
+    known: Tensor  # [...]  whether there are no other directions
 
     @classmethod
     def empty(cls, point: Point, known: Tensor) -> Kernel:
@@ -65,19 +70,20 @@ class Kernel(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """What curvatures in population coordinates, and measurements, may err by; `[...]`."""
+    """Rounding errors of curvatures in population coordinates and of measurements, `[...]`."""
 
     form: Tensor
     measurement: Tensor
 
 
 def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
-    """The factor in the gauge of its frame, and the Hessian there.
+    """The factor `UP = W diag(s)` and the Hessian there.
 
-    A residual that is rounding is left out: beside a weak column of U it would pass for curvature.
+    A residual that is rounding is left out: in the direction of a small column of U it would look
+    like curvature.
     """
     W, s, P = basis
-    u = U @ P  # W diag(s), but with the accuracy that each row of U has
+    u = U @ P  # equals W diag(s), but keeps the accuracy of each row of U
     eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device).expand(P.shape)
     interpolating = torch.zeros(s.shape[:-1], dtype=torch.bool, device=s.device)
     measure: Directions | None = None
@@ -99,11 +105,11 @@ def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
     return Point(Frame(W, s, eye), u, hessian, interpolating, measure)
 
 
-def rounding_of(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
-    """Rounding beside the largest curvatures in population (`scale`) and in factor coordinates."""
+def rounding_bounds(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
+    """Rounding, given the largest curvature in population (`scale`) and factor coordinates."""
     s, p = point.basis.s, point.p
     unit = 10 * p * torch.finfo(s.dtype).eps
-    # U itself is known to eps ||U||, which turns its weakest direction by eps cond(U).
+    # U itself is known to eps ||U||, which rotates its smallest direction by eps cond(U).
     measurement = unit * (s[..., 0] / s[..., -1]) * scale.sqrt()
     # A gradient that does not vanish errs by eps times the largest curvature in every direction.
     gradient = unit * norm / (4 * s[..., -1].square())
@@ -112,23 +118,23 @@ def rounding_of(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
     return Rounding(form, measurement)
 
 
-def sort_out(values: Tensor, scale: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
-    """Which curvatures `[..., m]` are zero, and which are not known."""
+def classify_curvatures(values: Tensor, scale: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    """Which curvatures `[..., m]` are zero, and which of them are uncertain."""
     limit = rounding.form[..., None]
     coarse = limit > _COARSE * scale[..., None]
     zero = (values.abs() <= limit) & ~coarse
-    seen = values.abs() > _APART * limit
+    seen = values.abs() > _SEEN * limit
     return zero, ~zero & ~(seen & ~coarse)
 
 
-def kernel_of(
+def kernel_from_candidates(
     point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tensor, norm: Tensor
 ) -> Kernel:
-    """The kernel from candidates `Y[..., dr, c]` in population coordinates.
+    """Kernel from candidates `Y[..., dr, c]` in population coordinates.
 
-    Those marked `zero[..., c]` count, if at interpolation they are measured by at most
-    `unseen[...]`, and if the Hessian takes the unit vectors made of them to rounding of its norm;
-    otherwise the kernel is not known.
+    Candidates marked `zero[..., c]` are accepted if, at interpolation, the norm of their
+    measurements is at most `unseen[...]`, and if the Hessian maps the unit vectors made of them to
+    zero up to the rounding of its norm. If one is rejected, the kernel is not known.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
     order = (~zero).to(torch.int8).argsort(dim=-1, stable=True)
@@ -139,15 +145,15 @@ def kernel_of(
         return Kernel.empty(point, known)
     D = population_lift(point.basis, unflatten_block(Y, shape))  # [c, ..., d, r]
     if point.measure is not None:
-        measured = _measured(point.measure, D).movedim(0, -1)  # [..., c]
+        measured = _measurement_norms(point.measure, D).movedim(0, -1)  # [..., c]
         sound = (measured <= unseen[..., None]) | ~point.interpolating[..., None]
         known = known & (sound | ~zero).all(-1)
         zero = zero & sound
-    unit = point.basis.s[..., -1:, None]  # so that squares stay within the floating-point range
+    unit = point.basis.s[..., -1:, None]  # keeps squares from overflowing
     vectors = orthonormal_combinations(flatten_block(D) * unit * zero[..., None, :])
     present = vectors.abs().amax(-2) > 0
     images = flatten_block(point.hessian(unflatten_block(vectors, shape)))
-    far = images.abs().amax(-2, keepdim=True)  # its square may leave the floating-point range
+    far = images.abs().amax(-2, keepdim=True)  # its square may overflow or underflow
     sizes = far[..., 0, :] * torch.linalg.vector_norm(
         images / torch.where(far > 0, far, 1.0), dim=-2
     )
@@ -162,13 +168,13 @@ def kernel_of(
 
 
 def orthonormal_combinations(D: Tensor) -> Tensor:
-    """An orthonormal basis of the span of the nonzero columns of `D[..., N, c]`, zeros after it.
+    """Orthonormal basis of the span of the nonzero columns of `D[..., N, c]`, followed by zeros.
 
-    Directions at an ill-conditioned U have rows of very different size. Elimination with the
-    longest column first keeps the accuracy of the small rows, relative to their own size.
+    Directions at an ill-conditioned U have rows of very different size. Eliminating the longest
+    column first keeps small rows accurate relative to their own size.
     """
     count = D.shape[-1]
-    # Columns that are left out must stay out, whatever rounding makes of them.
+    # A zero column must stay zero, in spite of rounding.
     alive = D.abs().amax(-2) > 0
     done = torch.zeros_like(D)
     for step in range(count):
@@ -187,7 +193,7 @@ def orthonormal_combinations(D: Tensor) -> Tensor:
 
 
 def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor) -> Tensor:
-    """Whether responses agree with the fitted ones to rounding, `[...]`."""
+    """Whether the responses agree with the fitted ones up to rounding, `[...]`."""
     size = torch.maximum(fitted.abs().amax(-1), y.abs().amax(-1))[..., None]
     size = torch.where(size > 0, size, 1.0)
     a, b = fitted / size, y / size
@@ -214,7 +220,7 @@ def _without_gradient(hessian: Directions, u: Tensor, where: Tensor) -> Directio
     return product
 
 
-def _measured(measure: Directions, D: Tensor) -> Tensor:
+def _measurement_norms(measure: Directions, D: Tensor) -> Tensor:
     """Norms `[m, ...]` of the measurements of directions `[m, ..., d, r]`."""
     chunk = max(1, _CHUNK_ENTRIES // max(1, measure(D[:1]).numel()))
     parts = [

@@ -1,4 +1,4 @@
-"""Training dynamics: gradient flow, gradient descent, and the recursion of the predictor."""
+"""Training dynamics: gradient flow, gradient descent, and the dynamics of the predictor."""
 
 from posquad.dynamics.gradient import gradient_descent as gradient_descent
 from posquad.dynamics.gradient import gradient_flow as gradient_flow

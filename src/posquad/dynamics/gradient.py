@@ -1,8 +1,8 @@
 """Gradient flow and gradient descent of the factor (paper, sections 2.5 and 2.6).
 
-Both run on the one loop of `_kernel`, over batches of trajectories, each of which ends for its own
-reason (`Trajectory.status`). Bad input raises before any work; an iteration that does not converge,
-diverges or loses rank never raises, it says so.
+Both use the loop of `loop.py` and follow batches of trajectories, each of which ends for its own
+reason (`Trajectory.status`). Invalid arguments raise before any work is done. An iteration that
+diverges, loses rank or does not converge raises nothing and reports it in the status.
 """
 
 from __future__ import annotations
@@ -69,30 +69,30 @@ def gradient_flow(
         objective: for instance `LeastSquares(RankOne(X), y)`.
         U0: full-rank factors `[..., d, r]`, one trajectory each.
         t_final: last time.
-        times: increasing times in (0, t_final] to record, default 100 equal intervals; time 0
+        times: increasing times in (0, t_final] to record, by default 100 equal intervals; time 0
             and t_final are always recorded.
-        method: "adaptive" is Dormand-Prince 5(4) with local error at most
-            `atol + rtol ||U||_F` a step; "rk4" is the classical method with fixed `step`,
-            shortened to land on the recorded times.
-        loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at or
-            below it (a loss below the smallest number of the dtype counts as zero). In the
-            adaptive method distances to a limit are meaningful down to about rtol ||U||; use
-            "rk4" or a smaller rtol to follow them further.
-        stop: `stop(U, t)`, true (per trajectory) to end. (Ctrl-C raises, as everywhere; a rule that
-            looks at a clock or a flag ends a long run with its records.)
-        max_steps: most steps, rejected ones included.
+        method: "adaptive" is Dormand-Prince 5(4) with a local error of at most
+            `atol + rtol ||U||_F` per step; "rk4" is the classical method with a fixed `step`,
+            shortened where needed to land on the recorded times.
+        loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at most
+            this (a loss that underflows counts as zero). With the adaptive method, distances to a
+            limit are meaningful down to about rtol ||U||; use "rk4" or a smaller rtol to follow
+            them further.
+        stop: `stop(U, t)`; return true, for each trajectory, to end it. Use a rule that checks a
+            clock or a flag to end a long run and keep its records (Ctrl-C raises and loses them).
+        max_steps: largest number of steps, including rejected ones.
         save_factors: keep every recorded factor.
         observables: named functions of U `[..., d, r]`, recorded at each time.
         progress: called with a `Progress` at every record.
 
-    Units do not matter: cU with responses c^2 y, or c U_star, moves as U does in the time t / c^2,
-    and a scaling by powers of two changes no digit. Units in which the terms of the loss or of the
-    gradient leave the range of the dtype (in double precision 1e-276 to 1e292) are refused with a
+    Units do not matter: cU with responses c^2 y, or with c U_star, moves as U does, in the time
+    t / c^2, and scaling by a power of two changes no digit. Units in which the terms of the loss or
+    of the gradient overflow or underflow (outside 1e-276 to 1e292 in double precision) raise
     `DomainError`; a factor that decays until its gradient underflows ends as OUT_OF_RANGE.
 
     Returns:
         `Trajectory`; `dissipated` holds the integral of the squared gradient norm, integrated
-        with the flow, so that `energy_defect` checks the energy identity.
+        along with the flow, so that `energy_defect` checks the energy identity.
 
     >>> from posquad import PopulationRisk, gradient_flow
     >>> flow = gradient_flow(PopulationRisk(np.eye(3, 1)), 0.5 * np.ones((3, 1)), t_final=10.0)
@@ -145,16 +145,18 @@ def gradient_descent(
     Args:
         objective, U0, stop, save_factors, observables, progress: as in `gradient_flow`.
         step: fixed step eta > 0, a number or one per trajectory (broadcast against the batch).
-        max_steps: most steps.
-        record_every: record each so many steps (and the first and last).
-        loss_tolerance, gradient_tolerance: end when L(U), or ||grad L||_F, is at or below.
+        max_steps: largest number of steps.
+        record_every: number of steps between records; the first and last states are always
+            recorded.
+        loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at most
+            this.
         divergence: a trajectory has diverged when its loss is not finite or exceeds this multiple
-            of the larger of L(U0) and L(0). (For `SmoothObjective`, only when not finite.)
+            of the larger of L(U0) and L(0). (For `SmoothObjective`, only when it is not finite.)
 
     Returns:
-        `Trajectory`. Rank loss and divergence are noticed at the step where they happen. The
+        `Trajectory`. Rank loss and divergence are detected at the step where they happen. The
         conditions of `prop:exact-discrete-predictor-dynamics` for keeping the rank are
-        `posquad.dynamics.predictor_dynamics.sufficient_rank_margin` and `exact_rank_margin`.
+        `posquad.dynamics.sufficient_rank_margin` and `exact_rank_margin`.
 
     >>> from posquad import PopulationRisk, gradient_descent
     >>> path = gradient_descent(PopulationRisk(np.eye(3, 1)), 0.5 * np.ones((3, 1)),
@@ -220,17 +222,17 @@ def _stopping_rules(
 
 
 def _decision(answer: Any, state: FactorState) -> Tensor:
-    """What a stopping rule answered, one truth value a trajectory."""
+    """Answer of a stopping rule as one truth value per trajectory."""
     try:
         decision = torch.as_tensor(answer, device=state.U.device)
     except (TypeError, ValueError, RuntimeError):
         decision = None
     if decision is None or decision.is_complex():
-        raise DtypeError("stop", expected="a rule that answers true or false", got=repr(answer))
+        raise DtypeError("stop", expected="a rule that returns true or false", got=repr(answer))
     try:
         return decision.to(torch.bool).expand(state.loss.shape)
     except RuntimeError:
-        expected = f"an answer of shape {tuple(state.loss.shape)} or a single one"
+        expected = f"a rule that returns one value, or shape {tuple(state.loss.shape)}"
         got = f"shape {tuple(decision.shape)}"
         raise ShapeError("stop", expected=expected, got=got) from None
 
@@ -243,7 +245,7 @@ def _initial_factor(objective: Objective, U0: Array) -> Tensor:
 
 
 def _output_times(times: Array | None, t_final: float, u: Tensor) -> Tensor:
-    """Times 0 = t_0 < ... < t_m = t_final on the device and in the dtype of u."""
+    """Times `0 = t_0 < ... < t_m = t_final`, with the device and dtype of u."""
     if times is None:
         return torch.linspace(0, t_final, 101, dtype=u.dtype, device=u.device)
     (inner,) = tensors(times=times)

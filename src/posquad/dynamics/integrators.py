@@ -1,7 +1,7 @@
-"""Ways to advance a factor: gradient descent, classical Runge-Kutta, Dormand-Prince 5(4).
+"""Methods that advance a factor: gradient descent, classical Runge-Kutta, Dormand-Prince 5(4).
 
-Each trajectory of a batch has its own clock and, in the adaptive method, its own step. Integrators
-land exactly on the requested output times; a trajectory that is there already waits for the rest.
+Each trajectory of a batch has its own time and, in the adaptive method, its own step. Integrators
+land exactly on the requested output times; a trajectory that has reached one waits for the others.
 Step control uses Frobenius norms only, so it does not depend on the representative U of [U].
 """
 
@@ -24,10 +24,10 @@ class Descent(Method[FactorState]):
 
     def __init__(self, objective: Objective, every: int) -> None:
         self.objective, self.every = objective, every
-        self._taken = 0
+        self._steps_taken = 0
 
     def advance(self, state: FactorState) -> FactorState:
-        self._taken += 1
+        self._steps_taken += 1
         move = state.step_size[..., None, None] * state.gradient
         U = state.U - move
         loss, gradient = evaluate(self.objective, U)
@@ -43,7 +43,7 @@ class Descent(Method[FactorState]):
         )
 
     def record_due(self, state: FactorState) -> bool:
-        return self._taken % self.every == 0
+        return self._steps_taken % self.every == 0
 
 
 class _RungeKutta(Method[FactorState]):
@@ -64,10 +64,10 @@ class _RungeKutta(Method[FactorState]):
         return due
 
     def _interval(self, state: FactorState) -> tuple[Tensor, Tensor]:
-        """The step to take now, and where it ends; 0 for a trajectory that waits."""
+        """Next step, 0 for a trajectory that waits, and the time at which it ends."""
         target = self.times[self._next]
         left = (target - state.time).clamp_min(0)
-        # A remainder that is only rounding is not worth a step of its own.
+        # A remainder of the size of rounding is included in this step.
         lands = state.step_size >= left * (1 - torch.finfo(left.dtype).eps ** 0.5)
         h = torch.where(lands, left, state.step_size)
         return h, torch.where(lands, torch.maximum(target, state.time), state.time + h)
@@ -83,7 +83,7 @@ class _RungeKutta(Method[FactorState]):
         self, state: FactorState, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
     ) -> FactorState:
         loss, gradient = evaluate(self.objective, U)
-        # Not the squared norms themselves: they leave the range before the loss does.
+        # Multiply by h before squaring: squared norms overflow before the loss does.
         spent = [(h.sqrt() * norm(slope)).square() for slope in slopes]
         return replace(
             state,
@@ -122,7 +122,7 @@ class DormandPrince(_RungeKutta):
         (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     )
     weights = (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84)
-    # Difference to the embedded fourth-order weights; the seventh slope is that at the new point.
+    # Difference from the embedded fourth-order weights; the seventh slope is that at the new point.
     defect = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
 
     def __init__(self, objective: Objective, times: Tensor, rtol: float, atol: float) -> None:
@@ -139,11 +139,11 @@ class DormandPrince(_RungeKutta):
         error = torch.nan_to_num(local / allowed, nan=torch.inf).clamp_min(1e-10)
         accepted = error <= 1
 
-        # Growth by the last two errors; after a rejection by the last one alone, and never up.
+        # The last two errors control the step; after a rejection only the last, and it shrinks.
         growth = 0.9 * error ** (-0.7 / 5) * torch.where(accepted, state.error, 1.0) ** (0.4 / 5)
         growth = torch.where(accepted, growth.clamp(0.2, 5.0), growth.clamp(0.1, 0.9))
         step_size = torch.where(h > 0, h * growth, state.step_size)
-        # A step cut short to land on an output time says nothing against the longer one.
+        # A step cut short to land on an output time does not shorten the next one.
         cut_short = accepted & (h < state.step_size)
         step_size = torch.where(cut_short, torch.maximum(step_size, state.step_size), step_size)
 

@@ -1,8 +1,8 @@
-"""The one loop: every method that follows trajectories runs here.
+"""The loop that every iterative method uses.
 
 A method advances a batch of independent trajectories by one step and says when a record is due.
-Rules decide, after each step and per trajectory, whether it has ended and why; an ended
-trajectory is frozen at its last state while the others go on.
+After each step, rules decide which trajectories have ended and why. An ended trajectory keeps its
+last state while the others go on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import per_element
 from posquad.core.status import Status
 
 
 @dataclass(frozen=True)
 class State:
-    """A batch of trajectories at one moment; every field has the batch dimensions in front."""
+    """A batch of trajectories between two steps; the batch dimensions lead in every field."""
 
     time: Tensor  # [...]
     step_size: Tensor  # [...]  the next step to try
@@ -33,8 +34,8 @@ class State:
     def running(self) -> Tensor:
         return self.outcome == Status.RUNNING.code
 
-    def calm(self) -> Self:
-        """A state in which the ended trajectories can be advanced without harm."""
+    def park_ended(self) -> Self:
+        """Return a state in which ended trajectories can be advanced without raising errors."""
         return self
 
 
@@ -42,7 +43,7 @@ S = TypeVar("S", bound=State)
 
 
 class Method(ABC, Generic[S]):
-    """One way to advance a state. `advance` may leave a trajectory where it is (waiting)."""
+    """A method that advances a state. `advance` may leave a trajectory unchanged (waiting)."""
 
     @abstractmethod
     def advance(self, state: S) -> S: ...
@@ -55,7 +56,7 @@ Rule = tuple[Status, Callable[[S], Tensor]]
 
 
 def clock(step_size: Tensor) -> dict[str, Tensor]:
-    """The fields of `State` at time zero, for trajectories with these first steps `[...]`."""
+    """Fields of `State` at time zero, for trajectories with these first steps `[...]`."""
     zero, count = torch.zeros_like(step_size), torch.zeros_like(step_size, dtype=torch.int64)
     return {
         "time": zero,
@@ -75,11 +76,11 @@ def iterate(
     record: Callable[[S], None],
 ) -> S:
     """Advance until every trajectory has ended; record at the start, when due, and at the end."""
-    state = _judge(state, rules)
+    state = _apply_rules(state, rules)
     record(state)
     recorded = True
     while bool(state.running.any()):
-        state = _judge(merge(state.running, method.advance(state.calm()), state), rules)
+        state = _apply_rules(merge(state.running, method.advance(state.park_ended()), state), rules)
         recorded = method.record_due(state)
         if recorded:
             record(state)
@@ -95,12 +96,11 @@ def merge(take: Tensor, new: S, old: S) -> S:
     chosen = {}
     for field in fields(new):
         after, before = getattr(new, field.name), getattr(old, field.name)
-        mask = take.reshape(take.shape + (1,) * (after.ndim - take.ndim))
-        chosen[field.name] = torch.where(mask, after, before)
+        chosen[field.name] = torch.where(per_element(take, after), after, before)
     return type(new)(**chosen)
 
 
-def _judge(state: S, rules: Sequence[Rule[S]]) -> S:
+def _apply_rules(state: S, rules: Sequence[Rule[S]]) -> S:
     for status, met in rules:
         ended = state.running & met(state)
         if bool(ended.any()):
@@ -110,5 +110,5 @@ def _judge(state: S, rules: Sequence[Rule[S]]) -> S:
 
 
 def steps_exhausted(max_steps: int) -> Rule[Any]:
-    """Every trajectory has its own budget; waiting for others does not count."""
+    """Rule that ends each trajectory after `max_steps` attempts; waiting does not count."""
     return Status.STEPS_EXHAUSTED, lambda state: state.attempts >= max_steps

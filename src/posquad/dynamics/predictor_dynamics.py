@@ -1,7 +1,7 @@
-"""What descent and flow of the factor do to the predictor `Q = UU'` (section 2.5-2.6).
+"""Dynamics of the predictor `Q = UU'` under flow and descent of the factor (sections 2.5-2.6).
 
-Functions of the symmetric matrices `Q[..., d, d]` and `G = grad ell(Q)`, and of the step, a number
-or an array over the batch. All are exact identities of the paper, not approximations.
+The functions take symmetric matrices `Q[..., d, d]` and `G = grad ell(Q)`, and the step, a number
+or an array over the batch. All implement exact identities of the paper, not approximations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def predictor_step(Q: A, G: A, step: float | Array) -> A:
-    """One step of descent seen by the predictor: `(I - 2 eta G) Q (I - 2 eta G)`.
+    """Predictor after one step of descent: `(I - 2 eta G) Q (I - 2 eta G)`.
 
     The congruence recursion of `prop:exact-discrete-predictor-dynamics`; `[..., d, d]`.
 
@@ -68,10 +68,10 @@ def flow_field(Q: A, G: A) -> A:
 
 
 def discretization_correction(Q: A, G: A, step: float | Array) -> A:
-    """`4 eta G Q G`, by which `(Q_{k+1} - Q_k)/eta` differs from the flow field.
+    """Difference `4 eta G Q G` between `(Q_{k+1} - Q_k)/eta` and the flow field.
 
-    `eq:discrete-gradient-plus-correction`; exact, `[..., d, d]`. It is why descent of the factor is
-    not a Riemannian descent step (`rem:continuous-discrete-quotient`).
+    `eq:discrete-gradient-plus-correction`; exact, `[..., d, d]`. Because of this term, descent of
+    the factor is not Riemannian descent (`rem:continuous-discrete-quotient`).
 
     >>> discretization_correction(np.eye(1), np.array([[0.25]]), 1.0)
     array([[0.25]])
@@ -81,7 +81,7 @@ def discretization_correction(Q: A, G: A, step: float | Array) -> A:
 
 
 def correction_bound(Q: A, G: A, step: float | Array) -> A:
-    """`4 eta ||G||_op^2 ||Q||_F`, at least the Frobenius norm of the correction.
+    """Bound `4 eta ||G||_op^2 ||Q||_F` on the Frobenius norm of `discretization_correction`.
 
     `eq:discrete-correction-bound`; `[...]`.
 
@@ -94,7 +94,7 @@ def correction_bound(Q: A, G: A, step: float | Array) -> A:
 
 
 def sufficient_rank_margin(G: A, step: float | Array) -> A:
-    """`1 - 2 eta ||G||_op`; if positive, the step keeps the rank.
+    """Margin `1 - 2 eta ||G||_op`; if it is positive, the step keeps the rank.
 
     `eq:sufficient-rank-preservation`.
 
@@ -146,7 +146,7 @@ def _pair(Q: Array, G: Array) -> tuple[Tensor, Tensor]:
 
 
 def _step(step: float | Array, **matrices: Tensor) -> Tensor:
-    """The step as `[..., 1, 1]`, positive, in the dtype and with a batch that fits the matrices."""
+    """Checked step `[..., 1, 1]`, with a dtype and batch that fit the matrices."""
     eta = positive_numbers("step", step, next(iter(matrices.values())))
     require_batch(**{name: M.shape[:-2] for name, M in matrices.items()}, step=eta.shape)
     return eta[..., None, None]

@@ -1,4 +1,4 @@
-"""Trajectories of factors under an objective: their state, how it starts, and when it ends."""
+"""State of trajectories of factors: initial value and the rules that end a trajectory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from posquad.problems.objectives import Objective
 
 @dataclass(frozen=True)
 class FactorState(State):
-    """Trajectories of factors under an objective."""
+    """A batch of factors that move under an objective."""
 
     U: Tensor  # [..., d, r]
     loss: Tensor  # [...]
     gradient: Tensor  # [..., d, r]
-    scale: Tensor  # [...]  size of the numbers that were added to make U
+    scale: Tensor  # [...]  size of the terms whose sum is U
     dissipated: Tensor  # [...]  integral of ||gradient||^2
 
-    def calm(self) -> Self:
-        """Ended trajectories move to a place where every objective is finite, and stay there."""
+    def park_ended(self) -> Self:
+        """Move ended trajectories to a point where every objective is finite, without velocity."""
         if bool(self.running.all()):
             return self
         mask = self.running[..., None, None]
@@ -37,15 +37,15 @@ class FactorState(State):
 
 
 def evaluate(objective: Objective, U: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and gradient in the dtype of U, whatever constants the objective holds."""
+    """Loss and gradient in the dtype of U, whatever the dtype of the objective's data."""
     loss, gradient = objective.value_and_gradient(U)
     return loss.to(U.dtype), gradient.to(U.dtype)
 
 
 def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> FactorState:
-    """The state at time zero; without a step, a cautious one is chosen.
+    """State at time zero.
 
-    That is a hundredth of the time in which U would move by its own size.
+    The default first step is a hundredth of the time in which U would move by its own size.
     """
     loss, gradient = evaluate(objective, U0)
     batch = loss.shape
@@ -63,7 +63,7 @@ def start(objective: Objective, U0: Tensor, step_size: Tensor | None = None) -> 
 
 
 def diverged(reference: Tensor, factor: float) -> Rule[FactorState]:
-    """Loss or gradient not finite, or the loss above `factor` times a reference loss."""
+    """Rule: the loss or gradient is not finite, or the loss exceeds `factor` times a reference."""
 
     def met(state: FactorState) -> Tensor:
         finite = torch.isfinite(state.loss) & torch.isfinite(state.gradient).all(-1).all(-1)
@@ -73,12 +73,12 @@ def diverged(reference: Tensor, factor: float) -> Rule[FactorState]:
 
 
 def rank_lost() -> Rule[FactorState]:
-    """The smallest singular value is within rounding of zero, relative to what U was made from.
+    """Rule: the smallest singular value is zero up to the rounding of the terms that make up U.
 
-    Singular values move by no more than U does, so they are computed again only when U has moved
-    far enough from where they were known for the smallest to have vanished.
+    Singular values change by no more than U does, so they are recomputed only when U has moved far
+    enough from the last such point for the smallest one to have vanished.
     """
-    known: list[Tensor] = []  # a factor, and its smallest singular value
+    known: list[Tensor] = []  # the factor at that point, and its smallest singular value
 
     def met(state: FactorState) -> Tensor:
         d = state.U.shape[-2]
@@ -98,7 +98,7 @@ def rank_lost() -> Rule[FactorState]:
 
 
 def require_range(objective: Objective, U0: Tensor) -> None:
-    """Refuse units in which the loss or the gradient leaves the range of the dtype."""
+    """Refuse units in which terms of the loss or of the gradient overflow or underflow."""
     low, high = log_range(U0.dtype)
     for name, size in zip(("loss", "gradient"), objective.log_sizes(U0), strict=True):
         outside = ((size < low) | (size > high)) & (size > -torch.inf)  # -inf: there is none
@@ -114,32 +114,35 @@ def require_range(objective: Objective, U0: Tensor) -> None:
 
 
 def log_range(dtype: torch.dtype) -> tuple[float, float]:
-    """Logarithms of sizes at which terms, and their squared rounding errors, are normal numbers."""
+    """Logarithms of the smallest and largest size of terms that is safe.
+
+    Within these, squared rounding errors do not underflow and sums do not overflow.
+    """
     limits = torch.finfo(dtype)
     return math.log(limits.tiny) - 2 * math.log(limits.eps), math.log(limits.max * limits.eps)
 
 
 def out_of_range(objective: Objective) -> Rule[FactorState]:
-    """A gradient whose terms underflow: the computed one is zero or wrong, the exact one is not."""
+    """Rule: terms of the gradient underflow, so that the computed gradient is zero or wrong."""
 
     def met(state: FactorState) -> Tensor:
         low, _ = log_range(state.U.dtype)
         doubtful = state.running & (norm(state.gradient) < math.exp(low))
         if not bool(doubtful.any()):
             return doubtful
-        size = objective.log_sizes(state.calm().U)[1]
+        size = objective.log_sizes(state.park_ended().U)[1]
         return doubtful & (size < low) & (size > -torch.inf)
 
     return Status.OUT_OF_RANGE, met
 
 
 def loss_reached(tolerance: float) -> Rule[FactorState]:
-    """End when the loss is at or below the tolerance."""
+    """Rule: the loss is at most the tolerance."""
     return Status.LOSS_REACHED, lambda state: state.loss <= tolerance
 
 
 def gradient_reached(tolerance: float) -> Rule[FactorState]:
-    """End when the norm of the gradient is at or below the tolerance."""
+    """Rule: the norm of the gradient is at most the tolerance."""
 
     def met(state: FactorState) -> Tensor:
         return norm(state.gradient) <= tolerance

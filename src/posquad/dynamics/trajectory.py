@@ -1,4 +1,4 @@
-"""What a run of the dynamics records and returns."""
+"""Records and results of gradient flow and gradient descent."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Observable = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory(Result):
-    """A recorded batch of trajectories. T is the number of records, `...` the batch shape.
+    """Recorded batch of trajectories. T is the number of records, `...` the batch shape.
 
     A trajectory that ends early repeats its last state in the later records.
     """
 
     U: Any  # [..., d, r]  the last factor
     status: Status | list  # one, or nested lists of them in the batch shape
-    times: Any  # [T, ...]  flow time; for descent step number times step
+    times: Any  # [T, ...]  time of the flow; for descent, number of steps times step
     loss: Any  # [T, ...]
     gradient_norm: Any  # [T, ...]  ||grad L||_F
     steps: Any  # [...]  steps taken
@@ -52,7 +52,7 @@ class Trajectory(Result):
 
 
 class Recorder:
-    """Keeps what a trajectory records, in the user's kind of array."""
+    """Collects the records of a run and returns them in the kind of array the user passed."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Recorder:
         if self.save_factors:
             row["factors"] = state.U
         for name, function in self.observables.items():
-            row[f"observable {name}"] = _measured(name, function(like(self.U0, state.U)))
+            row[f"observable {name}"] = _observed(name, function(like(self.U0, state.U)))
         for name, value in row.items():
             seen = self.rows.setdefault(name, [])
             if seen and seen[0].shape != value.shape:
                 raise ShapeError(
                     "observables",
-                    expected=f"{name} of one shape throughout, {tuple(seen[0].shape)} at first",
+                    expected=f"{name} to keep its first shape, {tuple(seen[0].shape)}",
                     got=f"shape {tuple(value.shape)}",
                 )
             seen.append(value)
@@ -97,7 +97,7 @@ class Recorder:
             running = clock[state.running]
             if running.numel():
                 time = float(running.min())
-            else:  # all have ended: how far the last one came
+            else:  # all have ended: report the largest time reached
                 time = float(clock.max()) if clock.numel() else self.end
             self.progress(
                 Progress(
@@ -139,8 +139,8 @@ def _named_callables(observables: Mapping[str, Observable] | None) -> dict[str, 
     return dict(observables)
 
 
-def _measured(name: str, value: Any) -> Tensor:
-    """What an observable returned, as a tensor in its own precision."""
+def _observed(name: str, value: Any) -> Tensor:
+    """Value of an observable as a tensor, in its own precision."""
     if isinstance(value, Tensor):
         return value.detach()
     array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""The quotient of full-rank factors by rotations: metric, distance, geodesics (section 2)."""
+"""Geometry of the quotient of full-rank factors by orthogonal matrices (paper, section 2)."""
 
 from posquad.geometry.quotient import differential as differential
 from posquad.geometry.quotient import dimension as dimension

@@ -1,8 +1,8 @@
-"""Orthogonal alignment of factors, to the accuracy the factors allow, and the distance it leaves.
+"""Orthogonal alignment of two factors, and the Procrustes distance that remains.
 
-The polar factor of V'U alone errs by cond(V)^2 eps, because V'U squares the factors. One correction
-from the aligned difference itself, which is small and known to full accuracy, brings that to
-cond(V) eps.
+The polar factor of V'U alone has an error of cond(V)^2 eps, because V'U multiplies the condition
+numbers of the factors. One correction computed from the aligned difference, which is small and
+known to full accuracy, reduces the error to cond(V) eps.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from posquad.geometry.frames import polar_rotation
+from posquad.geometry.frames import pair_sums, polar_rotation
 
 
 def alignment(u: Tensor, v: Tensor) -> Tensor:
     """An orthogonal R that minimises `||U - VR||_F`.
 
-    After the polar factor of V'U, one Gauss-Newton step `R exp(K)`, K skew. With `D = U - VR` and
-    the midpoint `M = VR + D/2`, K solves `M'M K + K M'M = M'D - D'M`, with `M'M = R'V'U + D'D/4` at
-    least the Hessian, so the step cannot overshoot. The singular value decomposition of M solves
-    the equation without squaring it, and the Cayley transform of K/2 keeps R orthogonal.
+    The polar factor of V'U is followed by one Gauss-Newton step `R exp(K)`, K skew. With
+    `D = U - VR` and the midpoint `M = VR + D/2`, K solves `M'M K + K M'M = M'D - D'M`. Since
+    `M'M = R'V'U + D'D/4` is at least the Hessian, the step cannot overshoot. The singular value
+    decomposition of M solves the equation without forming M'M, and the Cayley transform of K/2
+    keeps R orthogonal.
     """
     R = polar_rotation(v.mT @ u)
     with torch.no_grad():
@@ -30,7 +31,7 @@ def alignment(u: Tensor, v: Tensor) -> Tensor:
         finite = torch.isfinite(D).all(-1, keepdim=True).all(-2, keepdim=True)
         W, s, Pt = torch.linalg.svd(torch.where(finite, u - D / 2, 0.0), full_matrices=False)
         C = s[..., :, None] * (W.mT @ D @ Pt.mT)
-        sums = s.square()[..., :, None] + s.square()[..., None, :]
+        sums = pair_sums(s)
         K = Pt.mT @ torch.where(sums > 0, (C - C.mT) / sums, 0.0) @ Pt
         K = (K - K.mT) / 4  # K/2, exactly skew
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
@@ -44,7 +45,7 @@ def aligned_distance(u: Tensor, v: Tensor) -> Tensor:
 
 
 class _Distance(Function):
-    """The minimum is stationary in R: its first derivative is that at fixed R."""
+    """The minimum is stationary in R, so its first derivative is that at fixed R."""
 
     @staticmethod
     def forward(u: Tensor, v: Tensor) -> Tensor:

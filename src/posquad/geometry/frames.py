@@ -1,9 +1,10 @@
-"""Equations in the eigenbasis of U'U, differentiable also where eigenvalues repeat.
+"""Linear equations in the eigenbasis of U'U, differentiable also where eigenvalues repeat.
 
-A factor is split once as `U = W diag(s) P'`; `P` and `s**2` are the eigenbasis and eigenvalues
-of `S = U'U`, found without squaring U. The small linear equations of the quotient are solved in
-that basis. Differentiating an eigendecomposition divides by eigenvalue gaps, but the solutions
-themselves are smooth, so each equation carries its own derivative, written with itself.
+A factor is decomposed once as `U = W diag(s) P'`; `P` and `s**2` are the eigenvectors and
+eigenvalues of `S = U'U`, computed without forming S. The small linear equations of the quotient
+are solved in that basis. Differentiating an eigendecomposition would divide by eigenvalue gaps, but
+the solutions themselves are smooth. So each equation defines its own derivative, which solves the
+same equation with another right-hand side.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from posquad.core.linalg import symmetric_part
 
 
 class Frame(NamedTuple):
-    """Thin singular value decomposition of a factor, cut off from differentiation."""
+    """Thin singular value decomposition of a factor, not differentiated."""
 
     W: Tensor  # [..., d, r]  orthonormal basis of range(U)
     s: Tensor  # [..., r]     singular values, descending
@@ -27,7 +28,7 @@ class Frame(NamedTuple):
 
 
 def frame(name: str, U: Tensor) -> Frame:
-    """Split a full-rank factor; raise `RankDeficientError` on the boundary."""
+    """Frame of a full-rank factor; raise `RankDeficientError` if it does not have full rank."""
     with torch.no_grad():
         W, s, Pt = torch.linalg.svd(U.detach(), full_matrices=False)
         _require_rank(name, U, s)
@@ -36,7 +37,7 @@ def frame(name: str, U: Tensor) -> Frame:
 
 
 def require_full_rank(name: str, U: Tensor) -> None:
-    """Raise `RankDeficientError` for a factor on the boundary."""
+    """Raise `RankDeficientError` for a factor that does not have full rank."""
     _require_rank(name, U, torch.linalg.svdvals(U.detach()))
 
 
@@ -56,7 +57,7 @@ def _require_rank(name: str, U: Tensor, s: Tensor) -> None:
 
 
 def _require_range(name: str, s: Tensor) -> None:
-    """Refuse scales at which squares of the singular values, or their squares, leave the dtype."""
+    """Refuse scales at which second or fourth powers of singular values overflow or underflow."""
     limits = torch.finfo(s.dtype)
     if bool(((s.square() < limits.tiny) | (s.square() > limits.max**0.5)).any()):
         raise DomainError(
@@ -81,11 +82,15 @@ def polar_rotation(M: Tensor) -> Tensor:
     return _Polar.apply(M)  # pyright: ignore[reportReturnType]
 
 
+def pair_sums(s: Tensor) -> Tensor:
+    """Matrix `s_i^2 + s_j^2`, `[..., r, r]`."""
+    return s.square()[..., :, None] + s.square()[..., None, :]
+
+
 class _Sylvester(Function):
     @staticmethod
     def forward(S: Tensor, C: Tensor, s: Tensor, P: Tensor) -> Tensor:
-        sums = s.square()[..., :, None] + s.square()[..., None, :]
-        return P @ ((P.mT @ C @ P) / sums) @ P.mT
+        return P @ ((P.mT @ C @ P) / pair_sums(s)) @ P.mT
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -121,7 +126,7 @@ class _RightDivision(Function):
 class _Polar(Function):
     @staticmethod
     def forward(M: Tensor) -> Tensor:
-        # LAPACK raises on NaN, which would end a whole batch for one diverged element.
+        # LAPACK raises on NaN, so one diverged element would end the whole batch.
         finite = torch.isfinite(M).all(-1, keepdim=True).all(-2, keepdim=True)
         W, _, Vt = torch.linalg.svd(torch.where(finite, M, 0.0))
         return torch.where(finite, W @ Vt, torch.nan)

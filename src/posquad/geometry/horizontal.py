@@ -1,7 +1,7 @@
 """Horizontal and vertical parts, lifts and segments, on checked tensors with a known frame.
 
-Values are taken in the frame `U = W diag(s) P'`, where nothing cancels at any conditioning of U.
-When a gradient is recorded, the same quantity in terms of `S = U'U` carries the derivative.
+Values are computed in the frame `U = W diag(s) P'`, where nothing cancels, however ill-conditioned
+U is. When a gradient is recorded, the formula in terms of `S = U'U` supplies the derivative.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import norm, symmetric_part
-from posquad.geometry.frames import Frame, divide_right, solve_sylvester
+from posquad.geometry.frames import Frame, divide_right, pair_sums, solve_sylvester
 
 
 def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
-    """`U Omega` of `prop:horizontal-projection`: the part of Z along the fiber."""
+    """Part of Z along the fiber, `U Omega` (`prop:horizontal-projection`)."""
     W, s, P = basis
     with torch.no_grad():
         C = s[..., :, None] * (W.mT @ z @ P)  # P'U'Z P
-        value = W @ (s[..., :, None] * (C - C.mT) / _sums(s)) @ P.mT
+        value = W @ (s[..., :, None] * (C - C.mT) / pair_sums(s)) @ P.mT
     if not records_gradient(u, z):
         return value
     C = u.mT @ z
@@ -26,7 +26,7 @@ def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
 
 
 def horizontal_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
-    """The part of Z across the fiber."""
+    """Part of Z orthogonal to the fiber."""
     return z - vertical_part(u, z, basis)
 
 
@@ -50,7 +50,7 @@ def lift(u: Tensor, xi: Tensor, basis: Frame) -> Tensor:
     with torch.no_grad():
         xw = xi @ W
         X = W.mT @ xw
-        inner = X * s[..., None, :] / _sums(s)  # W'Delta P
+        inner = X * s[..., None, :] / pair_sums(s)  # W'Delta P
         value = (W @ inner + (xw - W @ X) / s[..., None, :]) @ P.mT
     if not records_gradient(u, xi):
         return value
@@ -69,11 +69,11 @@ def distance_from_tangent_space(xi: Tensor, basis: Frame) -> Tensor:
 
 
 def rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:
-    """First t in (0, 1] at which `U + t Delta` loses rank, infinite where it does not.
+    """First t in (0, 1] at which `U + t Delta` loses rank, or infinity if it does not.
 
     A null vector v of `U + t Delta` satisfies `S v + t B v = 0` with `B = U'Delta` symmetric, so t
-    is -1/mu for an eigenvalue mu <= -1 of `S^{-1/2} B S^{-1/2}`: at most r candidates to look at.
-    Candidates just beyond 1 are looked at in 1 itself.
+    is -1/mu for an eigenvalue mu <= -1 of `S^{-1/2} B S^{-1/2}`. At most r candidates have to be
+    tested; those just beyond 1 are tested at 1.
     """
     W, s, P = basis
     B = (W.mT @ delta @ P) / s[..., None, :]  # = diag(s)^{-1} P'BP diag(s)^{-1}
@@ -88,13 +88,10 @@ def rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:
 
 
 def records_gradient(*arguments: Tensor) -> bool:
-    """Whether autograd will want a derivative by one of these."""
+    """Whether autograd records operations on one of these tensors."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments)
 
 
 def _with_derivative(value: Tensor, formula: Tensor) -> Tensor:
+    """The value, with the derivative of the formula."""
     return formula + (value - formula).detach()
-
-
-def _sums(s: Tensor) -> Tensor:
-    return s.square()[..., :, None] + s.square()[..., None, :]

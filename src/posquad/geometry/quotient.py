@@ -1,10 +1,10 @@
 """The quotient of full-rank factors by the orthogonal group (paper, sections 2.1 to 2.4).
 
 A factor `U` with d rows and r columns represents the predictor `Q = UU'`; all factors `UR` with R
-orthogonal represent the same one. Moving along that fiber changes nothing one can observe
-(vertical); moving across it (horizontal) changes Q. Everything here takes leading batch
-dimensions, works on torch tensors or NumPy arrays, and forms no d x d object unless it is given
-or asked for one. Factors must have full column rank: the boundary raises `RankDeficientError`.
+orthogonal represent the same one and form a fiber. A vertical direction is tangent to the fiber and
+leaves Q unchanged; a horizontal direction is orthogonal to it. Every function takes leading batch
+dimensions, works on torch tensors or NumPy arrays, and forms no d x d matrix unless it takes or
+returns one. Factors must have full column rank; others raise `RankDeficientError`.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ def vertical_projection(U: A, Z: A) -> A:
 
 
 def horizontal_projection(U: A, Z: A) -> A:
-    """Part of Z across the fiber, `Z - U Omega`: `U'` times it is symmetric.
+    """Part of Z orthogonal to the fiber, `Z - U Omega`; its product with `U'` is symmetric.
 
-    The Frobenius-orthogonal projection onto the horizontal space (`prop:horizontal-projection`).
+    This is the orthogonal projection onto the horizontal space (`prop:horizontal-projection`).
     Shapes `[..., d, r]`.
 
     >>> U = np.array([[1.0, 0.0], [0.0, 1.0]])
@@ -144,7 +144,7 @@ def horizontal_basis(U: A) -> A:
 
     With `U = W diag(s) P'`: the products of a direction outside range(W) with a column of P, then
     for each pair i <= j the normalised `s_j W_i P_j' + s_i W_j P_i'`
-    (`prop:horizontal-projection`). It has p = dr - r(r-1)/2 elements of size dr: dense by nature.
+    (`prop:horizontal-projection`). It has p = dr - r(r-1)/2 elements of size dr, stored in full.
 
     >>> horizontal_basis(np.eye(3, 2)).shape
     (5, 3, 2)
@@ -190,10 +190,10 @@ def quotient_metric(U: A, xi: A, zeta: A, *, tolerance: float | None = None) -> 
 
 
 def norm_bounds(U: A) -> tuple[A, A]:
-    """`(2 lambda_r, 4 lambda_1)`, bounds of `||xi||_F^2 / g_Q(xi, xi)` for tangent xi.
+    """Bounds `(2 lambda_r, 4 lambda_1)` on `||xi||_F^2 / g_Q(xi, xi)` for tangent xi.
 
-    `prop:quotient-predictor-norm-comparison`; each `[...]`. The lower one is attained when r < d;
-    at r = d the smallest ratio is `4 lambda_r`.
+    `prop:quotient-predictor-norm-comparison`; each `[...]`. The lower bound is attained when r < d;
+    for r = d the smallest ratio is `4 lambda_r`.
 
     >>> low, high = norm_bounds(np.diag([2.0, 1.0]))
     >>> float(low), float(high)
@@ -299,7 +299,7 @@ def log(U: A, V: A) -> A:
 def geodesic(U: A, V: A, t: float | A) -> A:
     """Point at parameter t of the geodesic from U (t = 0) to V (t = 1): `U + t log(U, V)`.
 
-    In the quotient metric (`def:quotient-metric`, `prop:quotient-metric-well-defined`).
+    A geodesic of the quotient metric (`def:quotient-metric`, `prop:quotient-metric-well-defined`).
     `t` is a number or an array that broadcasts against the batch dimensions; values outside
     [0, 1] extend the geodesic as long as it keeps full rank. Returns a factor `[..., d, r]`.
 

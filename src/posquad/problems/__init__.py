@@ -1,4 +1,4 @@
-"""What is measured and what is minimised: measurement operators and objectives."""
+"""Measurement operators and objectives: the data and the losses."""
 
 from posquad.problems.measurements import Dense as Dense
 from posquad.problems.measurements import GaussianPopulation as GaussianPopulation

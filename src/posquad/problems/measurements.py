@@ -1,12 +1,18 @@
 """Linear maps A from symmetric matrices to measurements, `A(Q)_i = <A_i, Q>`.
 
-An operator is two methods, `_apply` and `_adjoint`, on checked tensors; everything else follows
-from them and is overridden where a faster way exists. The public methods check their input and
-accept torch or NumPy. Leading dimensions are batches, of the operator and of its arguments.
+The methods come in two layers. `apply`, `apply_factor`, `adjoint`, `adjoint_factor` and `normal`
+are for users: they accept torch or NumPy and check their arguments. The kernels are the protocol
+of an operator, for its authors and for the rest of the library: their arguments are tensors that
+have been checked, in one dtype and on one device, with shapes that fit. Leading dimensions are
+batches, of the operator and of its arguments.
+
+An operator must implement two kernels, `apply_kernel` and `adjoint_kernel`. The others follow from
+them and are overridden where a faster way exists: `apply_factor_kernel`, `apply_tangent`,
+`adjoint_factor_kernel`, `normal_kernel`, `gradient_sweep`, `linearize` and `log_sizes`.
 
 `RankOne` is the operator of quadratic networks, `A_i = x_i x_i'`. It never forms an object of size
-n d^2 and, for a loss with its gradient or a Hessian product, reads X once: rows are taken in
-blocks that stay in cache while both products with the block are made.
+n d^2 and, for a loss with its gradient or a Hessian product, reads X once: rows are processed in
+blocks that stay in cache while both products with the block are computed.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from posquad.core.arrays import (
     like,
     positive_integer,
     require_batch,
+    require_instance,
     require_shape,
     require_symmetric,
     tensors,
@@ -33,23 +40,25 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DtypeError, ShapeError
 from posquad.core.linalg import symmetric_part
+from posquad.core.symmetric import svec, symmetric_matrix
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
-_BLOCK_BYTES_ELSEWHERE = 2**30  # an accelerator wants few large products
+_BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators are fastest with few large products
 
 
 class Measurements(ABC):
     """A linear map on symmetric d x d matrices with n measurements (`eq:measurement-operator`).
 
-    Subclasses set `d`, `n`, `batch_shape` and implement `_apply` and `_adjoint`.
+    Subclasses set `d`, `n` and `batch_shape` (and `dtype` and `device` if they hold data) and
+    implement `apply_kernel` and `adjoint_kernel`. The other kernels have default implementations.
     """
 
     d: int
     n: int
     batch_shape: torch.Size
-    dtype: torch.dtype | None = None  # None: follows the argument
+    dtype: torch.dtype | None = None  # None: that of the argument
     device: torch.device | None = None
 
     def apply(self, Q: A) -> A:
@@ -83,60 +92,68 @@ class Measurements(ABC):
         return like(H, self.normal_kernel(self._symmetric("H", H)))
 
     def admit(self, **named: Array) -> tuple[Tensor, ...]:
-        """Convert arguments to one dtype and device that fit the operator, or say why not."""
+        """Convert arguments to one dtype and device that fit the operator, or raise."""
         converted = {name: converted_tensor(name, value) for name, value in named.items()}
         for name, tensor in converted.items():
             if self.device is not None and tensor.device != self.device:
                 expected = f"the operator's device, {self.device}"
                 raise DtypeError(name, expected=expected, got=f"{tensor.device}")
-            # Widening is exact, narrowing is not ours to do.
+            # Widening is exact; narrowing would lose digits without asking.
             if self.dtype == torch.float32 and tensor.dtype == torch.float64:
                 expected = "float32, as the operator's data"
                 raise DtypeError(name, expected=expected, got=dtype_of(named[name]))
         return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in unified(**converted))
 
-    # Kernels on checked tensors. The first two are required.
+    # Kernels on checked tensors. The first two are required, the others follow from them.
 
     @abstractmethod
-    def apply_kernel(self, Q: Tensor) -> Tensor: ...
+    def apply_kernel(self, Q: Tensor) -> Tensor:
+        """`A(Q)`, `[..., n]`, for symmetric `Q[..., d, d]`. Required."""
 
     @abstractmethod
-    def adjoint_kernel(self, z: Tensor) -> Tensor: ...
+    def adjoint_kernel(self, z: Tensor) -> Tensor:
+        """`A*(z)`, symmetric `[..., d, d]`, for `z[..., n]`. Required."""
 
     def apply_factor_kernel(self, U: Tensor) -> Tensor:
+        """`A(UU')`, `[..., n]`, for `U[..., d, r]`."""
         return self.apply_kernel(U @ U.mT)
 
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        """`A(Delta U' + U Delta')`."""
+        """`A(Delta U' + U Delta')`, `[..., n]`, for `U` and `Delta` of shape `[..., d, r]`."""
         half = Delta @ U.mT
         return self.apply_kernel(half + half.mT)
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
+        """`A*(z) U`, `[..., d, r]`, for `z[..., n]` and `U[..., d, r]`."""
         return self.adjoint_kernel(z) @ U
 
     def normal_kernel(self, H: Tensor) -> Tensor:
+        """`A*(A(H)) / n`, `[..., d, d]`, for symmetric `H[..., d, d]`."""
         return self.adjoint_kernel(self.apply_kernel(H)) / self.n
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """Logarithms of the largest `|A(UU')_i|` and of the size of `A_i U`, both `[...]`.
 
-        Finite also where the products themselves leave the range; -inf if nothing is measured.
+        They are finite also where the products themselves overflow or underflow, and -inf if all
+        A_i vanish.
         """
-        unit, log_unit = _unit(U)
+        unit, log_unit = _largest_entry(U)
         k = torch.arange(self.d, dtype=U.dtype, device=U.device)
-        probe = torch.cos(1 + k[:, None] * k + k[:, None] + k)  # no A_i that is not zero hides
+        probe = torch.cos(1 + k[:, None] * k + k[:, None] + k)  # generic: sees every nonzero A_i
         largest = self.apply_kernel(probe).abs().amax(-1).log()
-        return self.apply_factor_kernel(U / unit).abs().amax(
-            -1
-        ).log() + 2 * log_unit, largest + log_unit
+        values = self.apply_factor_kernel(U / unit).abs().amax(-1).log()
+        return values + 2 * log_unit, largest + log_unit
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual `e = A(UU') - y` and `A*(e) U`."""
+        """Residual `e = A(UU') - y`, `[..., n]`, and `A*(e) U`, `[..., d, r]`."""
         e = self.apply_factor_kernel(U) - y
         return e, self.adjoint_factor_kernel(e, U)
 
     def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Delta -> `A*(A(Delta U' + U Delta')) U + A*(A(UU') - y) Delta`."""
+        """Return the map `Delta -> A*(A(Delta U' + U Delta')) U + A*(A(UU') - y) Delta`.
+
+        Work that depends on U alone is done once, here. Leading dimensions of Delta broadcast.
+        """
         e = self.apply_factor_kernel(U) - y
 
         def product(Delta: Tensor) -> Tensor:
@@ -168,12 +185,13 @@ class Measurements(ABC):
 class RankOne(Measurements):
     """Quadratic measurements `A_i = x_i x_i'`, `A(Q)_i = x_i'Q x_i`.
 
-    `eq:gaussian-measurement-operator`.
-    `X[..., n, d]` holds the inputs in rows. Cost in passes over X, each of 2 n d r multiplications
-    a product: `apply_factor` 1, `adjoint_factor` 1 (two products), a loss with its gradient 1 (two
-    products, see `LeastSquares`), a Hessian product 1 (two products), after 1 for XU at the point.
-    Memory beyond X: one block of rows and O(nr + dr); `apply(Q)` and `adjoint` also hold the d x d
-    matrix they are given or return.
+    `eq:gaussian-measurement-operator`. `X[..., n, d]` holds the inputs in rows.
+
+    `apply_factor`, `adjoint_factor`, a loss with its gradient (see `LeastSquares`) and a Hessian
+    product each read X once; a Hessian product needs XU at the point besides, which is one more
+    pass. `apply_factor` makes one product of n d r multiplications and additions, the others two.
+    Memory beyond X is one block of rows and O(nr + dr); `apply` and `adjoint` also hold the d x d
+    matrix that they take or return.
 
     >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
     array([41., 10.])
@@ -190,7 +208,7 @@ class RankOne(Measurements):
         self.dtype, self.device = self.X.dtype, self.X.device
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Row blocks of X small enough to stay in cache between two uses."""
+        """Row blocks of X that are small enough to stay in cache between two uses."""
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
         budget = _BLOCK_BYTES.get(self.X.device.type, _BLOCK_BYTES_ELSEWHERE)
         rows = max(64, budget // row_bytes)
@@ -202,17 +220,17 @@ class RankOne(Measurements):
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
-        total = _Sum()
+        total = _RunningSum()
         for block, Xb in self._blocks():
             total.add(Xb.mT @ (z[..., block, None] * Xb))
-        # The two triangles agree only to rounding; their mean is the symmetric matrix meant.
+        # The two triangles of the sum agree only up to rounding.
         return symmetric_part(total.value)
 
     def apply_factor_kernel(self, U: Tensor) -> Tensor:
         return _product(self.X, U).square().sum(-1)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        unit, log_unit = _unit(U)
+        unit, log_unit = _largest_entry(U)
         low, high = torch.aminmax(self.X.flatten(-2), dim=-1)
         product = _product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
         return 2 * product, torch.maximum(-low, high).log() + product
@@ -221,13 +239,13 @@ class RankOne(Measurements):
         return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        total = _Sum()
+        total = _RunningSum()
         for block, Xb in self._blocks():
             total.add(_adjoint_product(Xb, z[..., block, None] * _product(Xb, U)))
         return total.value
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        total, residuals = _Sum(), []
+        total, residuals = _RunningSum(), []
         for block, Xb in self._blocks():
             Z = _product(Xb, U)  # [..., rows, r]
             e = Z.square().sum(-1) - y[..., block]
@@ -236,11 +254,11 @@ class RankOne(Measurements):
         return torch.cat(residuals, dim=-1), total.value
 
     def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        Z = _product(self.X, U)  # [..., n, r], kept for every product at this point
+        Z = _product(self.X, U)  # [..., n, r], reused by every product at this point
         e = Z.square().sum(-1) - y
 
         def product(Delta: Tensor) -> Tensor:
-            total = _Sum()
+            total = _RunningSum()
             for block, Xb in self._blocks():
                 Zb, Db = Z[..., block, :], _product(Xb, Delta)
                 a = 2 * (Zb * Db).sum(-1)
@@ -251,7 +269,7 @@ class RankOne(Measurements):
 
 
 class Dense(Measurements):
-    """Any symmetric measurement matrices `A[..., n, d, d]`, stored in full.
+    """Measurements by arbitrary symmetric matrices `A[..., n, d, d]`, stored in full.
 
     >>> Dense(np.array([[[1.0, 0.0], [0.0, 2.0]]])).apply(np.eye(2))
     array([3.])
@@ -280,7 +298,7 @@ class Dense(Measurements):
 class GaussianPopulation(Measurements):
     """The Gaussian population operator `T(H) = 2H + tr(H) I` (`lem:gaussian-population-operator`).
 
-    The law of x enters every loss only through T, so the population is represented by the
+    The distribution of x enters every loss only through T, so the population is represented by the
     `n = d(d+1)/2 + 1` measurements `A(H) = sqrt(n) (sqrt(2) svec(H), tr H)`, for which `A*A/n = T`
     exactly (svec stacks the diagonal and sqrt(2) times the upper triangle, an isometry).
 
@@ -295,36 +313,23 @@ class GaussianPopulation(Measurements):
         self.batch_shape = torch.Size()
 
     def apply_kernel(self, Q: Tensor) -> Tensor:
-        i, j, weight = self._triangle(Q)
         traces = Q.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-        return math.sqrt(self.n) * torch.cat([weight * Q[..., i, j], traces], dim=-1)
+        return math.sqrt(self.n) * torch.cat([math.sqrt(2) * svec(Q), traces], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
-        i, j, weight = self._triangle(z)
-        half = torch.zeros(*z.shape[:-1], self.d, self.d, dtype=z.dtype, device=z.device)
-        half[..., i, j] = z[..., :-1] * weight / 2  # each triangle carries half of the pair
         eye = torch.eye(self.d, dtype=z.dtype, device=z.device)
-        return math.sqrt(self.n) * (half + half.mT + z[..., -1, None, None] * eye)
+        matrix = math.sqrt(2) * symmetric_matrix(z[..., :-1], self.d)
+        return math.sqrt(self.n) * (matrix + z[..., -1, None, None] * eye)
 
     def normal_kernel(self, H: Tensor) -> Tensor:
         eye = torch.eye(self.d, dtype=H.dtype, device=H.device)
         return 2 * H + H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] * eye
 
-    def _triangle(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        i, j = torch.triu_indices(self.d, self.d, device=like.device)
-        weight = torch.full(i.shape, 2.0, dtype=like.dtype, device=like.device)
-        weight[i == j] = math.sqrt(2)
-        return i, j, weight
-
 
 def require_measurements(measurements: object) -> None:
-    """Refuse what is not an operator, in words."""
-    if not isinstance(measurements, Measurements):
-        raise DtypeError(
-            "measurements",
-            expected="a Measurements operator such as RankOne(X)",
-            got=type(measurements).__name__,
-        )
+    """Require a measurement operator."""
+    expected = "a Measurements operator such as RankOne(X)"
+    require_instance("measurements", measurements, Measurements, expected)
 
 
 def _product(M: Tensor, V: Tensor) -> Tensor:
@@ -337,7 +342,7 @@ def _product(M: Tensor, V: Tensor) -> Tensor:
 
 
 def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
-    """`M'V`, computed as `(V'M)'`: with few columns the BLAS is two to three times faster so."""
+    """`M'V`, computed as `(V'M)'`, which BLAS does two to three times faster for few columns."""
     if M.ndim > 2 or V.ndim <= 2:
         return (V.mT @ M).mT.contiguous()  # optimizers flatten gradients with `view`
     wide = V.movedim(-2, 0)  # [n, ..., r]
@@ -345,8 +350,8 @@ def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
     return (flat.mT @ M).mT.reshape(M.shape[1], *wide.shape[1:]).movedim(0, -2)
 
 
-class _Sum:
-    """A running sum of blocks, in place unless a gradient is being recorded."""
+class _RunningSum:
+    """Running sum of blocks, in place unless a gradient is being recorded."""
 
     def __init__(self) -> None:
         self._value: Tensor | None = None
@@ -365,8 +370,8 @@ class _Sum:
         return self._value
 
 
-def _unit(U: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entry of each factor, `[..., 1, 1]`, and its logarithm, `[...]`."""
+def _largest_entry(U: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest entry of each factor in absolute value, `[..., 1, 1]`, and its logarithm, `[...]`."""
     largest = U.abs().amax((-2, -1), keepdim=True)
     unit = torch.where(largest > 0, largest, 1.0)
     return unit, unit[..., 0, 0].log()

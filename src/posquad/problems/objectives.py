@@ -1,10 +1,15 @@
 """Objectives `L(U) = ell(UU')`: value, gradient, predictor gradient and Hessian product.
 
 With `G = grad ell(Q)`, the factor gradient is `2 G U` (`lem:factor-gradient`) and the second
-derivative along Delta is `2 D2ell[Delta U' + U Delta'] U + 2 G Delta`, exact at every U, not only
-where the data are interpolated. An objective implements three kernels on checked tensors:
-`value_and_gradient(U)`, `linearize(U)` (which returns the Hessian as a function of Delta, so that
-work at the point is done once) and `_predictor_gradient(Q)`.
+derivative along Delta is `2 D2ell[Delta U' + U Delta'] U + 2 G Delta`, at every U, not only where
+the data are interpolated.
+
+As for measurement operators, `loss`, `gradient`, `loss_and_gradient`, `predictor_gradient` and
+`hessian_product` are for users and check their arguments, while the kernels take checked tensors.
+An objective must implement three kernels: `value_and_gradient(U)`, `linearize(U)`, which returns
+the Hessian as a function of Delta, so that work at the point is done once, and
+`predictor_gradient_kernel(Q)`. The others follow from them and may be overridden: `value`,
+`loss_scale` and `log_sizes`.
 """
 
 from __future__ import annotations
@@ -19,12 +24,14 @@ from torch import Tensor
 from posquad.core.arrays import (
     A,
     Array,
+    broadcast_shape,
     converted_tensor,
     like,
     positive_integer,
     require_batch,
     require_callable,
     require_factor,
+    require_instance,
     require_shape,
     require_symmetric,
     tensors,
@@ -41,7 +48,11 @@ __all__ = ["LeastSquares", "Objective", "PopulationRisk", "SmoothObjective"]
 
 
 class Objective(ABC):
-    """A smooth function of the predictor, seen through its factor (`eq:factorized-objective`)."""
+    """A smooth function of the predictor `UU'`, as a function of U (`eq:factorized-objective`).
+
+    Subclasses set `d` and `batch_shape` and implement `value_and_gradient`, `linearize` and
+    `predictor_gradient_kernel`, on checked tensors.
+    """
 
     d: int
     batch_shape: torch.Size = torch.Size()
@@ -56,7 +67,7 @@ class Objective(ABC):
         return self.loss_and_gradient(U)[1]
 
     def loss_and_gradient(self, U: A) -> tuple[A, A]:
-        """Both at the price of one: `([...], [..., d, r])`."""
+        """Loss `[...]` and gradient `[..., d, r]`, at the cost of the gradient alone."""
         (u,) = self.admit(U=U)
         value, gradient = self.value_and_gradient(u)
         return like(U, value), like(U, gradient)
@@ -72,8 +83,8 @@ class Objective(ABC):
     def hessian_product(self, U: A, Delta: A) -> A:
         """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`.
 
-        At an interpolating U it is the lift of `thm:effective-hessian`; elsewhere `2 G Delta` is
-        added.
+        At an interpolating U it is the lift of `thm:effective-hessian`; elsewhere it has the
+        further term `2 G Delta`.
         """
         u, delta = self.admit(U=U, Delta=Delta)
         require_shape("Delta", delta, u.shape[-2:], "(..., d, r) as for U")
@@ -92,35 +103,36 @@ class Objective(ABC):
 
     @abstractmethod
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """`L(U)` and `2 G U` for a checked tensor."""
+        """`L(U)`, `[...]`, and `2 G U`, `[..., d, r]`. Required."""
 
     def value(self, U: Tensor) -> Tensor:
-        """`L(U)` alone; override where it is cheaper than with the gradient."""
+        """`L(U)` alone; override where this is cheaper than with the gradient."""
         return self.value_and_gradient(U)[0]
 
     @abstractmethod
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        """The Hessian of L at U, as a function of Delta; leading dimensions broadcast."""
+        """Hessian of L at U, as a function of Delta; leading dimensions broadcast. Required."""
 
     def loss_scale(self, U: Tensor) -> Tensor:
-        """The size of losses against which divergence is judged, the larger of L(U) and L(0)."""
+        """Loss with which divergence is compared: the larger of L(U) and L(0), `[...]`."""
         return torch.maximum(self.value(U), self.value(torch.zeros_like(U)))
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the sizes of the terms that L and its gradient are made of, both `[...]`.
+        """Logarithms of the sizes of the terms whose sums are L and its gradient, both `[...]`.
 
-        Finite also where the terms leave the range of the dtype; -inf where there are none. Here
-        they are read off the values, so that terms which vanished by underflow are not seen:
-        override where more is known.
+        They are finite also where the terms overflow or underflow, and -inf where all terms are
+        zero. This default uses the values themselves, so it does not see terms that underflowed;
+        override it where more is known.
         """
         value, gradient = self.value_and_gradient(U)
         return value.abs().log(), gradient.abs().amax((-2, -1)).log()
 
     @abstractmethod
-    def predictor_gradient_kernel(self, Q: Tensor) -> Tensor: ...
+    def predictor_gradient_kernel(self, Q: Tensor) -> Tensor:
+        """`G(Q) = grad ell(Q)`, symmetric `[..., d, d]`, for symmetric `Q[..., d, d]`. Required."""
 
     def _convert(self, **named: Array) -> tuple[Tensor, ...]:
-        """Tensors that can be computed with beside the objective's own data."""
+        """Convert arguments to tensors that are compatible with the objective's own data."""
         return tensors(**named)
 
 
@@ -142,7 +154,7 @@ class LeastSquares(Objective):
         self.measurements = measurements
         (self.y,) = measurements.admit(y=y)
         self.d = measurements.d
-        require_shape("y", self.y, (measurements.n,), "(..., n), one response a measurement")
+        require_shape("y", self.y, (measurements.n,), "(..., n), one response per measurement")
         self.batch_shape = require_batch(measurements=measurements.batch_shape, y=self.y.shape[:-1])
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,12 +190,12 @@ class LeastSquares(Objective):
 
 
 class PopulationRisk(Objective):
-    """The exact Gaussian population objective `||E||_F^2 + tr(E)^2/2`, `E = UU' - Q*`.
+    """Exact Gaussian population objective `||E||_F^2 + tr(E)^2/2`, `E = UU' - Q*`.
 
     That is `<E, T(E)>/2` with T of `lem:gaussian-population-operator` and `Q* = U* U*'`,
-    `U_star[..., d, r*]`. Nothing d x d is formed. With the aligned difference `D = U - U*R` and
-    `W = U + U*R`, `E = (DW' + WD')/2`: the relative error is that of D, about `eps ||U|| / ||D||`,
-    where the expansion in squared norms would have its square root.
+    `U_star[..., d, r*]`. No d x d matrix is formed. With the aligned difference `D = U - U*R` and
+    `W = U + U*R`, `E = (DW' + WD')/2`. The relative error is therefore that of D, about
+    `eps ||U|| / ||D||`; expanding the squared norms would cancel and lose twice as many digits.
 
     >>> from posquad import PopulationRisk
     >>> float(PopulationRisk(np.array([[1.0], [0.0]])).loss(np.array([[2.0], [0.0]])))
@@ -219,10 +231,10 @@ class PopulationRisk(Objective):
         return hessian
 
     def _difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Aligned D and W; the factor with fewer columns is filled up with zero columns."""
+        """Aligned D and W; the factor with fewer columns is padded with zero columns."""
         columns = max(U.shape[-1], self.U_star.shape[-1])
         u, target = _widen(U, columns), _widen(self.U_star.to(U.dtype), columns)
-        # E = (DW' + WD')/2 whatever orthogonal R is, so R needs no derivative.
+        # E = (DW' + WD')/2 for every orthogonal R, so R needs no derivative.
         aligned = target @ polar_rotation((target.mT @ u).detach())
         return u - aligned, u + aligned
 
@@ -244,11 +256,11 @@ class PopulationRisk(Objective):
 
 
 class SmoothObjective(Objective):
-    """Any smooth `ell(Q)`, differentiated by autograd; for instance Huber or Poisson losses.
+    """Any smooth `ell(Q)`, differentiated by autograd; for instance a Huber or Poisson loss.
 
-    `function` maps `Q[..., d, d]` to a loss `[...]` with torch operations that are twice
-    differentiable. Q is formed in full here; the gradient is projected onto symmetric matrices,
-    which is what makes it `grad ell` on S^d whatever function does off the symmetric matrices.
+    `function` maps `Q[..., d, d]` to a loss `[...]` by torch operations that are twice
+    differentiable. Q is formed in full. The gradient is projected onto symmetric matrices, so it
+    does not depend on the values of `function` at matrices that are not symmetric.
 
     >>> from posquad import SmoothObjective
     >>> objective = SmoothObjective(lambda Q: (Q - torch.eye(2)).square().sum((-2, -1)), 2)
@@ -270,13 +282,13 @@ class SmoothObjective(Objective):
         return self._evaluate(U @ U.mT)
 
     def loss_scale(self, U: Tensor) -> Tensor:
-        """Infinite: ell may be shifted by any constant, only a loss that is not finite counts."""
+        """Infinite: ell may contain any constant, so only a loss that is not finite diverges."""
         return torch.full(U.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the gradient `2GU`, and of an infinite loss; ell may be shifted.
+        """Sizes as in `Objective`, but +-inf for the loss, which may contain any constant.
 
-        Where UU' underflows and G is zero, of UU'.
+        Where G is zero and `UU'` underflows, the size of `UU'` stands in for the gradient's.
         """
         value, G = self._differentiate(U @ U.mT, create_graph=False)
         factor = U.abs().amax((-2, -1)).log()
@@ -292,8 +304,8 @@ class SmoothObjective(Objective):
             g = self._first(Q, self._evaluate(Q), create_graph=True)
 
         def hessian(Delta: Tensor) -> Tensor:
-            batch = torch.broadcast_shapes(U.shape[:-2], Delta.shape[:-2])
-            if batch[len(batch) - (U.ndim - 2) :] != U.shape[:-2]:  # Delta stretches U's own batch
+            batch = broadcast_shape(U.shape[:-2], Delta.shape[:-2])
+            if batch[len(batch) - (U.ndim - 2) :] != U.shape[:-2]:  # U itself must be expanded
                 return self.linearize(U.expand(*batch, *U.shape[-2:]))(Delta)
             half = Delta @ U.mT
             xi = half + half.mT
@@ -356,13 +368,9 @@ class SmoothObjective(Objective):
 
 
 def require_objective(objective: object) -> None:
-    """Refuse what is not an objective, in words."""
-    if not isinstance(objective, Objective):
-        raise DtypeError(
-            "objective",
-            expected="an Objective such as LeastSquares(RankOne(X), y)",
-            got=type(objective).__name__,
-        )
+    """Require an objective."""
+    expected = "an Objective such as LeastSquares(RankOne(X), y)"
+    require_instance("objective", objective, Objective, expected)
 
 
 def _widen(U: Tensor, columns: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posquad.core.arrays import (
     A,
+    broadcast_shape,
     like,
     positive_integer,
     require_batch,
@@ -192,7 +193,7 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
         values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
         return values - shift[..., None], vectors
     width = min(rank + 3, d)
-    batch = torch.broadcast_shapes(operator.batch_shape, weights.shape[:-1])
+    batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)
     start = torch.randn(d, width, generator=generator, dtype=weights.dtype).to(weights.device)
     pairs = extreme_eigenpairs(

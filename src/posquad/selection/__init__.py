@@ -1,16 +1,14 @@
-"""Which interpolant training picks when the measurements leave a choice (paper, section 4)."""
+"""Which interpolant training selects when several fit the measurements (paper, section 4)."""
 
 from posquad.selection.descent import descent_constants as descent_constants
 from posquad.selection.descent import descent_limit as descent_limit
 from posquad.selection.descent import descent_observables as descent_observables
 from posquad.selection.descent import descent_path as descent_path
+from posquad.selection.families import commutator_size as commutator_size
+from posquad.selection.families import dialed_family as dialed_family
 from posquad.selection.flow import mirror_flow as mirror_flow
-from posquad.selection.noncommuting import commutator_size as commutator_size
-from posquad.selection.noncommuting import dialed_family as dialed_family
-from posquad.selection.noncommuting import distance_to_minimum_trace as distance_to_minimum_trace
-from posquad.selection.noncommuting import minimum_trace_interpolant as minimum_trace_interpolant
-from posquad.selection.noncommuting import von_neumann_divergence as von_neumann_divergence
-from posquad.selection.noncommuting import von_neumann_projection as von_neumann_projection
+from posquad.selection.interpolant import distance_to_minimum_trace as distance_to_minimum_trace
+from posquad.selection.interpolant import minimum_trace_interpolant as minimum_trace_interpolant
 from posquad.selection.projection import bregman_divergence as bregman_divergence
 from posquad.selection.projection import bregman_projection as bregman_projection
 from posquad.selection.reduction import commuting_family as commuting_family
@@ -19,3 +17,5 @@ from posquad.selection.trace import check_trace_bound as check_trace_bound
 from posquad.selection.trace import entropic_minimizer as entropic_minimizer
 from posquad.selection.trace import minimum_trace as minimum_trace
 from posquad.selection.trace import trace_gap_bound as trace_gap_bound
+from posquad.selection.von_neumann import von_neumann_divergence as von_neumann_divergence
+from posquad.selection.von_neumann import von_neumann_projection as von_neumann_projection

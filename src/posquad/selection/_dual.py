@@ -3,12 +3,12 @@
 Minimising an entropy relative to `exp(L0)` under linear constraints leads to
 `q = exp(L0 + step(lam))`, where `step` is the adjoint of the constraints and lam maximises a smooth
 concave dual. Each Newton step changes L itself, so the primal point is accurate to rounding even
-where L0 is -690 and the step 690. When L0 is far from feasible points, the problem is reached along
-the segment from a near one to L0 by tangent steps: lam grows linearly along it, which Newton alone
-would have to discover.
+where L0 is -690 and the step 690. When L0 is far from feasible points, Newton's method alone is
+slow. It then solves a problem with a start of the scale of the data, and follows the solution by
+tangent steps as the start moves on a segment to L0; lam grows almost linearly on the way.
 
 The commuting problem (vectors) and its noncommuting analogue (matrices) differ only in `Family`.
-Everything has one batch dimension b in front.
+All tensors have one leading batch dimension b.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_FAR = 8.0  # in logarithms: beyond this Newton is started from a nearer problem
-_NEWTON = 60  # steps from one start; a feasible problem of its own scale takes about ten
-_FLOOR = 8.0  # residual, in units of rounding, that counts as solved
+from posquad.core.linalg import per_element
+
+_FAR = 8.0  # distance, in logarithms, beyond which a path is followed
+_NEWTON = 60  # most Newton steps from one start; about ten are usual near the solution
+_FLOOR = 8.0  # residual, in units of rounding, at which the constraints count as solved
 
 
 class Family(ABC):
@@ -32,27 +34,27 @@ class Family(ABC):
 
     @abstractmethod
     def values_and_gram(self, L: Tensor) -> tuple[Tensor, Tensor]:
-        """The constraints at `exp(L)`, `[b, n]`, and their derivative by lam, `[b, n, n]`."""
+        """Constraints at `exp(L)`, `[b, n]`, and their derivative by lam, `[b, n, n]`."""
 
     @abstractmethod
     def values(self, L: Tensor) -> Tensor:
-        """The constraints at `exp(L)`, `[b, n]`."""
+        """Constraints at `exp(L)`, `[b, n]`."""
 
     @abstractmethod
     def step(self, lam: Tensor) -> Tensor:
-        """The change of L by lam."""
+        """Change of L that lam causes."""
 
     @abstractmethod
     def tangent(self, L: Tensor, direction: Tensor) -> Tensor:
-        """Derivative of the constraints when L moves along a direction, `[b, n]`."""
+        """Derivative of the constraints as L moves along a direction, `[b, n]`."""
 
     @abstractmethod
     def rounding(self, L: Tensor) -> Tensor:
         """Size of the rounding errors in the constraints, `[b, n]`."""
 
     @abstractmethod
-    def near(self, L0: Tensor) -> Tensor:
-        """The logarithm of a start of the problem's own scale, of the shape of L0."""
+    def scale_start(self, L0: Tensor) -> Tensor:
+        """Logarithm of a start whose constraints have the scale of y, in the shape of L0."""
 
 
 class Solution(NamedTuple):
@@ -62,30 +64,30 @@ class Solution(NamedTuple):
     lam: Tensor  # [b, n]
     converged: Tensor  # [b]
     steps: int  # Newton steps
-    witness: Tensor  # log of a feasible point of the problem's own scale
+    witness: Tensor  # logarithm of a feasible point whose scale is that of the data
 
 
 def project(family: Family, L0: Tensor, *, max_steps: int) -> Solution:
-    """Project `exp(L0)`; elements far from their scale are led there along a path."""
-    if family.y.numel() == 0:  # no problems, or nothing measured: the start is the answer
+    """Project `exp(L0)`; follow a path where L0 is far from the scale of the data."""
+    if family.y.numel() == 0:  # empty batch, or no constraints: the start is the answer
         solved = torch.ones(L0.shape[0], dtype=torch.bool, device=L0.device)
         return Solution(L0, torch.zeros_like(family.y), solved, 0, L0)
-    start = family.near(L0)
+    start = family.scale_start(L0)
     gap = L0 - start
     far = gap.flatten(1).abs().amax(-1) > _FAR  # [b]
     zero = torch.zeros_like(family.y)
     if not bool(far.any()):
         return _newton(family, L0, zero, max_steps=min(max_steps, _NEWTON), loose=False)
-    base = torch.where(_as(far, L0), start, L0)
+    base = torch.where(per_element(far, L0), start, L0)
     solution = _newton(family, base, zero, max_steps=min(max_steps, _NEWTON), loose=False)
-    return _follow(family, solution, torch.where(_as(far, L0), gap, 0.0), max_steps)
+    return _follow_path(family, solution, torch.where(per_element(far, L0), gap, 0.0), max_steps)
 
 
-def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> Solution:
-    """Move the base of each problem along its gap, by predicted and corrected steps."""
+def _follow_path(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> Solution:
+    """Move the start of each problem along its gap, by predictor and corrector steps."""
     L, lam, alive, steps, witness = solution
     distance = gap.flatten(1).abs().amax(-1)
-    done = torch.where(distance > 0, 0.0, 1.0)  # share of the gap behind us
+    done = torch.where(distance > 0, 0.0, 1.0)  # fraction of the gap that has been covered
     share = (_FAR / distance.clamp_min(_FAR)).clamp_max(1.0)
     while bool((alive & (done < 1)).any()) and steps < max_steps:
         now = torch.where(alive, torch.minimum(share, 1 - done), 0.0)
@@ -94,14 +96,14 @@ def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> 
         move = gap + family.step(speed)
         trial = _newton(
             family,
-            L + _as(now, L) * move,
+            L + per_element(now, L) * move,
             lam + now[:, None] * speed,
             max_steps=min(12, max_steps - steps),
             loose=True,
         )
         steps += max(trial.steps, 1)
         accepted = trial.converged | (now == 0)
-        L = torch.where(_as(accepted, L), trial.L, L)
+        L = torch.where(per_element(accepted, L), trial.L, L)
         lam = torch.where(accepted[:, None], trial.lam, lam)
         done = torch.where(accepted, done + now, done)
         share = torch.where(accepted, 3 * share, share / 4)
@@ -113,7 +115,7 @@ def _follow(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> 
 
 
 def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bool) -> Solution:
-    """Solve `values(exp(L)) = y` from L on, to rounding or (loose) to a relative 1e-4."""
+    """Solve `values(exp(L)) = y` from L, to rounding or (if loose) to a relative 1e-4."""
     goal = 1e-4 / torch.finfo(L.dtype).eps if loose else _FLOOR
     previous = torch.full_like(L.flatten(1)[:, 0], torch.inf)
     converged = torch.zeros_like(previous, dtype=torch.bool)
@@ -121,7 +123,7 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
         values, gram = family.values_and_gram(L)
         residual = family.y - values
         size = (residual.abs() / family.rounding(L)).amax(-1)
-        # Solved, or so near that rounding keeps the next step from improving on the last.
+        # A small residual that stops shrinking has reached its rounding.
         stalled = (size < 1e3 * _FLOOR) & (size > previous / 2)
         converged = converged | (size <= goal) | stalled
         if count == max_steps or bool((converged | ~torch.isfinite(size)).all()):
@@ -130,7 +132,7 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
         delta = _solve(gram, residual)
         move = family.step(delta)
         t = torch.where(converged, 0.0, _line_search(family, L, move, delta, residual))
-        L = L + _as(t, L) * move
+        L = L + per_element(t, L) * move
         lam = lam + t[:, None] * delta
     raise AssertionError("the loop returns")
 
@@ -138,15 +140,15 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
 def _line_search(
     family: Family, L: Tensor, move: Tensor, delta: Tensor, residual: Tensor
 ) -> Tensor:
-    """A step length at which the derivative of the dual along delta has fallen by half or more.
+    """Step length at which the derivative of the dual along delta has fallen to half or less.
 
-    The derivative `(y - values) . delta` decreases from positive to negative along the line, so a
-    root is bracketed by doubling and found by bisection; the full step is tried first.
+    The derivative `(y - values) . delta` decreases from positive to negative along the line. Its
+    root is bracketed by enlarging the step and found by bisection; the full step is tried first.
     """
     start = (residual * delta).sum(-1)  # [b], positive
 
     def slope(t: Tensor) -> Tensor:
-        here = ((family.y - family.values(L + _as(t, L) * move)) * delta).sum(-1)
+        here = ((family.y - family.values(L + per_element(t, L) * move)) * delta).sum(-1)
         return torch.nan_to_num(here / start, nan=-torch.inf, posinf=-torch.inf)
 
     return _bracket_root(slope, torch.ones_like(start))
@@ -174,15 +176,10 @@ def _solve(gram: Tensor, right: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(scaled)
     if not bool((info != 0).any()):
         return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
-    # Directions without curvature carry no information: leave them where they are.
+    # Directions without curvature carry no information, so no step is taken along them.
     finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
     values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
     cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(gram.dtype).eps
     inverse = torch.where(values > cutoff, 1 / values, 0.0)
     along = (vectors.mT @ (scale * right)[..., None])[..., 0]
     return scale * (vectors @ (inverse * along)[..., None])[..., 0]
-
-
-def _as(values: Tensor, L: Tensor) -> Tensor:
-    """Batch values `[b]` in a shape that broadcasts against L."""
-    return values.reshape(values.shape + (1,) * (L.ndim - 1))

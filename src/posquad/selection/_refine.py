@@ -1,18 +1,18 @@
 """Entropy projections to full precision, with a bound on the error of every coordinate.
 
-`q = q0 exp(B'lam / d)` solves `Bq = y` when `F(lam) = y - Bq(lam)` vanishes. Small sums do not
-make q accurate: with `G = B diag(q/d) B'`, a residual F moves log q by `(1/d) B'G^-1 F`, which is
-large where the columns of B have different sizes. So F is computed in double-double arithmetic, and
-the error is bounded through the factor R of `G = R'R`, from a QR decomposition of
-`diag(q/d)^1/2 B'` (the conditioning of G itself would be squared).
+`q = q0 exp(B'lam / d)` solves `Bq = y` when `F(lam) = y - Bq(lam)` vanishes. A small residual does
+not make q accurate: with `G = B diag(q/d) B'`, a residual F moves log q by `(1/d) B'G^-1 F`, which
+is large where the columns of B have different sizes. So F is computed in double-double arithmetic,
+and the error is bounded through the factor R of `G = R'R`, from a QR decomposition of
+`diag(q/d)^1/2 B'` (forming G would square the condition number).
 
 The bound. Put `nu = ||R^-T F||` and let A be the largest row norm of `(1/d) B'R^-1`. A move of lam
 of length r in the metric of G changes no logarithm by more than `A r`, hence G by no more than the
 factor `exp(A r)`. F is the gradient of a concave function with Hessian -G, so it vanishes within
 r if `nu exp(A r) < r`, and `r = 2 nu` does if `2 A nu <= log 2`. Then log q is within `2 A nu` of
-the solution in every coordinate. That a solution q > 0 exists is part of what is proved.
+the solution in every coordinate. This also proves that a solution q > 0 exists.
 
-Where the sums of double precision already give a bound that is small enough, they are kept.
+Where double precision already gives a bound that is small enough, its result is kept.
 """
 
 from __future__ import annotations
@@ -23,18 +23,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posquad.core.twofold import UNIT, Twofold, exact, exponential, power_of_two, scale_by_power
+from posquad.core.linalg import per_element
+from posquad.core.twofold import (
+    UNIT,
+    Twofold,
+    exponential,
+    from_doubles,
+    power_of_two,
+    scale_by_power,
+)
 
 _EPS = 2.0**-52
-_MOST = 40  # steps; from the answer of double precision one to four are usual
-_ENOUGH = 1e-11  # bound on the error of log q at which double precision suffices,
-_BLURRED = 3e-13  # unless its logarithms are so large that double-double gives more digits
-_SAFETY = 2.0  # for the rounding of R and of what is solved with it, see `_trusted`
-_ENTRIES = 2**21  # of one tensor of products
+_MAX_STEPS = 40  # most Newton steps; one to four are usual
+_SUFFICIENT = 1e-11  # bound on the error of log q at which double precision suffices
+_MAX_BLUR = 3e-13  # largest rounding of log q with which a bound in double precision is accepted
+_SAFETY = 2.0  # factor for the rounding of R and of solves with it, see `_trusted`
+_ENTRIES = 2**21  # most entries of a tensor of products
 
 
 class Refined(NamedTuple):
-    """The projection, its logarithm, the dual vector, and a bound on the error of log q."""
+    """Projection, its logarithm, the dual vector, and a bound on the error of log q."""
 
     q: Tensor  # [b, m]
     log_q: Tensor  # [b, m]
@@ -46,12 +54,12 @@ class Refined(NamedTuple):
 def refine(
     B: Tensor, y: Tensor, d: Tensor, q0: Tensor, L: Tensor, lam: Tensor, *, max_steps: int
 ) -> Refined:
-    """Bound the error of `q = exp(L)`, and where it is not small go on with Newton's method.
+    """Bound the error of `q = exp(L)`; where the bound is not small, continue Newton's method.
 
-    `L = log q0 + B'lam / d` to rounding. `B[n, m]` has independent rows of norms near one;
-    `y[b, n]`, `d[m]`, `q0[b, m]`, `L[b, m]`, `lam[b, n]`, all float64 and taken as exact.
+    `L = log q0 + B'lam / d` up to rounding. `B[n, m]` has independent rows of norms near one;
+    `y[b, n]`, `d[m]`, `q0[b, m]`, `L[b, m]` and `lam[b, n]` are float64 and taken as exact.
     """
-    if y.numel() == 0:  # no problems, or nothing measured
+    if y.numel() == 0:  # empty batch, or no constraints
         return Refined(q0, q0.log(), lam, q0.new_zeros(len(q0)), 0)
     size = max(1, _ENTRIES // max(1, B.numel()))
     parts = []
@@ -60,28 +68,30 @@ def refine(
         problem = _Problem(B, y[part], d, q0[part])
         error = problem.bound(L[part], lam[part])
         given = Refined(L[part].exp(), L[part], lam[part], error, 0)
-        if bool((error > _ENOUGH).any()):
+        if bool((error > _SUFFICIENT).any()):
             better = _refine(problem, lam[part], max_steps)
-            given = _chosen(error > _ENOUGH, better, given)
+            given = _select(error > _SUFFICIENT, better, given)
         parts.append(given)
     tensors = (torch.cat(column) for column in zip(*(part[:4] for part in parts), strict=True))
     return Refined(*tensors, steps=max(part.steps for part in parts))
 
 
 def _refine(problem: _Problem, lam: Tensor, max_steps: int) -> Refined:
-    # A start that is not finite has nothing to tell; zero belongs to q0 itself.
+    # Replace a start that is not finite by zero, which belongs to q0 itself.
     known = torch.isfinite(lam).all(-1, keepdim=True)
-    at = problem.evaluate(exact(torch.where(known, lam, 0.0)))
+    at = problem.evaluate(from_doubles(torch.where(known, lam, 0.0)))
     steps = 0
-    open_ = at.error > 4 * _EPS
-    while bool(open_.any()) and steps < min(max_steps, _MOST):
-        trial = problem.evaluate(at.lam + exact(torch.where(open_[:, None], at.move, 0.0)))
+    unsolved = at.error > 4 * _EPS
+    while bool(unsolved.any()) and steps < min(max_steps, _MAX_STEPS):
+        trial = problem.evaluate(
+            at.lam + from_doubles(torch.where(unsolved[:, None], at.move, 0.0))
+        )
         steps += 1
-        # Nothing is known yet, or rounding does not yet keep the error from shrinking.
+        # Take the step if nothing was proved before, or if the bound shrinks.
         better = torch.isinf(at.error) | (trial.error < at.error)
-        taken = open_ & better
-        open_ = taken & (trial.error > 4 * _EPS) & ~(trial.error > at.error / 2)
-        open_ = open_ & (trial.change > 1e-18)
+        taken = unsolved & better
+        unsolved = taken & (trial.error > 4 * _EPS) & ~(trial.error > at.error / 2)
+        unsolved = unsolved & (trial.change > 1e-18)
         at = _merge(taken, trial, at)
     return Refined(at.q, at.log_q, at.lam.high, at.error, steps)
 
@@ -91,12 +101,12 @@ class _Point(NamedTuple):
     q: Tensor  # [b, m]
     log_q: Tensor  # [b, m]
     error: Tensor  # [b]
-    move: Tensor  # [b, n]  the damped Newton step
-    change: Tensor  # [b]  largest change of log q in the full step
+    move: Tensor  # [b, n]  damped Newton step
+    change: Tensor  # [b]  largest change of log q by the full step
 
 
 class _Problem:
-    """`Bq = y` with `q = q0 exp(B'lam / d)`, in units of the largest response."""
+    """The system `Bq = y` with `q = q0 exp(B'lam / d)`, in units of the largest response."""
 
     def __init__(self, B: Tensor, y: Tensor, d: Tensor, q0: Tensor) -> None:
         self.B, self.d, self.log_start = B, d, q0.log()
@@ -107,17 +117,17 @@ class _Problem:
         self.y = scale_by_power(y, -self.unit)
 
     def bound(self, L: Tensor, lam: Tensor) -> Tensor:
-        """The bound on the error of L as double precision knows it, `[b]`."""
+        """Bound on the error of L from double precision, `[b]`."""
         size = self.B.abs()
         terms = self.log_start.abs() + (lam.abs() @ size) / self.d
         drift = (L - self.log_start - lam @ self.B / self.d).abs()
         blur = drift + (len(self.B) + 4) * _EPS * (1 + terms)  # relative, of q
         point = (L - self.unit * math.log(2)).exp()
-        residual = (exact(self.y) + -_apply(self.B, exact(point))).high
+        residual = (from_doubles(self.y) + -_apply(self.B, from_doubles(point))).high
         rounding = UNIT * (point @ size.mT + self.y.abs())
         blurred = blur.amax(-1)
         error = self._bound_and_step(point, residual, rounding, blur)[0] + blurred
-        return torch.where(blurred <= _BLURRED, torch.nan_to_num(error, nan=torch.inf), torch.inf)
+        return torch.where(blurred <= _MAX_BLUR, torch.nan_to_num(error, nan=torch.inf), torch.inf)
 
     def evaluate(self, lam: Twofold) -> _Point:
         B, d = self.B, self.d
@@ -128,10 +138,10 @@ class _Problem:
         q = scale_by_power(factor.high, power)
         here = (power - self.unit).clamp(-1000, 1000)
         point = factor.scaled(power_of_two(here))  # q in the unit of the problem
-        residual = (exact(self.y) + -_apply(B, point)).high
+        residual = (from_doubles(self.y) + -_apply(B, point)).high
         size = B.abs()
         blur = UNIT * (1 + (lam.high.abs() @ size) / d)  # relative, of q
-        # Numbers below 2^-1000 of the unit lose digits.
+        # Numbers below 2^-1000 in this unit lose digits.
         rounding = UNIT * (point.high @ size.mT + self.y.abs()) + 2.0**-990
         error, delta = self._bound_and_step(point.high, residual, rounding, blur)
         error = error + blur.amax(-1)
@@ -146,10 +156,10 @@ class _Problem:
     def _bound_and_step(
         self, q: Tensor, residual: Tensor, rounding: Tensor, blur: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The bound on the error of log q, `[b]`, and the Newton step, `[b, n]`.
+        """Bound on the error of log q, `[b]`, and the Newton step, `[b, n]`.
 
-        The residual is known up to `rounding` of the sums and up to `B diag(q) k` with `|k| <=
-        blur`, for which `||R^-T B diag(q) k|| <= ||diag(qd)^1/2 k||`, whatever the conditioning.
+        The residual is known up to the `rounding` of the sums and up to `B diag(q) k` with `|k| <=
+        blur`, for which `||R^-T B diag(q) k|| <= ||diag(qd)^1/2 k||` at any conditioning.
         """
         m, n = self.B.shape[1], self.B.shape[0]
         root = (q / self.d).sqrt()[:, :, None] * self.B.mT  # [b, m, n]
@@ -177,8 +187,8 @@ class _Problem:
 def _trusted(smallest: Tensor, m: int, n: int) -> Tensor:
     """Whether R, of unit columns, is far enough from singular for `_SAFETY` to cover its rounding.
 
-    QR errs by a multiple of `eps sqrt(mn)` in each column, triangular solves by `eps n` times the
-    conditioning; both are below an eighth here.
+    QR errs by a multiple of `eps sqrt(mn)` in each column, and triangular solves by `eps n` times
+    the condition number; both are below an eighth here.
     """
     return smallest > 8 * 8 * _EPS * (n + math.sqrt(m * n))
 
@@ -199,11 +209,12 @@ def _merge(take: Tensor, new: _Point, old: _Point) -> _Point:
     return _Point(lam, *(_where(take, a, b) for a, b in zip(new[1:], old[1:], strict=True)))
 
 
-def _chosen(take: Tensor, new: Refined, old: Refined) -> Refined:
+def _select(take: Tensor, new: Refined, old: Refined) -> Refined:
+    """The new result where `take` holds, the old one elsewhere."""
     both = zip(new[:4], old[:4], strict=True)
     return Refined(*(_where(take, a, b) for a, b in both), steps=new.steps)
 
 
 def _where(take: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """a where the element of the batch is taken, b elsewhere."""
-    return torch.where(take.reshape(take.shape + (1,) * (a.ndim - 1)), a, b)
+    """Elements of the batch from a where `take` holds, from b elsewhere."""
+    return torch.where(per_element(take, a), a, b)

@@ -1,10 +1,10 @@
-"""An optimal vertex of `min d'q` over `Bq = y`, `q >= 0`, right to the rounding of the data.
+"""An optimal vertex of `min d'q` over `Bq = y`, `q >= 0`, correct to the rounding of the data.
 
-A linear-program solver works to absolute tolerances near 1e-10, so that it cannot tell a coordinate
-of 1e-12, or a reduced cost of 1e-12, from zero. Its basis is therefore taken as a proposal: the
-equations of the basis are solved afresh, the rounding of every coordinate and every slack is
-bounded, and a basis that is infeasible beyond that bound is improved by the same program seen from
-this vertex, with the violation magnified (iterative refinement of linear programs).
+A linear-program solver works to absolute tolerances near 1e-10, so it cannot tell a coordinate of
+1e-12, or a reduced cost of 1e-12, from zero. Its basis is therefore only a proposal. The equations
+of the basis are solved again, and the rounding of every coordinate and every slack is bounded. A
+basis that is infeasible beyond that bound is improved by solving the same program in terms of the
+move from this vertex, with the violation magnified (iterative refinement of linear programs).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import scipy
 
-_SOLVER = {
+SOLVER_OPTIONS = {
     "primal_feasibility_tolerance": 1e-10,
     "dual_feasibility_tolerance": 1e-10,
 }
-_SEEN = 1e-8  # what a violation is magnified to: a hundred tolerances of the solver
-_TIED = 1e-9  # a reduced cost that the solver means to be zero
-_ROUNDS = 8  # of refinement; the second or third is the last one in practice
-_ENTRY_ROUNDING = 4.0  # units of rounding granted to every entry of the data
+_MAGNIFIED = 1e-8  # size to which a violation is magnified: 100 tolerances of the solver
+_TIED = 1e-9  # a reduced cost below this is zero to the solver
+_ROUNDS = 8  # most rounds of refinement; two or three are usual
+_ENTRY_ROUNDING = 4.0  # units of rounding allowed in every entry of the data
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Units:
-    """The units of the scaled numbers, as powers of two: changing them rounds nothing."""
+    """Units of the scaled numbers: powers of two, so that conversion does not round."""
 
     row: np.ndarray  # [n]
     column: np.ndarray  # [m]
@@ -56,27 +56,27 @@ class Units:
 
 @dataclass(frozen=True)
 class Vertex:
-    """A basic solution and a dual vector, with what rounding can hide in each."""
+    """A basic solution and a dual vector, with bounds on the rounding of each."""
 
     x: np.ndarray  # [m]  zero off the basis
-    misfit: np.ndarray  # [n]  v - bx, zero where it is rounding
-    doubt: np.ndarray  # [m]  |x_a| at or below this is zero to rounding
+    misfit: np.ndarray  # [n]  v - bx, set to zero where it is rounding
+    rounding: np.ndarray  # [m]  an x_a of at most this size is zero up to rounding
     dual: np.ndarray  # [n]
     slack: np.ndarray  # [m]  c - b'dual
-    slack_doubt: np.ndarray  # [m]  |slack_a| at or below this is zero to rounding
+    slack_rounding: np.ndarray  # [m]  a slack_a of at most this size is zero up to rounding
 
     @property
     def positive(self) -> np.ndarray:
         """Columns whose coordinate is positive beyond rounding."""
-        return np.flatnonzero(self.x > self.doubt)
+        return np.flatnonzero(self.x > self.rounding)
 
     @property
     def tight(self) -> np.ndarray:
-        """Columns whose slack is zero to rounding; they hold every optimal face."""
-        return np.flatnonzero(self.slack <= self.slack_doubt)
+        """Columns whose slack is zero up to rounding; they contain the optimal face."""
+        return np.flatnonzero(self.slack <= self.slack_rounding)
 
     def on_positive(self, program: Program) -> np.ndarray:
-        """The solution with only the positive coordinates, each row weighed in its own size."""
+        """Solution on the positive coordinates alone, each row scaled by the size of its terms."""
         support = self.positive
         x = np.zeros_like(self.x)
         if support.size:
@@ -90,22 +90,22 @@ class Vertex:
 
     @property
     def primal_violation(self) -> float:
-        """Largest amount by which a coordinate is negative, or a row missed, beyond rounding."""
-        negative = np.where(self.x < -self.doubt, -self.x, 0.0).max()
+        """Largest negative coordinate or misfit of a row, beyond rounding, in absolute value."""
+        negative = np.where(self.x < -self.rounding, -self.x, 0.0).max()
         return float(max(negative, np.abs(self.misfit).max()))
 
     @property
     def dual_violation(self) -> float:
-        """Largest amount by which a slack is negative beyond rounding."""
-        return float(np.where(self.slack < -self.slack_doubt, -self.slack, 0.0).max())
+        """Largest negative slack beyond rounding, in absolute value."""
+        return float(np.where(self.slack < -self.slack_rounding, -self.slack, 0.0).max())
 
 
 def scaled_program(
     b: np.ndarray, y: np.ndarray, d: np.ndarray, eps: float
 ) -> tuple[Program, Units]:
-    """A program with rows and columns of size one, y and prices of size one, and its units.
+    """Program with rows, columns, right-hand side and costs of size one, and its units.
 
-    The tolerances of solvers are absolute, and the answer should not depend on anyone's units.
+    The tolerances of solvers are absolute, and the answer should not depend on the user's units.
     """
     row, column = np.ones(len(y)), np.ones(len(d))
     for _ in range(3):
@@ -120,44 +120,44 @@ def scaled_program(
 
 
 def optimal_vertex(program: Program) -> Vertex | str:
-    """A vertex that is optimal to rounding, or why there is none, in words."""
+    """A vertex that is optimal up to rounding, or a sentence that says why there is none."""
     b, v, c = program.b, program.v, program.c
     cost, lower = c, np.zeros(len(c))
     answer = _linear_program(cost, b, v, lower)
     if answer.status != 0:
         return str(answer.message)
-    dual, vertex, enlarged, sharpened = answer.eqlin.marginals, None, 1.0, 1.0
+    dual, vertex, primal_scale, dual_scale = answer.eqlin.marginals, None, 1.0, 1.0
     for _ in range(_ROUNDS):
         if answer.status == 0:
             tied = np.abs(answer.lower.marginals) <= _TIED * np.maximum(1.0, cost)
-            vertex = _solved(program, _basis(b, answer.x - lower, tied), dual)
+            vertex = _basic_solution(program, _basis(b, answer.x - lower, tied), dual)
             if vertex.primal_violation == 0 and vertex.dual_violation == 0:
                 return vertex
-            enlarged = max(enlarged, _magnification(vertex.primal_violation))
-            sharpened = max(sharpened, _magnification(vertex.dual_violation))
-        else:  # feasible only to rounding: look with less magnification
-            enlarged, sharpened = max(1.0, enlarged / 10), max(1.0, sharpened / 10)
+            primal_scale = max(primal_scale, _magnification(vertex.primal_violation))
+            dual_scale = max(dual_scale, _magnification(vertex.dual_violation))
+        else:  # feasible only up to rounding: magnify less
+            primal_scale, dual_scale = max(1.0, primal_scale / 10), max(1.0, dual_scale / 10)
         assert vertex is not None, "the first program was solved"
-        # Unknowns are the moves from the vertex, bounded by x >= 0.
-        cost, lower = sharpened * vertex.slack, -enlarged * vertex.x
-        answer = _linear_program(cost, b, enlarged * (v - b @ vertex.x), lower)
+        # The unknowns are moves from the vertex, with lower bounds from x >= 0.
+        cost, lower = dual_scale * vertex.slack, -primal_scale * vertex.x
+        answer = _linear_program(cost, b, primal_scale * (v - b @ vertex.x), lower)
         if answer.status == 0:
-            dual = vertex.dual + answer.eqlin.marginals / sharpened
-    return "no basis is feasible to the rounding of the data on both sides"
+            dual = vertex.dual + answer.eqlin.marginals / dual_scale
+    return "no basis is both primal and dual feasible to the rounding of the data"
 
 
 def _linear_program(cost: np.ndarray, b: np.ndarray, right: np.ndarray, lower: np.ndarray) -> Any:
     """Minimise over `bx = right`, `x >= lower` by the dual simplex method, to a basic solution."""
     bounds = np.stack([lower, np.full(len(cost), np.inf)], axis=1)
     answer: Any = None
-    for presolve in (False, True):  # presolve may remove small coordinates, so it comes second
+    for presolve in (False, True):  # presolve may remove small coordinates, so try without first
         answer = scipy.optimize.linprog(
             cost,
             A_eq=b,
             b_eq=right,
             bounds=bounds,
             method="highs-ds",
-            options=_SOLVER | {"presolve": presolve},
+            options=SOLVER_OPTIONS | {"presolve": presolve},
         )
         if answer.status == 0:
             break
@@ -165,15 +165,15 @@ def _linear_program(cost: np.ndarray, b: np.ndarray, right: np.ndarray, lower: n
 
 
 def _magnification(violation: float) -> float:
-    """What makes a violation a hundred times the solver's tolerance."""
-    return _SEEN / violation if violation > 0 else 1.0
+    """Factor that makes a violation a hundred times the solver's tolerance."""
+    return _MAGNIFIED / violation if violation > 0 else 1.0
 
 
 def _basis(b: np.ndarray, above: np.ndarray, tied: np.ndarray) -> np.ndarray:
-    """Independent columns of those with reduced cost zero, first those above their bound.
+    """Independent columns with reduced cost zero, preferring those above their bound.
 
-    At a degenerate vertex they may be fewer than the rows; where more columns are tied than can be
-    independent, any maximal set spans the same range.
+    At a degenerate vertex they may be fewer than the rows. If more columns are tied than can be
+    independent, any maximal independent set spans the same range.
     """
     high = above > _TIED * max(1.0, above.max())
     chosen = np.empty(0, dtype=int)
@@ -185,7 +185,7 @@ def _basis(b: np.ndarray, above: np.ndarray, tied: np.ndarray) -> np.ndarray:
         columns = b[:, candidates] / np.maximum(np.linalg.norm(b[:, candidates], axis=0), 1e-300)
         if len(chosen):
             Q = np.linalg.qr(b[:, chosen])[0]
-            for _ in range(2):  # the second time removes the rounding of the first
+            for _ in range(2):  # the second pass removes the rounding of the first
                 columns = columns - Q @ (Q.T @ columns)
         R, pivots = scipy.linalg.qr(columns, mode="r", pivoting=True)
         rank = int((np.abs(np.diag(R)) > 1e-13 * len(b)).sum())
@@ -193,12 +193,12 @@ def _basis(b: np.ndarray, above: np.ndarray, tied: np.ndarray) -> np.ndarray:
     return np.sort(chosen)
 
 
-def _solved(program: Program, basis: np.ndarray, near: np.ndarray) -> Vertex:
-    """The solution on the basis, and the dual vector nearest to `near` that is tight on it.
+def _basic_solution(program: Program, basis: np.ndarray, near: np.ndarray) -> Vertex:
+    """Solution on the basis, and the dual vector nearest to `near` that is tight on it.
 
-    Each with its rounding: for `Mx = v` with every entry known to a relative eps,
-    `|dx| <= eps |M^+| (|M||x| + |v|)` (Oettli and Prager); the same for the dual, carried on to
-    the slacks.
+    Each comes with its rounding: for `Mx = v` with every entry known to a relative eps,
+    `|dx| <= eps |M^+| (|M||x| + |v|)` (Oettli and Prager). The same bound for the dual is carried
+    over to the slacks.
     """
     b, v, c = program.b, program.v, program.c
     M, prices = b[:, basis], c[basis]
@@ -210,17 +210,17 @@ def _solved(program: Program, basis: np.ndarray, near: np.ndarray) -> Vertex:
     for _ in range(2):
         dual = dual + inverse.T @ (prices - M.T @ dual)
     slack = c - b.T @ dual
-    slack[basis] = 0.0  # by definition of the dual
+    slack[basis] = 0.0  # by definition of the dual vector
     unit = _ENTRY_ROUNDING * program.eps
-    full, doubt = np.zeros(len(c)), np.zeros(len(c))
+    full, rounding = np.zeros(len(c)), np.zeros(len(c))
     full[basis] = x
     terms = np.abs(M) @ np.abs(x) + np.abs(v)  # [n]
-    doubt[basis] = unit * (np.abs(inverse) @ terms)
+    rounding[basis] = unit * (np.abs(inverse) @ terms)
     misfit = v - M @ x
     misfit[np.abs(misfit) <= unit * (terms + np.abs(M) @ (np.abs(inverse) @ terms))] = 0.0
-    dual_doubt = np.abs(inverse).T @ (np.abs(M).T @ np.abs(dual) + prices)
-    slack_doubt = unit * (c + np.abs(b).T @ (np.abs(dual) + dual_doubt))
-    return Vertex(full, misfit, doubt, dual, slack, slack_doubt)
+    dual_rounding = np.abs(inverse).T @ (np.abs(M).T @ np.abs(dual) + prices)
+    slack_rounding = unit * (c + np.abs(b).T @ (np.abs(dual) + dual_rounding))
+    return Vertex(full, misfit, rounding, dual, slack, slack_rounding)
 
 
 def _power_of_two(values: np.ndarray | float) -> np.ndarray:

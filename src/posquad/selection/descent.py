@@ -1,4 +1,4 @@
-"""Finite steps: where gradient descent ends, and the constants that bound its error (4.6-4.7)."""
+"""Gradient descent with finite steps: limit and constants of its error bound (sections 4.6-4.7)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ __all__ = [
     "descent_path",
 ]
 
-_BLOCK = 16  # steps between two looks at the rules
-_NEAR = 1e-9  # relative residual below which the rest of the way is a Bregman projection
+_BLOCK = 16  # steps between two checks of the rules
+_NEAR = 1e-9  # relative residual at which the Bregman projection replaces the remaining steps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DescentLimit(Result):
-    """Where the multiplicative recursion ends."""
+    """Limit of the multiplicative recursion."""
 
     q: Any  # [..., m]
     status: Status | list  # LOSS_REACHED, or why not
-    steps: Any  # [...]  steps of the recursion that were run, in blocks of 16
+    steps: Any  # [...]  steps of the recursion, in blocks of 16
     residual: Any  # [...]  ||Bq - y||_2 of the point returned
 
 
@@ -66,16 +66,17 @@ def descent_limit(
     """Limit of `q_a <- q_a (1 - (2 eta / d_a) g_a(q))^2`, factor descent on the joint spectrum.
 
     `eq:reduced-predictor-gradient-descent`; for `0 < eta <= eta_0` the limit exists and
-    interpolates (`thm:finite-step-gradient-descent-convergence`). The recursion is run exactly
-    until the relative residual is 1e-9; from there its limit differs from the Bregman projection of
-    the current point by order eta times the squared residual
-    (`thm:first-order-discrete-selection-error`), that is by less than rounding, and the projection
-    is returned. A step too large to be stable there has no limit and is called DIVERGED.
+    interpolates (`thm:finite-step-gradient-descent-convergence`). The recursion is run until the
+    relative residual is 1e-9. From there its limit differs from the Bregman projection of the
+    current point by eta times the squared residual in order of magnitude
+    (`thm:first-order-discrete-selection-error`), which is less than rounding, so the projection is
+    returned. If the step is too large to be stable there, no limit exists and the status is
+    DIVERGED.
 
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`; leading dimensions are batches.
-        step: eta, a number or an array over the batch: many steps are one call.
-        max_steps: most steps of the recursion.
+        step: eta, a number or an array over the batch, so that one call can compare many steps.
+        max_steps: largest number of steps of the recursion.
         progress: called with (step, largest relative residual) about every thousand steps.
 
     >>> limit = descent_limit(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
@@ -89,7 +90,7 @@ def descent_limit(
     positive_integer("max_steps", max_steps)
     batch = require_batch(y=system.y.shape[:-1], q0=start.shape[:-1], step=eta.shape)
     with torch.no_grad():
-        bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
+        bregman_projection(system.B, system.y, system.d, start)  # raises if there is no limit
         method = _Recursion(system, system.size(start), max_steps, progress)
         state = method.start(start.expand(*batch, start.shape[-1]), eta.expand(batch))
         most = 1e6 * state.residual.clamp_min(1)
@@ -100,7 +101,7 @@ def descent_limit(
             steps_exhausted(max_steps),
         ]
         state = iterate(method, state, rules, record=lambda s: None)
-        # Where the recursion is unstable it has no limit, however near it passed.
+        # Where the recursion is unstable it has no limit, however small the residual became.
         unstable = eta * _largest_rate(system, state.q) >= 2
         reached = state.outcome == Status.LOSS_REACHED.code
         outcome = torch.where(reached & unstable, Status.DIVERGED.code, state.outcome)
@@ -118,9 +119,9 @@ def descent_limit(
 
 
 def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps: int) -> A:
-    """The first iterates of the recursion, `[steps + 1, ..., m]`.
+    """First iterates of the recursion `eq:reduced-predictor-gradient-descent`.
 
-    `eq:reduced-predictor-gradient-descent`, unaltered; see `descent_observables`.
+    Returns `[steps + 1, ..., m]`; `descent_observables` evaluates such a path.
 
     >>> one = np.ones(1)
     >>> descent_path(one[None], one, one, 2 * one, 0.1, steps=1)
@@ -140,10 +141,10 @@ def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DescentObservables(Result):
-    """What `thm:finite-step-gradient-descent-convergence` says of a path, measured on it."""
+    """Quantities in `thm:finite-step-gradient-descent-convergence`, measured along a path."""
 
-    smallest: Any  # [K+1, ...]  min_a q_a: positivity
-    divergence: Any  # [K+1, ...]  D_h(p, q_k): stays below its first value
+    smallest: Any  # [K+1, ...]  min_a q_a, positive
+    divergence: Any  # [K+1, ...]  D_h(p, q_k), at most its first value
     descent_margin: Any  # [K, ...]  D_k - D_{k+1} - (eta/2n) ||Bq_k - y||^2, nonnegative
     loss: Any  # [K+1, ...]  f(q_k)
     contraction: Any  # [K, ...]  f(q_{k+1}) / f(q_k)
@@ -185,22 +186,22 @@ def descent_observables(
 
 @dataclass(frozen=True)
 class DescentConstants:
-    """The constants of the finite-step theorems for one q0 and one reference point, as floats."""
+    """Constants of the finite-step theorems for one q0 and one reference point, as floats."""
 
-    lower: float  # underline q_0, smallest coordinate on the reverse level set (may underflow)
-    upper: float  # overline q_0, largest one
+    lower: float  # underline q_0: smallest coordinate on the reverse level set (may underflow)
+    upper: float  # overline q_0: largest coordinate on it
     q_hat: float  # largest coordinate on both level sets (`eq:unified-coordinate-upper-bound`)
     G_0: float  # largest |g_a| on the reverse level set (`eq:discrete-gradient-bound`)
     C_0: float  # `eq:discrete-bregman-remainder-constant`
     thresholds: tuple[float, ...]  # the four terms of `eq:fixed-epsilon-step-size-threshold`
-    eta_0: float  # their minimum, always the third: the steps of the theorem are at most this
+    eta_0: float  # their minimum (always the third): largest step of the theorem
     residual_rate: float  # rate of ||Bq - y|| along the flow (`eq:continuous-residual-rate`)
     loss: float  # f(q0)
     error_slope: float  # error bound per unit of step
 
     @property
     def contraction_slope(self) -> float:
-        """`1 - f(q_{k+1})/f(q_k)` is at least this times the step: the rate of the flow again."""
+        """Lower bound on `(1 - f(q_{k+1})/f(q_k)) / step`; it equals the rate of the flow."""
         return self.residual_rate
 
     def error_bound(self, step: float) -> float:
@@ -215,11 +216,11 @@ class DescentConstants:
 def descent_constants(
     B: Array, y: Array, multiplicities: Array, q0: Array, *, reference: Array | None = None
 ) -> DescentConstants:
-    """Compute, not estimate, every constant of sections 4.6 and 4.7.
+    """Compute every constant of sections 4.6 and 4.7.
 
-    The coordinate bounds of the level sets are exact (Lambert W), `G_0` is an exact maximum of
-    linear functions over a convex set. `reference` is a strictly feasible point (the paper's
-    `q_dagger`, any one will do); by default the Bregman projection of q0.
+    None is an estimate: the coordinate bounds of the level sets are exact (Lambert W), and `G_0` is
+    the exact maximum of linear functions over a convex set. `reference` is any strictly feasible
+    point (the paper's `q_dagger`), by default the Bregman projection of q0.
 
     >>> constants = descent_constants(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),
     ...                               np.array([1.0, 1.0]))
@@ -301,7 +302,7 @@ class _RecursionState(State):
 
 
 class _Recursion(Method[_RecursionState]):
-    """Blocks of steps: a limit, a zero and an overflow all stay what they are once reached."""
+    """The recursion in blocks of steps; a limit, a zero or an overflow persists once reached."""
 
     def __init__(
         self,

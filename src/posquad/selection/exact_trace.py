@@ -1,9 +1,9 @@
 """Minimum trace of commuting measurements in rational arithmetic (paper, section 4.4).
 
-For `B q = y`, `q >= 0` with weights d the pair (q, dual) is optimal if and only if `B q = y`,
-`q >= 0`, `d - B'dual >= 0` and `d'q = y'dual`: a handful of comparisons of rational numbers. By
-`prop:global-psd-trace-equivalence` the value is then the least trace over all positive semidefinite
-interpolants.
+A pair (q, dual) solves `min d'q` over `B q = y`, `q >= 0` if and only if `B q = y`, `q >= 0`,
+`d - B'dual >= 0` and `d'q = y'dual`, which a few comparisons of rational numbers decide. By
+`prop:global-psd-trace-equivalence` the value is then the smallest trace over all positive
+semidefinite interpolants.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Vector = tuple[Fraction, ...]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactMinimumTrace(Result):
-    """A pair (q, dual) in rational numbers, and whether it is proved optimal."""
+    """Pair (q, dual) of rational vectors, and whether it is proved optimal."""
 
     value: Fraction  # d'q
     q: Vector  # [m]
@@ -40,11 +40,11 @@ class ExactMinimumTrace(Result):
 def check_exact_minimum_trace(
     B: Any, y: Any, multiplicities: Any, q: Any, dual: Any
 ) -> ExactMinimumTrace:
-    """Whether q has the least trace, by `eq:minimum-reduced-trace` and its dual, exactly.
+    """Check exactly whether q has minimum trace, by `eq:minimum-reduced-trace` and its dual.
 
     Entries are integers, `Fraction`, strings such as "3/10" or "0.3", or floats, which stand for
-    their exact binary value (0.3 is not 3/10). `B[n, m]`, `y[n]`, multiplicities and q `[m]`,
-    dual `[n]`. Compares, and does nothing else.
+    their exact binary value (0.3 is not 3/10). Shapes are `B[n, m]`, `y[n]`, multiplicities and q
+    `[m]`, dual `[n]`. The function only compares; it does not solve anything.
 
     >>> B, y, d = [[1, 1, 1, 0], [0, 0, 1, 1]], [1, "3/10"], [1, 1, 2, 3]
     >>> proof = check_exact_minimum_trace(B, y, d, ["7/20", "7/20", "3/10", 0], [1, 1])
@@ -74,11 +74,12 @@ def check_exact_minimum_trace(
 
 
 def exact_minimum_trace(B: Any, y: Any, multiplicities: Any) -> ExactMinimumTrace:
-    """Solve `eq:minimum-reduced-trace` in floating point, then repair and prove it in rationals.
+    """Solve `eq:minimum-reduced-trace` in floating point, then exactly, and prove the result.
 
-    The floating-point solution tells which coordinates are positive; on them the equations are
-    solved exactly, with free unknowns at simple fractions near the computed ones. Arguments as in
-    `check_exact_minimum_trace`. REFUSED if no such pair is optimal.
+    The floating-point solution tells which coordinates are positive. On them the equations are
+    solved in rational numbers, with free unknowns set to simple fractions near the computed values.
+    Arguments are as in `check_exact_minimum_trace`. The verdict is REFUSED if no such pair is
+    optimal.
 
     >>> proof = exact_minimum_trace([[1, 1, 1, 0], [0, 0, 1, 1]], [1, "3/10"], [1, 1, 2, 3])
     >>> str(proof.value), [str(x) for x in proof.q], [str(s) for s in proof.slack]
@@ -117,7 +118,7 @@ def exact_minimum_trace(B: Any, y: Any, multiplicities: Any) -> ExactMinimumTrac
 def solve_exactly(
     rows: Sequence[Sequence[Fraction]], right: Sequence[Fraction], near: Sequence[Fraction]
 ) -> list[Fraction] | None:
-    """A rational solution x of `rows x = right` with free unknowns taken from `near`, or None.
+    """Rational solution x of `rows x = right` with free unknowns taken from `near`, or None.
 
     >>> solve_exactly([[Fraction(1), Fraction(2)]], [Fraction(3)], [Fraction(0), Fraction(1)])
     [Fraction(1, 1), Fraction(1, 1)]

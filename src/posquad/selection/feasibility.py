@@ -1,9 +1,9 @@
-"""Why a system `Bq = y` has no strictly positive solution, with a vector that proves it.
+"""Proofs that a system `Bq = y` has no strictly positive solution.
 
-Two linear programs in z (as many unknowns as B has rows): a z with `B'z >= 0` and `y'z < 0` shows
-that no q >= 0 solves the system; one with `B'z >= 0`, `y'z = 0` and `B'z != 0` shows which
-coordinates vanish in every solution. What a program returns is polished to rounding and then
-checked; a vector that does not pass the check proves nothing, and refuses nothing.
+Two linear programs in z (as many unknowns as B has rows) find them. A z with `B'z >= 0` and
+`y'z < 0` shows that no q >= 0 solves the system; one with `B'z >= 0`, `y'z = 0` and `B'z != 0`
+shows which coordinates vanish in every solution. The vector that a program returns is refined to
+rounding and then checked; nothing is raised for a vector that does not pass the check.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from posquad.core.errors import InfeasibleError
 
-_ACTIVE = 1e-8  # a constraint of a linear program that is this tight is meant to be an equality
+_ACTIVE = 1e-8  # a constraint of a linear program with at most this slack counts as active
 
 
 def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
-    """Raise `InfeasibleError` if a proof is found that no q > 0 has `Bq = y`; one y `[n]`."""
+    """Raise `InfeasibleError` if a proof is found that no q > 0 has `Bq = y`, for one `y[n]`."""
     rows = B.cpu().numpy().astype(float)
     largest = np.abs(rows).max(axis=1)
-    largest = np.where(largest > 0, largest, 1.0)  # a zero row stays one
+    largest = np.where(largest > 0, largest, 1.0)  # a zero row stays zero
     norms = np.linalg.norm(rows / largest[:, None], axis=1)
     scale = 1 / np.where(norms > 0, norms, 1.0) / largest
     b, v = rows * scale[:, None], y.cpu().numpy().astype(float) * scale
@@ -40,20 +40,20 @@ def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
                 "y",
                 expected="a system Bq = y with a solution that is positive in every coordinate",
                 got=f"coordinates {list(forced)[:20]} that vanish in every solution q >= 0 "
-                "(z, attached as farkas, proves it)",
+                "(the attribute farkas holds the proof)",
                 farkas=proof,
                 forced_zero=forced,
             )
         raise InfeasibleError(
             "y",
             expected="a system Bq = y with a solution q >= 0",
-            got="a proof that there is none: z (attached as farkas) has B'z >= 0 and y'z < 0",
+            got="a proof that there is none: the attribute farkas is a z with B'z >= 0 and y'z < 0",
             farkas=proof,
         )
 
 
 def _farkas(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
-    """min y'z over B'z >= 0 in a box: negative exactly when no q >= 0 solves the system."""
+    """Minimiser of y'z over B'z >= 0 in a box; y'z < 0 exactly when no q >= 0 solves the system."""
     bounds = (-1, 1)
     program = scipy.optimize.linprog(
         v, A_ub=-b.T, b_ub=np.zeros(b.shape[1]), bounds=bounds, method="highs"
@@ -62,7 +62,10 @@ def _farkas(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
 
 
 def _forcing(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
-    """Largest support of B'z on the cone {B'z >= 0, y'z <= 0}: t_a = 1 where it can be positive."""
+    """A z in the cone {B'z >= 0, y'z <= 0} whose B'z has the largest support.
+
+    The unknowns `t_a <= (B'z)_a` in [0, 1] reach 1 where `(B'z)_a` can be positive.
+    """
     n, m = b.shape
     above = scipy.sparse.hstack([scipy.sparse.csr_matrix(-b.T), scipy.sparse.eye(m)])  # t <= B'z
     below = scipy.sparse.csr_matrix(np.concatenate([v, np.zeros(m)])[None])  # y'z <= 0
@@ -79,7 +82,10 @@ def _forcing(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
 def _checked(
     b: np.ndarray, v: np.ndarray, z: np.ndarray
 ) -> tuple[np.ndarray, tuple[int, ...]] | None:
-    """The polished vector and the coordinates it forces to zero (none: it proves infeasibility)."""
+    """Refined vector and the coordinates that it forces to zero, or None if it proves nothing.
+
+    Without such coordinates the vector proves that no q >= 0 solves the system.
+    """
     size = np.abs(z).max()
     if not size > 0:
         return None
@@ -90,7 +96,7 @@ def _checked(
         z = z - columns @ np.linalg.lstsq(columns, z, rcond=1e-12)[0]
     eps = np.finfo(float).eps
     products, right = b.T @ z, float(v @ z)
-    # z itself is known to rounding of its norm, and so are its products with the columns.
+    # z is known to the rounding of its norm, and so are its products with the columns.
     unit = 20 * len(z) * eps * np.linalg.norm(z)
     rounding = unit * np.linalg.norm(b, axis=0)
     if (products < -rounding).any():

@@ -1,4 +1,4 @@
-"""The entropy mirror flow in joint spectral coordinates (paper, section 4.2-4.3).
+"""The entropy mirror flow in joint spectral coordinates (paper, sections 4.2-4.3).
 
 The flow moves `log q` inside the range of B': `log q(t) = log q0 - (4/d) B'w(t)`, so only the n
 numbers `w(t) = (1/n) int (Bq - y)` are integrated. Their equation is a gradient flow whose Jacobian
@@ -18,6 +18,7 @@ from torch import Tensor
 from posquad.core.arrays import (
     A,
     Array,
+    broadcast_shape,
     like,
     positive_integer,
     positive_number,
@@ -29,19 +30,20 @@ from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.dynamics.loop import Method, Rule, State, clock, iterate, merge, steps_exhausted
 from posquad.selection.projection import bregman_projection, divergence
-from posquad.selection.system import System, power_near, prepare
+from posquad.selection.system import System, power_of_two_near, prepare
 
 __all__ = ["MirrorTrajectory", "mirror_flow"]
 
 _STAGES = 7  # extrapolation order
-_LARGEST = 1e12  # no step may be longer than this multiple of the time so far
+_LARGEST = 1e12  # longest step, as a multiple of the time so far
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MirrorTrajectory(Result):
-    """A recorded batch of mirror flows; T records, `...` the batch, one record a step.
+    """Recorded batch of mirror flows. T is the number of records, `...` the batch shape.
 
-    A flow that has ended, or rejects a step that another one takes, repeats its last state.
+    There is a record for every step. A flow that has ended, or that rejects a step which another
+    one takes, repeats its last state.
     """
 
     q: Any  # [..., m]  the last point
@@ -83,17 +85,18 @@ def mirror_flow(
 ) -> MirrorTrajectory:
     """Integrate `dq_a/dt = -(4 q_a / d_a) [B'(Bq - y)/n]_a` from q0 > 0 to its limit.
 
-    The factor gradient flow on the joint spectrum (`thm:invariant-joint-spectral-reduction`), from
-    any factor of Q(q0) (`rem:spectral-representative-independence`); a mirror flow of the weighted
-    entropy (`prop:exact-weighted-mirror-flow`).
+    This is the factor gradient flow on the joint spectrum
+    (`thm:invariant-joint-spectral-reduction`) from any factor of Q(q0)
+    (`rem:spectral-representative-independence`), and a mirror flow of the weighted entropy
+    (`prop:exact-weighted-mirror-flow`).
 
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`.
-        t_final: last time; infinite by default, the flow then ends by its residual.
-        residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2` (of the size of
-            Bq0 if y = 0).
-        tolerance: local error in `log q`, hence relative in q, per step.
-        max_steps: most steps, rejected ones included.
+        t_final: last time; by default infinite, so that the flow ends by its residual.
+        residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2` (if y = 0,
+            relative to the size of Bq0).
+        tolerance: local error of `log q`, that is, relative error of q, per step.
+        max_steps: largest number of steps, including rejected ones.
         progress: called with (time, largest residual) after every step.
 
     Units do not matter: the flow is computed in units of the largest entries of B and y.
@@ -111,8 +114,8 @@ def mirror_flow(
     positive_integer("max_steps", max_steps)
     with torch.no_grad():
         start = points["q0"]
-        batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
-        bregman_projection(system.B, system.y, system.d, start)  # refuses what has no limit
+        batch = broadcast_shape(system.y.shape[:-1], start.shape[:-1])
+        bregman_projection(system.B, system.y, system.d, start)  # raises if there is no limit
         units = _Units(system, start, batch)
         size = units.system.size(units.start)
         method = _Extrapolation(units.system, units.log_start, t_final / units.time, tolerance)
@@ -149,21 +152,21 @@ def mirror_flow(
 
 
 class _Units:
-    """Powers of two that bring B, y and q near one; the flow is the same in all of them.
+    """Units, powers of two, in which B, y and q are near one.
 
     With `B = b B'`, `y = b u y'` and `q = u q'`, the time of the flow is `t = t' / (b^2 u)`, its
-    residual `b u` times and its dissipation u times that of the scaled one. Squares of residuals
-    then stay in the range of the dtype whatever the user's units. Data of ordinary size are left
-    as they are: b and u are powers of 2^64 (of 2^16 in single precision).
+    residual is `b u` times and its dissipation u times that of the scaled one. Squares of residuals
+    then do not overflow or underflow, whatever the user's units. Data of ordinary size stay
+    unchanged, because b and u are powers of 2^64 (of 2^16 in single precision).
     """
 
     def __init__(self, system: System, start: Tensor, batch: torch.Size) -> None:
         b = system.B.abs().amax()
         every = 64 if start.dtype == torch.float64 else 16
-        b = power_near(torch.where(b > 0, b, 1.0), every=every)
+        b = power_of_two_near(torch.where(b > 0, b, 1.0), every=every)
         responses = (system.y / b).abs().amax(-1)
         level = torch.where(responses > 0, responses, start.amax(-1))
-        self.q = power_near(level, every=every).expand(batch)
+        self.q = power_of_two_near(level, every=every).expand(batch)
         self.residual = b * self.q
         self.time = 1 / b / self.residual
         if not bool(((self.time > 0) & torch.isfinite(self.time)).all()):
@@ -176,7 +179,7 @@ class _Units:
         inside = system.y / b / self.q[..., None]
         self.system = replace(system, B=system.B / b, y=inside, scale=system.scale * b)
         self.start = (start / self.q[..., None]).expand(*batch, start.shape[-1])
-        # A start that leaves the range in these units has its logarithm all the same.
+        # The logarithm exists also where the start overflows or underflows in these units.
         kept = (self.start > torch.finfo(start.dtype).tiny) & torch.isfinite(self.start)
         self.log_start = torch.where(kept, self.start.log(), start.log() - self.q.log()[..., None])
 
@@ -197,7 +200,7 @@ class _Extrapolation(Method[_MirrorState]):
         self.B, self.y, self.d = system.B, system.y, system.d
         self.n = system.B.shape[0]
         self.log_start, self.t_final, self.tolerance = log_start, t_final, tolerance
-        self._taken = 0
+        self._steps_taken = 0
         self._eye = torch.eye(self.n, dtype=self.B.dtype, device=self.B.device)
 
     def start(self) -> _MirrorState:
@@ -215,9 +218,9 @@ class _Extrapolation(Method[_MirrorState]):
         )
 
     def record_due(self, state: _MirrorState) -> bool:
-        """After every step that at least one flow accepted."""
+        """Whether at least one flow accepted the last step."""
         taken = int(state.steps.sum())
-        due, self._taken = taken > self._taken, taken
+        due, self._steps_taken = taken > self._steps_taken, taken
         return due
 
     def point(self, w: Tensor) -> Tensor:
@@ -264,7 +267,7 @@ class _Extrapolation(Method[_MirrorState]):
         )
 
     def _euler(self, state: _MirrorState, J: Tensor, h: Tensor, substeps: int) -> Tensor:
-        """So many linearly implicit Euler steps; returns w and the dissipation gained."""
+        """Take linearly implicit Euler steps; return w and the increase of the dissipation."""
         matrix = self._eye - h[..., None, None] * J
         factor, pivots = torch.linalg.lu_factor(matrix)
         slope = 2 * (J @ state.residual[..., None])[..., 0]  # gradient of ||r||^2/n in w
@@ -279,5 +282,5 @@ class _Extrapolation(Method[_MirrorState]):
         return torch.cat([w, spent[..., None]], dim=-1)
 
     def _distance(self, difference: Tensor) -> Tensor:
-        """Size of a difference in `log q`, the unit of the tolerance."""
+        """Size of a difference as a change of `log q`, to which the tolerance refers."""
         return (4 * (difference[..., :-1] @ self.B) / self.d).abs().amax(-1)

@@ -1,9 +1,9 @@
 """Extremes of the two Bregman level sets, in closed form (`lem:compact-reverse-bregman-levels`).
 
-`D_h(p, q) <= c` bounds each ratio x = q_a / p_a by `x - 1 - log x <= 4c / (d_a p_a)`, whose ends
-are the two branches of Lambert's W; `D_h(q, p) <= c` bounds it by `x log x - x + 1 <= 4c / (d_a
-p_a)`. Everything is computed from logarithms, so that neither exponentials underflow nor small
-levels cancel.
+`D_h(p, q) <= c` bounds each ratio x = q_a / p_a by `x - 1 - log x <= 4c / (d_a p_a)`, an interval
+whose ends are given by the two branches of Lambert's W; `D_h(q, p) <= c` bounds it by
+`x log x - x + 1 <= 4c / (d_a p_a)`. Everything is computed in logarithms, so that exponentials do
+not underflow and small levels do not cancel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 def reverse_log_ratios(level: Tensor) -> tuple[Tensor, Tensor]:
     """The two z = log x with `x - 1 - log x = level >= 0`: `z <= 0 <= z'`.
 
-    `x = -W(-exp(-1 - level))`, lower on the principal branch, upper on the other one.
+    `x = -W(-exp(-1 - level))`; the principal branch gives z, the other branch z'.
     """
 
     def value(z: Tensor) -> Tensor:
@@ -43,10 +43,10 @@ def forward_log_ratio(level: Tensor) -> Tensor:
 
 
 def largest_linear(c: Tensor, p: Tensor, d: Tensor, level: Tensor) -> Tensor:
-    """`max c'(q - p)` over `{q > 0 : D_h(p, q) <= level}`, for many c `[..., m]` at once.
+    """`max c'(q - p)` over `{q > 0 : D_h(p, q) <= level}`, for a batch of c `[..., m]`.
 
-    The set is convex and the maximiser is `q_a = p_a / (1 - 4 c_a / (mu d_a))` for the mu at which
-    the divergence, which falls from infinity to zero in mu, equals the level.
+    The set is convex and the maximiser is `q_a = p_a / (1 - 4 c_a / (mu d_a))`, with the mu at
+    which the divergence equals the level; the divergence decreases from infinity to zero in mu.
     """
     s = 4 * c / d  # [..., m]
     top = s.amax(-1).clamp_min(0)  # mu must exceed this
@@ -68,7 +68,7 @@ def largest_linear(c: Tensor, p: Tensor, d: Tensor, level: Tensor) -> Tensor:
 
 
 def _expm1_minus(z: Tensor) -> Tensor:
-    """`e^z - 1 - z`, by its series where that cancels."""
+    """`e^z - 1 - z`, by its series where the difference would cancel."""
     series = z.square() * (1 / 2 + z * (1 / 6 + z * (1 / 24 + z * (1 / 120 + z / 720))))
     return torch.where(z.abs() < 1e-2, series, torch.expm1(z) - z)
 
@@ -76,7 +76,7 @@ def _expm1_minus(z: Tensor) -> Tensor:
 def _newton(
     value: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor], z: Tensor
 ) -> Tensor:
-    """Newton's method for a monotone branch; quadratic, so a fixed number of steps is exact."""
+    """Newton's method on a monotone branch; it converges quadratically in the fixed steps."""
     for _ in range(60):
         step = value(z) / slope(z)
         z = torch.where(torch.isfinite(step), z - step, z)

@@ -1,4 +1,4 @@
-"""Bregman projections: the interpolant that training selects (paper, section 4.2-4.3)."""
+"""Bregman projections: the interpolant that training selects (paper, sections 4.2-4.3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import A, like, positive_integer, require_batch, require_shape, tensors
+from posquad.core.arrays import (
+    A,
+    broadcast_shape,
+    like,
+    positive_integer,
+    require_batch,
+    require_shape,
+    tensors,
+)
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.results import Result
 from posquad.core.status import Status
@@ -22,18 +30,18 @@ __all__ = ["Projection", "bregman_divergence", "bregman_projection"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Projection(Result):
-    """The projection of q0 onto `{q >= 0 : Bq = y}` and how well it was solved.
+    """Projection of q0 onto `{q >= 0 : Bq = y}`, with its accuracy.
 
     CONVERGED asserts that every coordinate of q is within a relative `error` of the exact
     projection, and that `error <= eps^(2/3)`: 4e-11 in double and 2e-5 in single precision. The
-    data are taken as exact, and of linearly dependent rows a maximal independent set.
+    data are taken as exact; of linearly dependent rows, a maximal independent set is used.
 
     Every `q_a` is positive, but may lie below the smallest normal number of the dtype, where it
-    loses digits or becomes zero: there `underflow` holds, the assertion is about `log_q` alone.
+    loses digits or becomes zero. There `underflow` is true and only `log_q` is asserted.
     """
 
     q: Any  # [..., m]  positive, except where it underflows
-    log_q: Any  # [..., m]  logarithm of q, accurate also where q underflows
+    log_q: Any  # [..., m]  logarithm of the projection, accurate also where q underflows
     underflow: Any  # [..., m]  whether q_a is below the smallest normal number
     error: Any  # [...]  bound on |q_a / exact - 1| over all a; infinite where nothing is proved
     dual: Any  # [..., n]  d_a log(q_a / q0_a) = (B' dual)_a
@@ -46,19 +54,20 @@ class Projection(Result):
 def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int = 500) -> Projection:
     """`argmin D_h(q, q0)` over `q >= 0`, `Bq = y` (`eq:finite-initialization-bregman-projection`).
 
-    The limit of the mirror flow from q0 (`thm:global-convergence-bregman-projection`). By Newton's
-    method on the dual, `q = q0 exp(B'dual / d)`, in logarithms: q0 may be as small as 1e-300. The
-    last steps are taken in double-double arithmetic, so columns of B may differ in size; the status
-    is CONVERGED only where the error of every coordinate is bounded (see `Projection`).
+    This is the limit of the mirror flow from q0 (`thm:global-convergence-bregman-projection`). It
+    is computed by Newton's method on the dual, `q = q0 exp(B'dual / d)`, in logarithms, so q0 may
+    be as small as 1e-300. The last steps use double-double arithmetic where columns of B differ
+    much in size. The status is CONVERGED only if the error of every coordinate is proved to be
+    small (see `Projection`).
 
     Args:
         B: `[n, m]`, rows may be redundant; `y[..., n]`; multiplicities `[m]`, positive.
-        q0: `[..., m]`, positive; leading dimensions are a batch (a sweep over scales is one call).
-        max_steps: most Newton steps.
+        q0: `[..., m]`, positive; leading dimensions are a batch, for instance a sweep over scales.
+        max_steps: largest number of Newton steps.
 
     Raises:
-        InfeasibleError: if no q > 0 solves the system, with a Farkas vector or the coordinates
-            forced to zero (`lem:bregman-projection-interiority` needs a positive solution).
+        InfeasibleError: if no q > 0 solves the system (`lem:bregman-projection-interiority` needs
+            one); the error holds a Farkas vector or the coordinates that are forced to zero.
 
     >>> projection = bregman_projection(
     ...     np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]), np.array([1.0, 2.0]))
@@ -71,7 +80,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     with torch.no_grad():
         system = system.double()
         start = points["q0"].double()
-        batch = torch.broadcast_shapes(system.y.shape[:-1], start.shape[:-1])
+        batch = broadcast_shape(system.y.shape[:-1], start.shape[:-1])
         family = SpectralFamily(system, batch)
         n, m = system.B.shape
         start = start.expand(*batch, m).reshape(batch.numel(), m)
@@ -84,7 +93,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         misfit = (last.q @ system.B.mT - y_all).abs().amax(-1)
         size = (last.q @ system.B.abs().mT).amax(-1).clamp_min(limits.tiny)
         error = torch.expm1(last.error) + 4 * limits.eps
-        # Of every row, the redundant ones too.
+        # The misfit is that of all rows, including redundant ones.
         converged = (error <= limits.eps ** (2 / 3)) & (misfit <= limits.eps**0.6 * size)
         for target in y_all[~converged].unique(dim=0)[:16]:
             require_strictly_feasible(system.B, target)
@@ -105,8 +114,8 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
 def bregman_divergence(p: A, q: A, multiplicities: A) -> A:
     """`D_h(p, q) = (1/4) sum_a d_a [p_a log(p_a/q_a) - p_a + q_a]`, `[...]`.
 
-    `eq:weighted-bregman-divergence-formula`; p >= 0 with `0 log 0 = 0`, q > 0. Nearly equal points
-    do not cancel.
+    `eq:weighted-bregman-divergence-formula`; p >= 0 with `0 log 0 = 0`, q > 0. The result is
+    accurate also for nearly equal points.
 
     >>> float(bregman_divergence(np.array([1.0, 0.0]), np.array([1.0, 2.0]), np.array([1, 2])))
     1.0
@@ -116,7 +125,7 @@ def bregman_divergence(p: A, q: A, multiplicities: A) -> A:
         expected = "shape (m,) with m >= 1"
         raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
     for name, point in (("p", x), ("q", z)):
-        require_shape(name, point, (len(d),), "(..., m), one entry a multiplicity")
+        require_shape(name, point, (len(d),), "(..., m), one entry per multiplicity")
     require_batch(p=x.shape[:-1], q=z.shape[:-1])
     require_positive("multiplicities", d)
     require_positive("q", z)
@@ -153,7 +162,7 @@ class SpectralFamily(Family):
         weights = q / self.d
         if L.shape[0] * self.B.numel() <= 2**22:
             gram = (weights[:, None, :] * self.B) @ self.B.mT
-        else:  # one at a time: the weighted copy of B is the largest thing here
+        else:  # one at a time, because the weighted copies of B would take the most memory
             gram = torch.stack([(w * self.B) @ self.B.mT for w in weights])
         return q @ self.B.mT, gram
 
@@ -167,7 +176,7 @@ class SpectralFamily(Family):
         eps = torch.finfo(L.dtype).eps
         return eps * (L.exp() @ self._magnitude + self.y.abs())
 
-    def near(self, L0: Tensor) -> Tensor:
-        # The constant that gives measurements of the size of y; none if y = 0.
+    def scale_start(self, L0: Tensor) -> Tensor:
+        # A constant vector whose measurements have the size of y; the mean of L0 if y = 0.
         size = self.y.abs().sum(-1) / self._magnitude.sum()
         return torch.where(size > 0, size.log(), L0.mean(-1))[:, None].expand_as(L0)

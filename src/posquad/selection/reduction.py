@@ -1,4 +1,4 @@
-"""From commuting measurement matrices to coordinates on their joint spectrum (section 4.1)."""
+"""Reduction of commuting measurement matrices to their joint spectrum (section 4.1)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from posquad.core.results import Result
 
 __all__ = ["CommutationError", "Reduction", "commuting_family", "joint_spectral_reduction"]
 
-_SWEEPS = 60  # Jacobi converges quadratically; this many are never used
+_SWEEPS = 60  # most Jacobi sweeps; convergence is quadratic, so far fewer are used
 
 
 class CommutationError(DomainError):
-    """Two matrices do not commute; `pair` names the worst, `size` its relative commutator norm."""
+    """Two matrices do not commute.
+
+    `pair` holds the indices of the worst pair, `size` its relative commutator norm.
+    """
 
     def __init__(
         self, argument: str, *, expected: str, got: str, pair: tuple[int, int], size: float
@@ -51,13 +54,14 @@ class Reduction(Result):
     def predictor(self, q: A) -> A:
         """`Q(q) = sum_a q_a P_a` (`eq:joint-spectral-predictor-map`), shape `[..., d, d]`."""
         w, P = tensors(q=q, projectors=self.projectors)
-        require_shape("q", w, (P.shape[0],), "(..., m), one entry a joint eigenspace")
+        require_shape("q", w, (P.shape[0],), "(..., m), one entry per joint eigenspace")
         return like(q, torch.einsum("...a,aij->...ij", w, P))
 
     def coordinates(self, Q: A) -> A:
         """Block averages `q_a = tr(P_a Q) / d_a` (`eq:block-average-eigenvalue`), `[..., m]`.
 
-        They invert `predictor`; for any symmetric Q they keep its measurements and its trace.
+        This inverts `predictor`. For any symmetric Q, `predictor(coordinates(Q))` has the same
+        measurements and trace as Q.
         """
         M, P = tensors(Q=Q, projectors=self.projectors)
         d = torch.as_tensor(self.multiplicities).to(M)
@@ -67,16 +71,15 @@ class Reduction(Result):
 
 
 def joint_spectral_reduction(A: Array, *, tolerance: float | None = None) -> Reduction:
-    """The maximal joint eigenspaces of commuting symmetric matrices `A[n, d, d]`.
+    """Maximal joint eigenspaces of commuting symmetric matrices `A[n, d, d]`.
 
-    `eq:measurement-joint-spectral-form`, `eq:reduced-measurement-matrix`. Intrinsic: nothing
-    depends on a basis inside an eigenspace. A joint diagonalisation by Jacobi rotations treats
-    repeated and clustered eigenvalues alike; directions whose n eigenvalues agree to `tolerance`
+    `eq:measurement-joint-spectral-form`, `eq:reduced-measurement-matrix`. The result does not
+    depend on a basis inside an eigenspace. A joint diagonalisation by Jacobi rotations handles
+    repeated and clustered eigenvalues alike. Directions whose n eigenvalues agree to `tolerance`
     (relative to the largest matrix) form one eigenspace.
 
     Raises:
-        CommutationError: if some `||A_i A_j - A_j A_i||_F > tolerance ||A_i||_F ||A_j||_F`; it
-        names
+        CommutationError: if some `||A_i A_j - A_j A_i||_F > tolerance ||A_i||_F ||A_j||_F`, with
             the worst pair.
 
     >>> reduction = joint_spectral_reduction(np.array([np.diag([1.0, 1.0, 3.0])]))
@@ -116,11 +119,11 @@ def joint_spectral_reduction(A: Array, *, tolerance: float | None = None) -> Red
 
 
 def commuting_family(B: A, multiplicities: Array, *, seed: int = 0) -> A:
-    """Full commuting matrices `A_i = sum_a (B_ia / d_a) P_a` in a random orthogonal basis.
+    """Commuting matrices `A_i = sum_a (B_ia / d_a) P_a` in a random orthogonal basis.
 
     The converse of `joint_spectral_reduction`, for tests and examples: `B[n, m]` and integer
-    multiplicities `[m]` give `[n, d, d]` with d their sum. Columns of B with equal ratios B_ia/d_a
-    share one joint eigenspace and are merged when reduced again.
+    multiplicities `[m]` give `[n, d, d]`, where d is their sum. Columns of B with equal ratios
+    B_ia/d_a share one joint eigenspace, so that a reduction merges them.
 
     >>> commuting_family(np.array([[1.0, 4.0]]), np.array([1, 2])).shape
     (1, 3, 3)
@@ -166,10 +169,10 @@ def _worst_commutator(a: Tensor) -> tuple[tuple[int, int], float]:
 
 
 def _joint_diagonalization(a: Tensor) -> tuple[Tensor, Tensor]:
-    """An orthogonal V that diagonalises all matrices, and their diagonals `[n, d]`.
+    """Orthogonal V that diagonalises all matrices, and their diagonals `[n, d]`.
 
-    The eigenvectors of one random combination, then Jacobi rotations that minimise the sum of all
-    squared off-diagonal entries: they separate what the combination left mixed.
+    The eigenvectors of one random combination are improved by Jacobi rotations that minimise the
+    sum of all squared off-diagonal entries. These separate eigenspaces that the combination mixed.
     """
     weights = torch.randn(len(a), dtype=a.dtype, generator=torch.Generator().manual_seed(0)).to(
         a.device
@@ -204,8 +207,8 @@ def _joint_diagonalization(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _groups(spectra: Tensor, tolerance: float) -> Tensor:
-    """Labels `[d]` of directions whose spectra are linked by steps of at most the tolerance."""
-    # The matrix-product shortcut of cdist loses half the digits.
+    """Labels `[d]` that are equal for directions linked by distances of at most the tolerance."""
+    # cdist by matrix products would lose half the digits.
     mode = "donot_use_mm_for_euclid_dist"
     distance = torch.cdist(spectra.mT, spectra.mT, compute_mode=mode)
     linked = distance <= tolerance
@@ -218,7 +221,7 @@ def _groups(spectra: Tensor, tolerance: float) -> Tensor:
 
 
 def _lexicographic(c: Tensor) -> Tensor:
-    """Order of the columns of c, descending, first row first; ties go to the next row."""
+    """Descending order of the columns of c by the first row, with ties broken by later rows."""
     keys = (c * 1e9).round().mT.tolist()
     order = sorted(range(len(keys)), key=lambda a: keys[a], reverse=True)
     return torch.tensor(order, device=c.device)

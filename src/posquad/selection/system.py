@@ -1,4 +1,4 @@
-"""The reduced system `Bq = y` with multiplicities: checked once, its independent rows found."""
+"""The reduced system `Bq = y` with multiplicities: validation and independent rows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["System"]
 class System:
     """`B[n, m]`, `y[..., n]`, multiplicities `d[m]`, and a maximal independent set of scaled rows.
 
-    Redundant rows stay part of the loss (`eq:reduced-quadratic-loss`), where they count; the set
-    `{q : Bq = y}` is described by the independent ones alone.
+    The loss (`eq:reduced-quadratic-loss`) counts redundant rows too; the set `{q : Bq = y}` is
+    described by the independent ones alone.
     """
 
     B: Tensor  # [n, m]
     y: Tensor  # [..., n]
     d: Tensor  # [m]
     rows: Tensor  # [s]  indices of independent rows
-    scale: Tensor  # [s]  powers of two, near one over their norms: scaling rounds nothing
+    scale: Tensor  # [s]  powers of two near the inverses of their norms, so nothing is rounded
 
     @property
     def independent(self) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ class System:
         return torch.linalg.svdvals(self.B)[len(self.rows) - 1]
 
     def size(self, q0: Tensor) -> Tensor:
-        """What residuals are measured against: ||y||, or the size of Bq0 where y = 0; `[...]`."""
+        """Reference size of residuals: ||y||, or the size of Bq0 where y = 0; `[...]`."""
         norm = torch.linalg.vector_norm(self.y, dim=-1)
         start = torch.linalg.vector_norm(q0 @ self.B.abs().mT, dim=-1)
         return torch.where(norm > 0, norm, start).clamp_min(torch.finfo(norm.dtype).tiny)
@@ -53,8 +53,8 @@ class System:
         return System(B, y, d, self.rows, scale)
 
     def full_dual(self, lam: Tensor) -> Tensor:
-        """A dual vector of the independent scaled rows as one of all rows, zero on the others."""
-        return scattered(lam, self.rows, self.scale, self.B.shape[0])
+        """Dual vector for all rows from one for the scaled independent rows, padded with zeros."""
+        return expand_multipliers(lam, self.rows, self.scale, self.B.shape[0])
 
     def loss(self, q: Tensor) -> Tensor:
         """`f(q) = ||Bq - y||^2 / (2n)` (`eq:reduced-quadratic-loss`), `[...]`."""
@@ -68,64 +68,65 @@ class System:
 def prepare(
     B: Array, y: Array, multiplicities: Array, **points: Array
 ) -> tuple[System, dict[str, Tensor]]:
-    """Check a system, and points `[..., m]` with positive entries that go with it."""
+    """Check a system and points `[..., m]` with positive entries that belong to it."""
     b, v, d, *rest = (
         t.detach() for t in tensors(B=B, y=y, multiplicities=multiplicities, **points)
     )
     if b.ndim != 2 or 0 in b.shape:
         raise ShapeError("B", expected="shape (n, m) with n, m >= 1", got=f"shape {tuple(b.shape)}")
     n, m = b.shape
-    require_shape("y", v, (n,), "(..., n), one entry a row of B")
+    require_shape("y", v, (n,), "(..., n), one entry per row of B")
     if tuple(d.shape) != (m,):
-        expected = f"shape ({m},), one a column of B"
+        expected = f"shape ({m},), one entry per column of B"
         raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
     require_positive("multiplicities", d)
     checked = dict(zip(points, rest, strict=True))
     for name, point in checked.items():
-        require_shape(name, point, (m,), "(..., m), one entry a column of B")
+        require_shape(name, point, (m,), "(..., m), one entry per column of B")
         require_positive(name, point)
     require_batch(y=v.shape[:-1], **{name: point.shape[:-1] for name, point in checked.items()})
     rows, scale = independent_rows(b, v, "B")
     return System(b, v, d, rows, scale), checked
 
 
-def scattered(lam: Tensor, rows: Tensor, scale: Tensor, n: int) -> Tensor:
-    """Multipliers `[..., s]` of scaled rows as multipliers `[..., n]` of the original ones."""
+def expand_multipliers(lam: Tensor, rows: Tensor, scale: Tensor, n: int) -> Tensor:
+    """Multipliers `[..., n]` of all rows from multipliers `[..., s]` of scaled rows."""
     dual = lam.new_zeros(*lam.shape[:-1], n)
     dual[..., rows] = lam * scale
     return dual
 
 
 def require_rows(system: System) -> None:
-    """Refuse a system that measures nothing."""
+    """Require at least one row of B that is not zero."""
     if not len(system.rows):
         raise DomainError("B", expected="at least one row that is not zero", got="only zeros")
 
 
 def require_positive(name: str, values: Tensor) -> None:
+    """Require entries > 0."""
     if not bool((values > 0).all()):
         smallest = float(values.min())
         raise DomainError(name, expected="entries > 0", got=f"a smallest entry of {smallest:.6g}")
 
 
-def power_near(values: Tensor, *, every: int = 1) -> Tensor:
-    """Powers of two near positive values; exponents are multiples of `every`, rounded down."""
+def power_of_two_near(values: Tensor, *, every: int = 1) -> Tensor:
+    """Powers of two near positive values, with exponents that are multiples of `every`."""
     exponent = torch.frexp(values).exponent - 1
     lower = torch.div(exponent + every // 2, every, rounding_mode="floor") * every
     return power_of_two(lower).to(values.dtype)
 
 
 def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Pivoted rows and their scaling; refuse a y that violates a dependency between rows."""
-    largest = B.abs().amax(-1)  # squares of the entries may leave the range, ratios do not
+    """Maximal set of independent rows and their scaling; refuse a y outside the range of B."""
+    largest = B.abs().amax(-1)  # squares of the entries may overflow, ratios do not
     largest = torch.where(largest > 0, largest, 1.0)
     norms = torch.linalg.vector_norm(B / largest[:, None], dim=-1)
-    scale = power_near(torch.where(norms > 0, 1 / norms, 1.0) / largest)
+    scale = power_of_two_near(torch.where(norms > 0, 1 / norms, 1.0) / largest)
     scaled = scale[:, None] * B
-    # The units of the columns say nothing about the dependencies between rows.
+    # Scale the columns too: dependencies between rows do not depend on the units of columns.
     widest = scaled.abs().amax(0)
     equal = scaled / torch.where(widest > 0, widest, 1.0)
-    # A plain QR of the long side first, so that the pivoted one is only n x n.
+    # A QR without pivoting first, so that the pivoted one is only n x n.
     R = torch.linalg.qr(equal.mT, mode="r").R
     decomposition: Any = scipy.linalg.qr(R.cpu().numpy(), mode="r", pivoting=True)
     R2, pivots = decomposition
@@ -133,7 +134,7 @@ def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     tolerance = max(B.shape) * torch.finfo(B.dtype).eps * max(diagonal[0], 1e-300)
     rank = int((diagonal > tolerance).sum())
     order = torch.as_tensor(pivots.astype(np.int64), device=B.device)
-    # Scaled row j of the rest is sum_k C_kj times scaled row k of the independent ones.
+    # Dependent scaled row j is the sum over k of C_kj times independent scaled row k.
     C = torch.as_tensor(
         scipy.linalg.solve_triangular(R2[:rank, :rank], R2[:rank, rank:]), dtype=B.dtype
     ).to(B.device)
@@ -152,7 +153,8 @@ def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
         raise InfeasibleError(
             "y",
             expected=f"a vector in the range of {name}",
-            got=f"entry {int(rest[j])} off by {float(worst.abs().max()):.3e} from the others",
+            got=f"entry {int(rest[j])}, which differs by {float(worst.abs().max()):.3e} from what "
+            "the other entries imply",
             farkas=z * scale,
         )
     return kept, scale[kept]

@@ -1,4 +1,4 @@
-"""Minimum trace and the entropy that breaks its ties (paper, section 4.4-4.5)."""
+"""Minimum trace, and the entropy that selects among its solutions (paper, sections 4.4-4.5)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = [
     "trace_gap_bound",
 ]
 
-_CHECKED = 50.0  # units of rounding, times the root of the number of terms, that checks allow
+_CHECKED = 50.0  # rounding units, times the square root of the number of terms, that checks allow
 
 
 @dataclass(frozen=True)
 class Face:
-    """The optimal face `S_tr`: coordinates that are positive somewhere on it, and its dimension."""
+    """The optimal face `S_tr`: its dimension, and the coordinates positive on part of it."""
 
     support: tuple[int, ...]
     vanishing: tuple[int, ...]  # zero at every minimum-trace solution
@@ -44,10 +44,10 @@ class Face:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MinimumTrace(Result):
-    """`min sum_a d_a q_a` over `q >= 0`, `Bq = y`, with the proof of optimality.
+    """Solution of `min sum_a d_a q_a` over `q >= 0`, `Bq = y`, with the proof of optimality.
 
-    The pair (q, dual) proves itself: q is feasible and positive on the support, the slack is zero
-    there and positive elsewhere, so that no solution of the same trace leaves the support.
+    The pair (q, dual) is the proof: q is feasible and positive on the support, and the slack is
+    zero there and positive elsewhere, so no solution of the same trace is positive off the support.
     """
 
     value: float  # tau*
@@ -58,26 +58,26 @@ class MinimumTrace(Result):
     constant: float  # C = psi(q) + d of the trace gap bound
     gap: float  # d'q - y'dual, the duality gap that was reached
     residual: float  # max_i |Bq - y|_i / (|B|q + |y|)_i, redundant rows included
-    resolution: float  # coordinates below this share of the largest count as zero
+    resolution: float  # coordinates below this fraction of the largest count as zero
 
 
 def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
-    """Solve the linear program `eq:minimum-reduced-trace`, its dual, and find its optimal face.
+    """Solve the linear program `eq:minimum-reduced-trace` and its dual, and find the optimal face.
 
     `B[n, m]`, `y[n]`, multiplicities `[m]`. The point returned is the entropic minimizer of the
-    face and the dual vector has the largest smallest slack off the face (it is strictly
-    complementary). By `prop:global-psd-trace-equivalence` the value is that of all positive
+    face, and the dual vector is strictly complementary: it maximises the smallest slack off the
+    face. By `prop:global-psd-trace-equivalence` the value is the minimum over all positive
     semidefinite interpolants; small starts approach it (`cor:global-minimum-trace-bias`).
 
-    Coordinates and slacks are told from zero down to the rounding of the data (`resolution` says
-    where that is for the coordinates). The answer has been checked to `50 sqrt(m + n)` units of
-    rounding of the terms whose difference is to vanish: `Bq = y` in each independent row, the slack
-    of each coordinate of the support, the gap. Off the support every slack is positive beyond
+    Coordinates and slacks are distinguished from zero down to the rounding of the data
+    (`resolution` says where that is for the coordinates). The answer is checked: `Bq = y` in each
+    independent row, the slack of each coordinate of the support, and the duality gap are zero to
+    `50 sqrt(m + n)` rounding units of their terms; off the support every slack is positive beyond
     rounding.
 
     Raises:
         InfeasibleError: if no q >= 0 solves the system, with a Farkas vector.
-        DomainError: if the answer does not pass the checks, with the check that failed.
+        DomainError: if the answer does not pass the checks; the message names the failed check.
 
     >>> result = minimum_trace(np.array([[1.0, 1.0, 3.0]]), np.array([3.0]), np.array([1, 1, 1]))
     >>> round(result.value, 12), result.face.vanishing
@@ -120,17 +120,17 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
         constant=psi + float(system.d.sum()),
         gap=float(d @ q) - value,
         residual=residual,
-        resolution=float(vertex.doubt.max() / max(vertex.x.max(), np.finfo(float).tiny)),
+        resolution=float(vertex.rounding.max() / max(vertex.x.max(), np.finfo(float).tiny)),
     )
 
 
 def entropic_minimizer(B: A, y: A, multiplicities: A) -> A:
-    """The point of least `sum_a d_a q_a log q_a` among those of minimum trace, `[m]`.
+    """Point of least `sum_a d_a q_a log q_a` among those of minimum trace, `[m]`.
 
-    The limit of the selected interpolants as the initialization shrinks
-    (`thm:entropic-tie-breaking`), of gradient descent too when its step shrinks first
+    The interpolants that the flow selects tend to it as the initialization shrinks
+    (`thm:entropic-tie-breaking`), and so do those of gradient descent if its step shrinks first
     (`cor:sequential-discrete-implicit-bias`). On the face the trace is constant, so this is the
-    Bregman projection of the vector of ones onto it.
+    Bregman projection of the vector of ones onto the face.
 
     >>> entropic_minimizer(np.array([[1.0, 1.0, 1.0]]), np.array([3.0]), np.array([1, 1, 1]))
     array([1., 1., 1.])
@@ -139,9 +139,10 @@ def entropic_minimizer(B: A, y: A, multiplicities: A) -> A:
 
 
 def trace_gap_bound(constant: float, epsilon: float) -> float:
-    """`C / log(1/eps^2)`, above `tau(q_eps) - tau*` for 0 < eps < 1 (`thm:minimum-trace-limit`).
+    """Bound `C / log(1/eps^2)` on `tau(q_eps) - tau*` for 0 < eps < 1.
 
-    `constant` is `MinimumTrace.constant`, the best one: psi is least at the entropic minimizer.
+    `thm:minimum-trace-limit`. `constant` is `MinimumTrace.constant`, the smallest possible one,
+    because psi is smallest at the entropic minimizer.
 
     >>> round(trace_gap_bound(2.0, 0.1), 6)
     0.434294
@@ -154,7 +155,7 @@ def trace_gap_bound(constant: float, epsilon: float) -> float:
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """Weak duality on full matrices: what it proves of one positive semidefinite interpolant."""
+    """Weak duality on full matrices, for one positive semidefinite interpolant."""
 
     trace: float  # tr Q
     bound: float  # y'dual, a lower bound on the trace of every interpolant if slack >= 0
@@ -167,8 +168,8 @@ class TraceCheck:
 def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
     """Check `tr Q >= y'dual` through `sum_i dual_i A_i <= I`, on the full matrices.
 
-    `prop:global-psd-trace-equivalence` as a check of any positive semidefinite interpolant;
-    `A[n, d, d]` need not commute. If slack >= 0 then for every feasible Q,
+    This applies `prop:global-psd-trace-equivalence` to any positive semidefinite interpolant; the
+    matrices `A[n, d, d]` need not commute. If slack >= 0, every feasible Q has
     `tr Q - y'dual = <I - sum_i dual_i A_i, Q> >= 0`.
 
     >>> check = check_trace_bound(np.eye(2)[None], np.array([2.0]), np.eye(2), np.array([1.0]))
@@ -200,11 +201,11 @@ def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
 
 
 def _refuse(system: System, reason: str) -> NoReturn:
-    """Say that no q >= 0 solves the system, with the proof, or else why it was not solved."""
+    """Raise `InfeasibleError` with a proof if one is found, else `DomainError` with the reason."""
     try:
         require_strictly_feasible(system.B, system.y)
     except InfeasibleError as error:
-        if not error.forced_zero:  # coordinates that must vanish are no obstacle here
+        if not error.forced_zero:  # coordinates that must vanish are allowed here
             raise
     raise DomainError("B, y", expected="a linear program that can be solved", got=reason)
 
@@ -218,8 +219,8 @@ def _entropy_on_face(system: System, face: Face) -> np.ndarray:
     except InfeasibleError:
         raise DomainError(
             "y",
-            expected="an optimal face whose coordinates can be told from zero",
-            got="some that are below rounding beside the others; rescale the columns of B",
+            expected="an optimal face whose coordinates can be distinguished from zero",
+            got="coordinates below the rounding of the others; rescale the columns of B",
         ) from None
     if inside.status is not Status.CONVERGED:
         raise DomainError(
@@ -237,23 +238,23 @@ def _require_proof(
 ) -> float:
     """Refuse a pair (q, dual) that does not prove the face; return its relative residual.
 
-    Each quantity is measured against the sizes of the terms whose difference it is.
+    Each quantity is relative to the sizes of the terms whose difference it is.
     """
     B, y, d = (t.cpu().numpy().astype(float) for t in (system.B, system.y, system.d))
     b, v = (t.cpu().numpy().astype(float) for t in system.independent)
     tolerance, tiny = _CHECKED * math.sqrt(sum(B.shape)) * eps, np.finfo(float).tiny
     on, off = list(face.support), list(face.vanishing)
     residual = float((np.abs(b @ q - v) / (np.abs(b) @ q + np.abs(v)).clip(tiny)).max())
-    # Redundant rows agree with the others as far as `prepare` required it of y.
+    # `prepare` has checked that redundant rows agree with the others.
     every = float((np.abs(B @ q - y) / (np.abs(B) @ q + np.abs(y)).clip(tiny)).max())
     slack = (d - b.T @ dual) / (d + np.abs(b).T @ np.abs(dual))
     tightness = float(np.abs(slack[on]).max(initial=0.0))
     gap = abs(d @ q - v @ dual) / max(d @ q + np.abs(v) @ np.abs(dual), tiny)
     failures = {
-        f"a row of Bq = y that is off by {residual:.1e}": residual > tolerance,
+        f"a row of Bq = y with a relative residual of {residual:.1e}": residual > tolerance,
         "a coordinate of the face that is not positive": not (q[on] > 0).all(),
         f"a slack of {tightness:.1e} on the face": tightness > tolerance,
-        "a slack off the face that is rounding": bool((slack[off] <= 4 * eps).any()),
+        "a slack off the face that is zero up to rounding": bool((slack[off] <= 4 * eps).any()),
         f"a duality gap of {gap:.1e}": gap > tolerance,
     }
     for failure, happened in failures.items():

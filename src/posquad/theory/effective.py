@@ -1,13 +1,15 @@
 """Guarantees from quotient curvature alone: Theorems A to D of `docs/theory.md`, as functions.
 
 The paper's local theory needs bounds m, M of the normal operator on all symmetric matrices. These
-need three numbers at the solution, finite as soon as the tangent space is identified:
+functions need three numbers at the solution, which are positive and finite as soon as the tangent
+space is identified:
 
 - `lam`, `Lam`: the smallest and largest effective eigenvalue (`effective_spectrum`);
 - `mu`: the largest `||A(vv')||^2 / n` over unit vectors v, or any upper bound on it.
 
-A larger mu, a smaller lam or a larger Lam than the true one keeps every statement true. Distances
-are Procrustes distances; `delta = distance sqrt(mu / lam)` measures them in units of the basin.
+Every statement stays true with a larger mu, a smaller lam or a larger Lam than the true one.
+Distances are Procrustes distances; `delta = distance sqrt(mu / lam)` expresses them relative to the
+basin, whose radius is delta = 1/2.
 """
 
 from __future__ import annotations
@@ -15,11 +17,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from posquad.core.arrays import positive_integer, positive_number
-from posquad.core.elementwise import exponential, nonnegative
+from posquad.core.elementwise import exponential, largest, require_nonnegative
 from posquad.core.errors import DomainError
 
 __all__ = [
@@ -36,7 +35,7 @@ __all__ = [
 
 
 def effective_radius(lam: float, mu: float) -> float:
-    """`sqrt(lam / mu) / 2`: the only critical point closer than this to Q* is Q* (Theorem A).
+    """Radius `sqrt(lam / mu) / 2` within which Q* is the only critical point (Theorem A).
 
     The counterpart of `rho_star` (`eq:abstract-basin-radius`).
 
@@ -47,9 +46,9 @@ def effective_radius(lam: float, mu: float) -> float:
 
 
 def interpolant_radius(lam: float, mu: float) -> float:
-    """`sqrt(lam / mu)`: the only interpolant of rank at most r closer than this is Q*.
+    """Radius `sqrt(lam / mu)` within which Q* is the only interpolant of rank at most r.
 
-    Theorem A; `|A(UU' - Q*)| >= (1 - delta) |A(xi)|` stays positive up to delta = 1.
+    Theorem A; `|A(UU' - Q*)| >= (1 - delta) |A(xi)|` is positive for delta < 1.
 
     >>> interpolant_radius(4.0, 1.0)
     2.0
@@ -59,40 +58,40 @@ def interpolant_radius(lam: float, mu: float) -> float:
 
 
 def effective_secant_bound(distance: Any, lam: float, mu: float) -> Any:
-    """`(1 - delta)(1 - 2 delta) lam`: below `<grad L(U), Delta> / ||Delta||^2` (Theorem A).
+    """Lower bound `(1 - delta)(1 - 2 delta) lam` on `<grad L(U), Delta> / ||Delta||^2` (Theorem A).
 
     Delta is the aligned error of size `distance`, a number or an array, inside the basin. The
-    counterpart of `secant_bounds` (`thm:local-secant-regularity`), with the exact constant lam in
-    the limit.
+    counterpart of `secant_bounds` (`thm:local-secant-regularity`); as the distance falls to zero it
+    tends to the exact constant lam.
 
     >>> float(effective_secant_bound(0.5, 4.0, 1.0))
     1.5
     """
-    (distance,) = nonnegative(distance=distance)
-    delta = _inside(distance, lam, mu)
+    (distance,) = require_nonnegative(distance=distance)
+    delta = _basin_fraction(distance, lam, mu)
     return (1 - delta) * (1 - 2 * delta) * lam
 
 
 def effective_flow_envelope(distance: Any, t: Any, lam: float, mu: float) -> Any:
-    """Above `d_P(U(t), U*)` along the gradient flow from a distance inside the basin (Theorem A).
+    """Bound on `d_P(U(t), U*)` along the gradient flow from inside the basin (Theorem A).
 
     `delta(t) <= (1 - 1/sqrt(1 + 4 g e^{-lam t})) / 2` with `g = delta_0 (1 - delta_0) / (1 - 2
-    delta_0)^2`: asymptotically the exact rate lam. The counterpart of `flow_envelope`
+    delta_0)^2`, which decays at the exact rate lam. The counterpart of `flow_envelope`
     (`thm:local-gradient-flow-convergence`). `distance` and `t` are numbers or arrays.
 
     >>> round(float(effective_flow_envelope(0.25, 0.0, 4.0, 1.0)), 12)
     0.25
     """
-    distance, t = nonnegative(distance=distance, t=t)
-    delta = _inside(distance, lam, mu)
+    distance, t = require_nonnegative(distance=distance, t=t)
+    delta = _basin_fraction(distance, lam, mu)
     h = 4 * delta * (1 - delta) / (1 - 2 * delta) ** 2 * exponential(-lam * t)
     root = (1 + h) ** 0.5
-    # (1 - 1/root)/2 without the cancellation of small h.
+    # (1 - 1/root)/2, without cancellation for small h.
     return h / (2 * root * (1 + root)) * interpolant_radius(lam, mu)
 
 
 def effective_step(theta: float, lam: float, Lam: float) -> float:
-    """`1 / L_theta`, the largest step of Theorem B from `delta <= theta < 1/2`.
+    """Largest step `1 / L_theta` of Theorem B, for a start with `delta <= theta < 1/2`.
 
     `L_theta = (sqrt(Lam) + 2 theta sqrt(lam))^2 (1 - theta) / (1 - 2 theta)`; as theta falls to 0
     it tends to 1/Lam, half of the stability limit. The counterpart of `oracle_step`
@@ -110,9 +109,9 @@ def effective_step(theta: float, lam: float, Lam: float) -> float:
 def effective_descent_envelope(
     distance: Any, k: Any, step: float, lam: float, Lam: float, mu: float
 ) -> Any:
-    """`(1 - eta (1-theta)(1-2 theta) lam)^(k/2) d_P(U_0, U*)`, above `d_P(U_k, U*)` (Theorem B).
+    """Bound `(1 - eta (1-theta)(1-2 theta) lam)^(k/2) d_P(U_0, U*)` on `d_P(U_k, U*)` (Theorem B).
 
-    With theta = delta(U_0) at the largest distance given, and a step of at most
+    theta is delta(U_0) at the largest distance given, and the step must be at most
     `effective_step(theta, lam, Lam)`. The counterpart of `descent_envelope`
     (`eq:discrete-factor-convergence`). `distance` and `k` are numbers or arrays.
 
@@ -120,9 +119,9 @@ def effective_descent_envelope(
     0.25
     """
     step = positive_number("step", step)
-    distance, k = nonnegative(distance=distance, k=k)
-    delta = _inside(distance, lam, mu)
-    theta = _largest(delta)
+    distance, k = require_nonnegative(distance=distance, k=k)
+    delta = _basin_fraction(distance, lam, mu)
+    theta = largest(delta)
     limit = effective_step(theta, lam, Lam)
     if step > limit:
         expected = f"at most the certified step {limit:.6e}"
@@ -131,9 +130,10 @@ def effective_descent_envelope(
 
 
 def curvature_interval(value: float, mu: float, distance: float) -> tuple[float, float]:
-    """Where an effective extreme eigenvalue at U* lies, given its value at U (Theorem C).
+    """Interval that contains an extreme effective eigenvalue at U*, given its value at U.
 
-    `|sqrt(value(U)) - sqrt(value(U*))| <= 2 sqrt(mu) d_P(U, U*)`, for the smallest and the largest.
+    Theorem C: `|sqrt(value(U)) - sqrt(value(U*))| <= 2 sqrt(mu) d_P(U, U*)`, for the smallest and
+    for the largest eigenvalue.
 
     >>> curvature_interval(4.0, 1.0, 0.25)
     (2.25, 6.25)
@@ -146,10 +146,11 @@ def curvature_interval(value: float, mu: float, distance: float) -> tuple[float,
 
 
 def residual_radius(residual: float, theta: float, lam: float) -> float:
-    """`residual (1 + 2 theta) / ((1 - theta)(1 - 2 theta) sqrt(lam))` (Theorem A, corollary).
+    """Distance from Q* to critical points of a loss with noise (corollary of Theorem A).
 
-    If Q* misses the data by the root mean square `residual`, every critical point of the actual
-    loss with `delta <= theta` lies within this Procrustes distance of Q*. At theta = 1/4 it is
+    If the root mean square residual of Q* is `residual`, every critical point of the loss with
+    `delta <= theta` lies within the Procrustes distance
+    `residual (1 + 2 theta) / ((1 - theta)(1 - 2 theta) sqrt(lam))` of Q*. For theta = 1/4 that is
     `4 residual / sqrt(lam)`.
 
     >>> residual_radius(0.5, 0.25, 4.0)
@@ -165,9 +166,9 @@ def stability_constant(
 ) -> float:
     """C with `||Q' - Q||_F <= C eps` for every PSD Q' with `||A(Q' - Q)|| <= sqrt(n) eps`.
 
-    Theorem D, for a dual vector z of this norm with `A*(z)U = 0` and `V'A*(z)V >= beta I`: with
-    `s = sqrt(n) norm / beta`, `C^2 = s^2 + 4 (lambda_1 / lam) (1 + sqrt(mu) s)^2`. The two parts of
-    `Q' - Q` are orthogonal, hence the square root of a sum. Pass `beta=inf` when r = d.
+    Theorem D, for a dual vector z of norm `norm` with `A*(z)U = 0` and `V'A*(z)V >= beta I`. With
+    `s = sqrt(n) norm / beta`, `C^2 = s^2 + 4 (lambda_1 / lam) (1 + sqrt(mu) s)^2`, a sum of squares
+    because the two parts of `Q' - Q` are orthogonal. Pass `beta=inf` when r = d.
 
     >>> round(stability_constant(1, 1.0, 4.0, 1.0, 0.0, 1.0), 12)
     1.0
@@ -182,21 +183,15 @@ def stability_constant(
     return math.hypot(outside, 2 * math.sqrt(lambda_1 / lam) * (1 + root * outside))
 
 
-def _inside(distance: Any, lam: float, mu: float) -> Any:
-    """delta, required to be below 1/2."""
+def _basin_fraction(distance: Any, lam: float, mu: float) -> Any:
+    """The ratio delta, which must be below 1/2."""
     delta = distance / interpolant_radius(lam, mu)
-    largest = _largest(delta)
-    if not largest < 0.5:
+    if not largest(delta) < 0.5:
         expected = (
             f"below sqrt(lam/mu)/2 = {effective_radius(lam, mu):.6e}, where the theorem holds"
         )
-        raise DomainError("distance", expected=expected, got=f"delta = {largest:.6e}")
+        raise DomainError("distance", expected=expected, got=f"delta = {largest(delta):.6e}")
     return delta
-
-
-def _largest(values: Any) -> float:
-    array: Tensor | np.ndarray = values
-    return float(array.max()) if math.prod(array.shape) else 0.0
 
 
 def _fraction(theta: float) -> float:

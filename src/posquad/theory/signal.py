@@ -1,4 +1,4 @@
-"""What the explicit bounds of section 3 need to know of the target predictor."""
+"""The size, rank and eigenvalues of a target predictor, on which the bounds of section 3 depend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from posquad.core.arrays import Array, positive_integer, positive_number, require_factor, tensors
+from posquad.core.arrays import (
+    Array,
+    positive_integer,
+    positive_number,
+    require_factor,
+    require_instance,
+    tensors,
+)
 from posquad.core.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry.frames import frame
 
@@ -17,7 +24,7 @@ __all__ = ["Signal"]
 
 @dataclass(frozen=True)
 class Signal:
-    """What the bounds need to know of the target `Q* = U* U*'` (`eq:true-psd-predictor`).
+    """Dimension and nonzero eigenvalues of a target `Q* = U* U*'` (`eq:true-psd-predictor`).
 
     >>> signal = Signal.from_eigenvalues(10, [1.0, 0.5])
     >>> signal.r, signal.lambda_r
@@ -45,7 +52,7 @@ class Signal:
 
     @classmethod
     def from_eigenvalues(cls, d: int, eigenvalues: Sequence[float] | Array) -> Signal:
-        """From the nonzero eigenvalues of Q*, in any order."""
+        """Signal with the given nonzero eigenvalues of Q*, in any order."""
         (values,) = tensors(eigenvalues=cast(Array, eigenvalues))
         if values.ndim != 1:
             got = f"shape {tuple(values.shape)}"
@@ -54,7 +61,7 @@ class Signal:
 
     @classmethod
     def from_factor(cls, U_star: Array) -> Signal:
-        """From a full-rank factor `U_star[d, r]`."""
+        """Signal of a full-rank factor `U_star[d, r]`."""
         (u,) = tensors(U_star=U_star)
         require_factor("U_star", u)
         if u.ndim != 2:
@@ -83,19 +90,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def of_signal(
+def requires_signal(
     function: Callable[Concatenate[Signal, P], R],
 ) -> Callable[Concatenate[Signal, P], R]:
-    """Say it clearly when a factor or its eigenvalues come in place of their Signal."""
+    """Check that the first argument is a `Signal`, not a factor or its eigenvalues."""
 
     @wraps(function)
     def checked(signal: Signal, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not isinstance(signal, Signal):
-            raise DtypeError(
-                "signal",
-                expected="a Signal: Signal.from_factor(U) or Signal.from_eigenvalues(d, values)",
-                got=type(signal).__name__,
-            )
+        expected = "a Signal: Signal.from_factor(U) or Signal.from_eigenvalues(d, values)"
+        require_instance("signal", signal, Signal, expected)
         return function(signal, *args, **kwargs)
 
     return checked

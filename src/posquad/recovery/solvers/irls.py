@@ -17,6 +17,7 @@ from torch import Tensor
 from posquad.core.arrays import (
     A,
     Array,
+    broadcast_shape,
     positive_integer,
     positive_number,
     require_symmetric,
@@ -116,7 +117,7 @@ class Reweighting(Method[IRLSState]):
         self.problem, self.rank = problem, rank
 
     def start(self, weight: Tensor) -> IRLSState:
-        batch = torch.broadcast_shapes(weight.shape[:-2], self.problem.y.shape[:-1])
+        batch = broadcast_shape(weight.shape[:-2], self.problem.y.shape[:-1])
         weight = weight.expand(*batch, *weight.shape[-2:])
         one = weight.new_ones(batch)
         fields = clock(one)
