@@ -317,7 +317,7 @@ def test_folds_may_be_any_splitter():
         several = not np.isnan(model.rank_path_["standard_error"]).any()
         assert several == (cv in (2,) or isinstance(cv, KFold))
     empty = [(np.arange(8, 40), np.arange(8))]  # nothing that counts to validate on
-    with pytest.raises(DomainError, match="cv: expected a fold with weight on both sides"):
+    with pytest.raises(DomainError, match="cv: expected a fold with samples of positive weight"):
         PositiveQuadraticRegressor(criterion="cv", cv=empty).fit(X, y, weights)
 
 

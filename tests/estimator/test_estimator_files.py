@@ -381,7 +381,7 @@ def test_a_crash_between_two_writes_leaves_the_old_model_or_one_that_is_refused(
 
 def test_saving_into_a_folder_that_is_not_there_says_so(tmp_path):
     model, _ = fitted(rank=1)
-    with pytest.raises(DomainError, match="path: expected a folder that exists"):
+    with pytest.raises(DomainError, match="path: expected a file name in a folder that exists"):
         model.save(tmp_path / "nowhere" / "m")
 
 

@@ -15,7 +15,7 @@ from posquad import Status, recover
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
 from posquad.recovery import diagnose, logdet_irls, search
-from posquad.recovery.prepare import evened, prepare, structured
+from posquad.recovery.prepare import looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.solvers import fit
 from support import gaussian_problem, normal, rotation
 
@@ -53,8 +53,8 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     X, U, y = gaussian_problem(rng, 22_000, 24, 16, smallest=0.5)
     assert X.shape[0] * U.numel() > 2**23
     y = y + normal(rng, 22_000)
-    watch = fit.Watch(max_steps=1000)
-    finder = search.Search(fit.Quadratic(X, y), 16, 1e-10, watch, rng, 1)
+    budget = fit.Budget(max_steps=1000)
+    finder = search.Search(fit.Quadratic(X, y), 16, 1e-10, fit.History(budget), rng, 1)
     start = U + 0.01 * normal(rng, 24, 16)
     finder.adopt(start)
     inputs, V = X.numpy(), finder.U.numpy()
@@ -63,7 +63,7 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     cosine = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
     assert cosine < 1e-9
     assert float(finder.residual) == pytest.approx(np.linalg.norm(e) / np.linalg.norm(y), rel=1e-12)
-    assert watch.steps < 400
+    assert budget.steps < 400
 
 
 def test_as_many_samples_as_unknowns_are_never_called_recovered():
@@ -523,8 +523,8 @@ def test_looking_at_the_inputs_takes_no_copy_of_them(rng):
     X = normal(rng, 4000, 600)
     y = X[:, 0].square()
     with Record(X) as record:
-        assert evened(X, y, None) is None
-        assert not bool(structured(X))
+        assert normalize_rows(X, y, None) is None
+        assert not bool(looks_nongeneric(X))
         prepare(X, y, None)
     assert record.largest <= 2**20 < X.numel()
 

@@ -1,4 +1,4 @@
-"""A fitted model on disk: JSON to read, safetensors for the arrays, no pickle."""
+"""Fitted models on disk: a readable JSON file and a safetensors file with the arrays, no pickle."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a fitted `PositiveQuadraticRegressor`; see its `save`."""
     json_path, array_path, certificate_path = _paths(path)
     if not json_path.parent.is_dir():
-        expected = "a folder that exists"
-        raise DomainError(
-            "path", expected=expected, got=f"{json_path.parent.as_posix()}: no folder"
-        )
+        got = f"{json_path.parent.as_posix()}, which is no folder"
+        raise DomainError("path", expected="a file name in a folder that exists", got=got)
     parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
     arrays = {name: getattr(model, name) for name in _ARRAYS}
     arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
@@ -85,9 +83,9 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
     except PosquadError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        _refuse(array_path, f"what cannot be used: {error}")
+        _refuse(array_path, f"content that cannot be used: {error}")
     except SafetensorError as error:
-        _refuse(array_path, f"what cannot be used: {error}")
+        _refuse(array_path, f"content that cannot be used: {error}")
     return model
 
 
@@ -95,19 +93,19 @@ def _body(path: Path) -> dict[str, Any]:
     try:
         body = read_json(path)
         fits = isinstance(body, dict) and body.get("sha256") == json_checksum(body)
-    except (ValueError, RecursionError) as error:  # the checksum of nested lists recurses too
-        _refuse(path, f"no JSON ({error})")
+    except (ValueError, RecursionError) as error:  # computing the checksum recurses too
+        _refuse(path, f"a file that is not JSON ({error})")
     except OSError as error:
         _refuse(path, (error.strerror or str(error)).lower())
     if not isinstance(body, dict) or body.get("format") != _FORMAT:
         _refuse(path, f"a file that is not of the format {_FORMAT!r}")
     if not fits:
-        _refuse(path, "one that was changed: its checksum does not fit")
+        _refuse(path, "a file that was changed: its checksum does not match")
     return body
 
 
 def _arrays(path: Path, size: int, checksum: str) -> bytes:
-    """What the model's file of arrays holds, read only if it has the right size."""
+    """Return the content of the file of arrays; it is read only if it has the right size."""
     try:
         if path.stat().st_size == size:
             data = path.read_bytes()
@@ -115,21 +113,21 @@ def _arrays(path: Path, size: int, checksum: str) -> bytes:
                 return data
     except OSError as error:
         _refuse(path, (error.strerror or str(error)).lower())
-    _refuse(path, "one that was changed, or belongs to another model")
+    _refuse(path, "a file that was changed, or belongs to another model")
 
 
 def _certificate(path: Path, checksum: str | None) -> certificates.Certificate | None:
-    """The certificate that was saved with the model, and no other."""
+    """Return the certificate that was saved with the model; refuse any other."""
     if checksum is None:
         return None
     found = certificates.load(path)
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
-        _refuse(path, "one that was changed, or belongs to another model")
+        _refuse(path, "a file that was changed, or belongs to another model")
     return found
 
 
 def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Set the fitted attributes, after a look at what does not fit together."""
+    """Set the fitted attributes; raise ValueError if they are inconsistent."""
     for name in _NUMBERS:
         value = body["numbers"][name]
         setattr(model, name, math.nan if value is None else float(value))
@@ -141,7 +139,7 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.identifiable_ = bool(body["identifiable"])
     model.response_name_ = body["response_name"]
     if not isinstance(model.response_name_, str | None):
-        raise ValueError("a response whose name is no text")
+        raise ValueError("the name of the response is not a string")
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():
@@ -193,12 +191,12 @@ def _plain(name: str, value: Any) -> Any:
     finite = not isinstance(value, float) or math.isfinite(value)
     if value is None or (isinstance(value, bool | int | float | str) and finite):
         return value
-    expected = "a plain finite value in a model that is saved (set_params can replace it)"
+    expected = "a plain finite value in a model to be saved (use set_params to replace it)"
     raise DomainError(name, expected=expected, got=repr(value))
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return a finite number; None for NaN and infinities, which JSON cannot hold."""
     return float(value) if math.isfinite(value) else None
 
 
