@@ -1,4 +1,4 @@
-"""Every computed form is within its stated rounding bound of the exact one, in fractions."""
+"""Every result of an operator is within its error bound of the exact one, in fractions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def exact(array: np.ndarray) -> np.ndarray:
 
 
 def spectral_bound(M: np.ndarray) -> float:
-    """At least the spectral norm, by the Frobenius norm."""
+    """An upper bound on the spectral norm: the Frobenius norm."""
     return float(np.linalg.norm(M.astype(float)))
 
 
 @pytest.fixture(params=[(kind, seed) for kind in ("rank one", "dense") for seed in range(8)])
 def problem(request):
-    """Forms with entries over several orders of magnitude, and the exact measurement matrices."""
+    """Operators with entries over several orders of magnitude, and their exact matrices."""
     kind, seed = request.param
     rng = np.random.default_rng(seed)
     U = rng.standard_normal((DIM, R)) * 10.0 ** rng.uniform(-4, 4, (DIM, R))
@@ -57,7 +57,7 @@ def test_measured_values(problem):
 
 
 def test_bounds_count_the_roundings_of_every_order_of_summation():
-    """The longest way from data to result, counted by hand, for the largest r = d.
+    """The roundings on the longest path from data to result, counted by hand, for r = d.
 
     Dense: the symmetric part rounds once, A U sums d products, and (A U) . U another d r of them.
     Rank one: x'U sums d products; an entry of the Gram matrix multiplies two such and sums n.

@@ -187,7 +187,7 @@ def test_every_refusal_says_its_reason(find, verdict, value, words):
 
 
 def test_margins_and_numbers_of_what_is_proved():
-    """Each margin is what its name says, from the numbers above: lam = 4, mu = 1, Lam = 16."""
+    """Each margin is worked out by hand from the numbers above: lam = 4, mu = 1, Lam = 16."""
     found = CONCLUSIONS
     told = words.interpolation(found, 1e-8, {})
     assert (told.verdict, told.margin) == (Verdict.PROVED, pytest.approx(9e-9, rel=1e-12))
@@ -228,7 +228,7 @@ def test_margins_and_numbers_of_what_is_proved():
     ],
 )
 def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
-    """Upper bounds up and lower bounds down, by the share that is given; the rest is untouched."""
+    """Upper bounds move up and lower bounds down by the outward margin; the rest is unchanged."""
     plain, given = told(0.0).details, told(2.0**-10).details
     for key, number in plain.items():
         factor = 1 + 2.0**-10 * ((key in above) - (key in below))
@@ -237,7 +237,7 @@ def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
 
 
 def test_excess_of_a_trace_dual_by_hand():
-    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|; a hundred roundings are left."""
+    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|, with room for a hundred roundings."""
     operator = BoundedRankOne(np.full((1, 1), 3.0))
     for z, top in ((0.5, 3.5), (0.1, 0.0), (-1.0, 0.0)):
         found = _with_excess(operator, np.array([z]), "least squares")

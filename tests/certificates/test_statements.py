@@ -1,4 +1,4 @@
-"""Each proof with the rounding it must survive: operator that are as wrong as they may be.
+"""Each proof under the worst rounding: operators whose results are off by their whole bound.
 
 `Worst` returns what was computed moved by nine tenths of the stated error bound, to the side on
 which a careless proof would claim too much, and has a depth of ten million so that this is 1e-9:
@@ -36,7 +36,7 @@ NEAR = 1e-12  # of the truth, computed in double precision
 
 
 def worst(kind, *, side=1):
-    """The operator class moved by its error bound; `side` is that of `adjoint`."""
+    """An operator class whose results are off by their error bound; `side` is that of `adjoint`."""
 
     class Worst(kind):
         def __init__(self, array):
@@ -67,7 +67,7 @@ def worst(kind, *, side=1):
 
 
 def strongest(proves, weak, strong):
-    """The last number that is proved on the way from a weak to a false one."""
+    """The strongest number that is proved, between a weak one and a false one."""
     assert proves(weak)
     assert not proves(strong)
     for _ in range(60):
@@ -80,7 +80,7 @@ def strongest(proves, weak, strong):
 
 
 def single(rng, kind, d):
-    """One measurement, of which everything is known: mu is `||A||_op^2`."""
+    """One measurement, for which mu is `||A||_op^2`."""
     x = rng.standard_normal((1, d))
     if kind is BoundedRankOne:
         return x, float(np.square(x).sum()) ** 2
@@ -128,7 +128,7 @@ def test_largest_eigenvalue_is_not_undercut():
 
 
 def test_largest_eigenvalue_of_a_long_column():
-    """Of a million small squares added to one in turn, those that meet the one are lost."""
+    """A million small squares are added to 1 one by one, and each is lost to rounding."""
     U = np.full((10**6, 1), 2.0**-27.1)
     U[0] = 1.0
     exact = 1 + (10**6 - 1) * Fraction(float(U[1, 0])) ** 2
@@ -250,7 +250,7 @@ def test_gauge_term_is_that_of_its_formula():
 
 @pytest.mark.parametrize("weight", [0.0, 1e-3])
 def test_what_is_not_claimed_is_not_proved(weight):
-    """Zero and negative claims, parameters and weights prove nothing, true as they may be."""
+    """Zero and negative claims, parameters and weights prove nothing, even if they are true."""
     X, U = np.random.default_rng(0).standard_normal((9, 2)), np.eye(2)[:, :1]
     operator, gram = BoundedRankOne(X), TangentGram(BoundedRankOne(X), np.eye(2)[:, :1])
     assert gram.proves_smallest(1e-9, 1.0)
@@ -329,7 +329,7 @@ def test_underflow_is_paid_for(size):
 
 @pytest.mark.parametrize("m", [1, 3, 8])
 def test_residual_of_a_witness_includes_its_own_rounding(m):
-    """M is `LL'` as computed, so that the computed residual vanishes and the true one does not."""
+    """M is the computed `LL'`, so the computed residual vanishes, but the exact one does not."""
     rng = np.random.default_rng(m)
     hidden = 0
     for _ in range(20):

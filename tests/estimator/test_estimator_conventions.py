@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions: its own checks, and what users compose."""
+"""The estimator keeps scikit-learn's conventions: its checks, pipelines and searches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def data(n=40, d=4, r=2, seed=0, noise=0.0):
 
 
 def state(model):
-    """What a fit leaves, as one flat dictionary of arrays."""
+    """The fitted attributes, as one flat dictionary of arrays."""
     flat = {}
     for name, value in vars(model).items():
         if name.endswith("_"):

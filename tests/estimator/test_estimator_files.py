@@ -1,4 +1,4 @@
-"""Models on disk: exact, without pickle, and refused when anything about them is off."""
+"""Models on disk: exact, without pickle, and refused if damaged or inconsistent."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_folder_stands_for_the_model_in_it(tmp_path):
 
 @pytest.mark.parametrize("end", [".json", ".safetensors"])
 def test_files_of_another_size_are_not_read(tmp_path, end):
-    """Ten gigabytes of zeros, of which a disk keeps none."""
+    """A sparse file of ten gigabytes of zeros."""
     model, _ = fitted(rank=1)
     model.save(tmp_path / "m")
     with (tmp_path / f"m{end}").open("r+b") as file:

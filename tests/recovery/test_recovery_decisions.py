@@ -1,4 +1,4 @@
-"""What `recover` decides before, between and after its solvers, on inputs worked by hand."""
+"""Decisions of `recover` before, between and after its solvers, on hand-worked inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def vector(*values):
 
 
 def search_of(n, max_starts=20, tolerance=1e-10):
-    """d = 4 and r = 1, so that p = 4; nothing has been searched."""
+    """A search before its first attempt, with d = 4 and r = 1, so that p = 4."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, 1)
     history = History(Budget(max_steps=100))
     generator = torch.Generator().manual_seed(0)
@@ -224,7 +224,7 @@ def test_cosine_is_between_the_residual_and_the_jacobian(rng):
 
 
 def solver_of(residuals, *, spent=False, tolerance=1e-10):
-    """`solve(rank, starts)` with a given residual at each rank; what was asked is recorded."""
+    """`solve(rank, starts)` with a given residual at each rank, and the list of its calls."""
     asked = []
 
     def solve(rank, starts):
@@ -480,7 +480,7 @@ def test_inputs_in_a_subspace_and_samples_that_repeat(rng):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_samples_of_one_length(rng, weighted):
-    """Lengths from 1 to 1000 become one, and the residual is told in the user's lengths."""
+    """Lengths from 1 to 1000 become one; the residual is reported for the user's lengths."""
     X, _, y = gaussian_problem(rng, 30, 3, 2, smallest=0.5)
     lengths = torch.logspace(0, 3, 30, dtype=torch.float64)
     X, y = X * lengths[:, None], y * lengths.square()
@@ -500,7 +500,7 @@ def test_samples_of_one_length(rng, weighted):
 
 
 def test_lengths_that_are_alike_stay():
-    """Up to a factor of thirty, weights (to the power 1/4) included."""
+    """Rows are normalized from a ratio of thirty on, with weights to the power 1/4."""
     X = torch.eye(3, dtype=torch.float64)
     y = torch.ones(3, dtype=torch.float64)
     for most, changed in ((29.0, False), (31.0, True)):
@@ -516,7 +516,7 @@ def test_lengths_that_are_alike_stay():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_response_to_a_zero_input_is_never_reproduced(rng, weighted):
-    """Whatever Q is, 0'Q 0 = 0: a nonzero response there leaves a residual, of any length."""
+    """0'Q 0 = 0 for every Q, so a nonzero response to a zero input leaves a residual."""
     X, _, y = gaussian_problem(rng, 40, 4, 1)
     lengths = torch.logspace(0, 3, 40, dtype=torch.float64)
     X, y = X * lengths[:, None], y * lengths.square()

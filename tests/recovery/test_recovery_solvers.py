@@ -232,7 +232,7 @@ def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
 
 
 def test_a_memory_that_points_uphill_is_forgotten(rng):
-    """A pair of negative curvature: the step is that of no memory, for the problems it spoils."""
+    """After a pair of negative curvature, the step is that without memory, where it matters."""
     X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
     method = PopulationLBFGS(Quadratic(X, y))
     state = method.start(torch.stack([nearby(rng, U), nearby(rng, U)]))
