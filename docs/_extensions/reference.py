@@ -77,7 +77,9 @@ class Modules(SphinxDirective):
         for module_name in inventory.modules(self.arguments[0]):
             module = importlib.import_module(module_name)
             known = inventory.documented()
-            names = [n for n in inventory.public_names(module_name) if f"{module_name}.{n}" in known]
+            names = [
+                n for n in inventory.public_names(module_name) if f"{module_name}.{n}" in known
+            ]
             lines += [f".. rubric:: {module_name}", "", f".. automodule:: {module_name}", ""]
             lines += [f".. currentmodule:: {module_name}", ""]
             for name in names:

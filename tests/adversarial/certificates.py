@@ -1,4 +1,4 @@
-"""Attempts to obtain a false certificate, each with the truth beside it.
+"""Attempts to obtain a false certificate, each with the known truth.
 
 A case builds data, a factor to certify, and what is known to be true of them: other positive
 semidefinite matrices that fit, tangent directions that are hardly measured. `lies` compares what a
@@ -165,7 +165,7 @@ def on_a_quadric(rng: Rng, n: int, H: np.ndarray, off: float) -> np.ndarray:
 
 
 def nearly_singular(rng: Rng) -> Case:
-    """One tangent direction is measured by `off` only."""
+    """One tangent direction is measured only with strength `off`."""
     n, d, r = sizes(rng, least=1.5)
     case = planted(rng, n, d, r)
     basis = horizontal_basis(case.U)
@@ -268,7 +268,7 @@ def rms(values: np.ndarray) -> float:
 
 
 def lies(case: Case, certificate: Certificate) -> list[str]:
-    """What the certificate calls PROVED and is not true; also what its repetition would not say."""
+    """Findings that are PROVED but not true, or that a second run does not repeat."""
     found: list[str] = []
     X, y, U = case.X, case.y, case.U
     Q = U.astype(LONG) @ U.astype(LONG).T
@@ -427,7 +427,7 @@ def with_finding(certificate: Certificate, name: str, **changes) -> Certificate:
 
 
 def restated(certificate: Certificate, name: str, key: str, number: object) -> Certificate:
-    """One number changed, and where that is possible margin and reason made to fit."""
+    """Change one number, and adapt margin and reason if possible."""
     finding = getattr(certificate, name)
     value = number if key == "value" else finding.value
     details = finding.details if key == "value" else {**finding.details, key: number}
@@ -438,7 +438,7 @@ def restated(certificate: Certificate, name: str, key: str, number: object) -> C
 
 
 def raised(certificate: Certificate, model: Certificate) -> Iterator[tuple[str, Certificate]]:
-    """What is REFUSED called PROVED: with its own numbers, and with those of a good certificate."""
+    """Call a REFUSED finding PROVED, with its own numbers or those of a good certificate."""
     for name in FINDINGS:
         if getattr(certificate, name).proved:
             continue
@@ -520,7 +520,7 @@ def flipped_bit(rng: Rng, case: Case, certificate: Certificate, folder: Path) ->
 
 
 def forged_file(rng: Rng, case: Case, certificate: Certificate, folder: Path) -> list[str]:
-    """A number of the file changed and the checksum made to fit: for `verify` to find."""
+    """Change a number in the file and correct the checksum; `verify` must find it."""
     path, _ = save(certificate, folder / "forged")
     body = json.loads(path.read_text())
     choice = int(rng.integers(9))
@@ -550,7 +550,7 @@ def forged_file(rng: Rng, case: Case, certificate: Certificate, folder: Path) ->
 
 
 def attempt_forgery(seed: int) -> Outcome:
-    """Every forgery of one good certificate."""
+    """All forgeries of one good certificate."""
     rng = np.random.default_rng([seed, 977])
     d = int(rng.integers(3, 7))
     r = int(rng.integers(1, 3))

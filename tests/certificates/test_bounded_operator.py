@@ -1,4 +1,4 @@
-"""Every computed form is within its stated rounding bound of the exact one, in fractions."""
+"""Every result of an operator is within its error bound of the exact one, in fractions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posquad.certificates.proofs import bounded_operator
-from posquad.certificates.proofs.bounded_operator import DenseForms, RankOneForms
+from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
 from posquad.certificates.proofs.rounding import gamma
 from posquad.certificates.proofs.statements import (
     TangentGram,
@@ -27,44 +27,44 @@ def exact(array: np.ndarray) -> np.ndarray:
 
 
 def spectral_bound(M: np.ndarray) -> float:
-    """At least the spectral norm, by the Frobenius norm."""
+    """An upper bound on the spectral norm: the Frobenius norm."""
     return float(np.linalg.norm(M.astype(float)))
 
 
 @pytest.fixture(params=[(kind, seed) for kind in ("rank one", "dense") for seed in range(8)])
 def problem(request):
-    """Forms with entries over several orders of magnitude, and the exact measurement matrices."""
+    """Operators with entries over several orders of magnitude, and their exact matrices."""
     kind, seed = request.param
     rng = np.random.default_rng(seed)
     U = rng.standard_normal((DIM, R)) * 10.0 ** rng.uniform(-4, 4, (DIM, R))
     if kind == "rank one":
         X = rng.standard_normal((N, DIM)) * 10.0 ** rng.uniform(-4, 4, (N, DIM))
         x = exact(X)
-        return RankOneForms(X), x[:, :, None] * x[:, None, :], U, rng
+        return BoundedRankOne(X), x[:, :, None] * x[:, None, :], U, rng
     A = rng.standard_normal((N, DIM, DIM)) * 10.0 ** rng.uniform(-4, 4, (N, 1, 1))
     A = A + A.transpose(0, 2, 1)
     A[:, 0, 1] *= 1 + 2.0**-52  # symmetric to rounding only: the symmetric part is meant
     a = exact(A)
-    return DenseForms(A), (a + a.transpose(0, 2, 1)) / 2, U, rng
+    return BoundedDense(A), (a + a.transpose(0, 2, 1)) / 2, U, rng
 
 
 def test_measured_values(problem):
-    forms, A, U, _ = problem
+    operator, A, U, _ = problem
     u = exact(U)
-    values, error = forms.measure(U)
+    values, error = operator.measure(U)
     true = (A * (u @ u.T)).sum((1, 2))
     assert np.all(np.abs(exact(values) - true) <= exact(error))
 
 
 def test_bounds_count_the_roundings_of_every_order_of_summation():
-    """The longest way from data to result, counted by hand, for the largest r = d.
+    """The roundings on the longest path from data to result, counted by hand, for r = d.
 
     Dense: the symmetric part rounds once, A U sums d products, and (A U) . U another d r of them.
     Rank one: x'U sums d products; an entry of the Gram matrix multiplies two such and sums n.
     """
     rng = np.random.default_rng(0)
     n, d = 3, 12
-    dense = DenseForms(rng.standard_normal((n, d, d)))
+    dense = BoundedDense(rng.standard_normal((n, d, d)))
     U = rng.standard_normal((d, d))
     u = np.abs(exact(U))
     sizes = (np.abs(exact(dense.given)) * (u @ u.T)).sum((1, 2))
@@ -72,7 +72,7 @@ def test_bounds_count_the_roundings_of_every_order_of_summation():
     assert np.all(exact(dense.measure(U)[1]) >= Fraction(roundings, 2**53) * sizes)
     assert dense.short >= roundings
     assert dense.depth >= max(1 + d + d * n + 1, 1 + d * d)  # adjoint and tangent rows, gram
-    wide = RankOneForms(rng.standard_normal((n, 40)))
+    wide = BoundedRankOne(rng.standard_normal((n, 40)))
     assert wide.short >= 2 * (40 + 1)
     assert wide.depth >= n + 2 * (40 + 1)
     assert dense.short <= 3 * roundings  # no more than is needed several times over
@@ -85,26 +85,26 @@ def test_rows_come_in_blocks_of_bounded_size(kind, rows, monkeypatch):
     rng = np.random.default_rng(0)
     X, U = rng.standard_normal((N, DIM)), rng.standard_normal((DIM, R))
     A = X[:, :, None] * X[:, None, :]
-    forms = RankOneForms(X) if kind == "rank one" else DenseForms(A)
-    gram, whole = forms.monomial_gram()[0], np.array([(a @ U).ravel() for a in A])
+    operator = BoundedRankOne(X) if kind == "rank one" else BoundedDense(A)
+    gram, whole = operator.monomial_gram()[0], np.array([(a @ U).ravel() for a in A])
     monkeypatch.setattr(bounded_operator, "_BLOCK", 12)
-    blocks = [block for block, _ in forms.tangent_rows(U)]
+    blocks = [block for block, _ in operator.tangent_rows(U)]
     assert [len(block) for block in blocks] == rows
     np.testing.assert_allclose(np.concatenate(blocks), whole, rtol=1e-13)
     seen = []
-    monomials = forms.monomials
-    monkeypatch.setattr(forms, "monomials", lambda part: seen.append(part) or monomials(part))
-    np.testing.assert_allclose(forms.monomial_gram()[0], gram, rtol=1e-13)
+    monomials = operator.monomials
+    monkeypatch.setattr(operator, "monomials", lambda part: seen.append(part) or monomials(part))
+    np.testing.assert_allclose(operator.monomial_gram()[0], gram, rtol=1e-13)
     assert [(part.start, part.stop) for part in seen] == [(0, 2), (2, 4), (4, 6)]  # 12 // 6 rows
 
 
 def test_residual_and_response(problem):
-    forms, A, U, rng = problem
+    operator, A, U, rng = problem
     u = exact(U)
     true = (A * (u @ u.T)).sum((1, 2))
     y = true.astype(float) * (1 + 1e-13 * rng.standard_normal(N))
     square = sum((t - Fraction(v)) ** 2 for t, v in zip(true, y, strict=True)) / N
-    assert Fraction(residual_above(forms, y, U)) ** 2 >= square
+    assert Fraction(residual_above(operator, y, U)) ** 2 >= square
     size = sum(Fraction(v) ** 2 for v in y) / N
     assert 0 < Fraction(response_size_below(y)) ** 2 <= size
     trace = (u * u).sum()
@@ -116,13 +116,13 @@ def test_residual_and_response(problem):
 
 @pytest.mark.parametrize("weight", [0.0, 3.7])
 def test_tangent_gram_with_gauge(problem, weight):
-    forms, A, U, _ = problem
+    operator, A, U, _ = problem
     u = exact(U)
     rows = np.array([(a @ u).ravel() for a in A])
     identity = exact(np.eye(R))
     C = np.einsum("ab,jk->ajbk", u @ u.T, identity) - np.einsum("ak,bj->ajbk", u, u)
     true = rows.T @ rows + Fraction(weight) * C.reshape(DIM * R, DIM * R)
-    G, spread = TangentGram(forms, U).with_gauge(weight)
+    G, spread = TangentGram(operator, U).with_gauge(weight)
     assert np.array_equal(G, G.T) or np.abs(G - G.T).max() <= 1e-12 * np.abs(G).max()
     s = exact(spread)
     error = np.abs(exact(G) - true)
@@ -130,30 +130,30 @@ def test_tangent_gram_with_gauge(problem, weight):
 
 
 def test_adjoints(problem):
-    forms, A, U, rng = problem
+    operator, A, U, rng = problem
     z = rng.standard_normal(N)
-    Y, size = forms.adjoint(z)
+    Y, size = operator.adjoint(z)
     true = np.tensordot(exact(z), A, 1)
-    assert spectral_bound(exact(Y) - true) <= gamma(forms.depth) * size
-    product, sizes = forms.adjoint_factor(z, U)
+    assert spectral_bound(exact(Y) - true) <= gamma(operator.depth) * size
+    product, sizes = operator.adjoint_factor(z, U)
     error = np.abs(exact(product) - true @ exact(U))
-    assert np.all(error <= exact(gamma(forms.depth) * sizes))
+    assert np.all(error <= exact(gamma(operator.depth) * sizes))
 
 
 def test_grams_of_the_measurements(problem):
-    forms, A, _, _ = problem
-    K, w, size = forms.gram()
+    operator, A, _, _ = problem
+    K, w, size = operator.gram()
     flat = A.reshape(N, -1)
-    s = exact(np.sqrt(gamma(forms.depth)) * size)
+    s = exact(np.sqrt(gamma(operator.depth)) * size)
     assert np.all(np.abs(exact(K) - flat @ flat.T) <= s[:, None] * s[None, :])
     traces = np.array([a.trace() for a in A])
     ww = exact(w[:, None] * w) - traces[:, None] * traces
     assert np.all(np.abs(ww) <= DIM * s[:, None] * s[None, :])
     i, j = np.triu_indices(DIM)
     rows = A[:, i, j] * exact(np.where(i == j, 1.0, 2.0))
-    G, sizes = forms.monomial_gram()
-    t = exact(np.sqrt(gamma(forms.depth) * sizes))
+    G, sizes = operator.monomial_gram()
+    t = exact(np.sqrt(gamma(operator.depth) * sizes))
     assert np.all(np.abs(exact(G) - rows.T @ rows) <= t[:, None] * t[None, :])
-    M, scale = forms.second_moment()
+    M, scale = operator.second_moment()
     true = sum(a @ a for a in A)
-    assert spectral_bound(exact(M) - true) <= gamma(forms.depth) * scale
+    assert spectral_bound(exact(M) - true) <= gamma(operator.depth) * scale

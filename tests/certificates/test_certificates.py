@@ -23,11 +23,11 @@ from posquad import (
     effective_spectrum,
 )
 from posquad.certificates import Certificate, Verdict, verify, words
-from posquad.certificates.proofs.bounded_operator import DenseForms, RankOneForms
+from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
 from posquad.certificates.proofs.claims import Conclusions, judge
 from posquad.certificates.proofs.statements import TangentGram, proves_dual, proves_quartic
 from posquad.certificates.search.curvature import quartic_below, quartic_guess
-from posquad.certificates.search.trace import _measured, barrier_dual
+from posquad.certificates.search.trace import _with_excess, barrier_dual
 from posquad.core.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry import dimension, procrustes_distance
 from posquad.selection import minimum_trace_interpolant
@@ -81,18 +81,18 @@ def without(*names, **others):
             lambda: words.interpolation(
                 without(residual=math.inf, relative_residual=math.inf), 1e-8, {}
             ),
-            "REFUSED", math.inf, "the residual could not be bounded",
+            "REFUSED", math.inf, "no upper bound on the residual could be proved",
         ),
         (
             lambda: words.interpolation(without(relative_residual=math.inf), 1e-8, {}),
-            "REFUSED", math.inf, "no relative residual: y is zero, or so small",
+            "REFUSED", math.inf, "the relative residual is undefined: y is zero",
         ),
-        (lambda: words.identifiability(without("lam"), None), "REFUSED", None, "not proved from"),
+        (lambda: words.identifiability(without("lam"), None), "REFUSED", None, "the data, the"),
         (
             lambda: words.identifiability(
                 without("lam"), {**SEEN, "n": 9, "kernel_dimension": 1}
             ),
-            "REFUSED", 0.0, "n = 9 < p = 10: at least 1 directions unmeasured",
+            "REFUSED", 0.0, "n = 9 < p = 10: at least 1 directions are not measured",
         ),
         (
             lambda: words.identifiability(
@@ -102,7 +102,7 @@ def without(*names, **others):
         ),
         (
             lambda: words.identifiability(without("lam"), {**SEEN, "condition": math.inf}),
-            "REFUSED", None, "U has not full column rank",
+            "REFUSED", None, "U does not have full column rank",
         ),
         (
             lambda: words.identifiability(without("lam"), {**SEEN, "kernel_dimension": None}),
@@ -114,21 +114,24 @@ def without(*names, **others):
         ),
         (
             lambda: words.identifiability(without("lam"), SEEN),
-            "NUMERICAL", 1e-3, "lambda_min^eff = 1.000e-03 computed; too small",
+            "NUMERICAL", 1e-3, "computed lambda_min^eff = 1.000e-03 is too close",
         ),
         (
             lambda: words.local_uniqueness(without("lam", "mu"), {}),
             "REFUSED", None, "identifiability is not proved",
         ),
-        (lambda: words.local_uniqueness(without("mu"), {}), "REFUSED", None, "mu is not bounded"),
+        (
+            lambda: words.local_uniqueness(without("mu"), {}),
+            "REFUSED", None, "no upper bound on mu could be proved",
+        ),
         (
             lambda: words.local_uniqueness(without("floor"), {}),
-            "REFUSED", None, "the residual could not be bounded",
+            "REFUSED", None, "no upper bound on the residual could be proved",
         ),
         (
             lambda: words.local_uniqueness(without(floor=0.5), {}),
             "REFUSED", 1.0,
-            "4 residual / sqrt(lam) = 5.000e-01 >= sqrt(lam/mu)/4 = 5.000e-01: the data are fitted",
+            "4 residual / sqrt(lam) = 5.000e-01 >= sqrt(lam/mu)/4 = 5.000e-01: the residual",
         ),
         (
             lambda: words.global_uniqueness(without("lam", "mu", "constant"), None, DUAL),
@@ -136,15 +139,15 @@ def without(*names, **others):
         ),
         (
             lambda: words.global_uniqueness(without("mu", "constant"), None, DUAL),
-            "REFUSED", None, "mu is not bounded",
+            "REFUSED", None, "no upper bound on mu could be proved",
         ),
         (
             lambda: words.global_uniqueness(without("within"), 0.5, DUAL),
-            "REFUSED", None, "the residual could not be bounded",
+            "REFUSED", None, "no upper bound on the residual could be proved",
         ),
         (
             lambda: words.global_uniqueness(without("constant"), None, None),
-            "REFUSED", None, "not proved from the data",
+            "REFUSED", None, "the data, the claims and the witnesses do not prove it",
         ),
         (
             lambda: words.global_uniqueness(without("constant"), None, {**DUAL, "n": 10}),
@@ -168,11 +171,11 @@ def without(*names, **others):
         ),
         (
             lambda: words.minimum_trace(without("trace_gap"), 1e-6, {}),
-            "REFUSED", 7.0, "no dual vector bounds the trace from below",
+            "REFUSED", 7.0, "no dual vector that bounds the trace",
         ),
         (
             lambda: words.minimum_trace(without(trace_gap=1e-3), 1e-6, {}),
-            "REFUSED", 7.0, "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-03 of the least",
+            "REFUSED", 7.0, "tr UU' = 7.000000e+00 is at most 1 + 1.0e-03 times the least",
         ),
     ],
 )  # fmt: skip
@@ -184,7 +187,7 @@ def test_every_refusal_says_its_reason(find, verdict, value, words):
 
 
 def test_margins_and_numbers_of_what_is_proved():
-    """Each margin is what its name says, from the numbers above: lam = 4, mu = 1, Lam = 16."""
+    """Each margin is worked out by hand from the numbers above: lam = 4, mu = 1, Lam = 16."""
     found = CONCLUSIONS
     told = words.interpolation(found, 1e-8, {})
     assert (told.verdict, told.margin) == (Verdict.PROVED, pytest.approx(9e-9, rel=1e-12))
@@ -199,7 +202,7 @@ def test_margins_and_numbers_of_what_is_proved():
     assert local.details["step"] == pytest.approx(2 / 3 / 25, rel=1e-12)
     assert local.details["step_limit"] == pytest.approx(1 / 16, rel=1e-12)
     assert "within d_P < 1.000e+00" in local.reason
-    assert "for y, all within 5.000e-01 lie within 2.0e-02" in local.reason
+    assert "for y, all critical points within 5.000e-01 lie within 2.0e-02" in local.reason
     assert words.global_uniqueness(found, 0.25, DUAL).margin == 0.25
     assert words.minimum_trace(found, 1e-6, {}).margin == pytest.approx(1e-6 - 1e-9, rel=1e-12)
     edge = words.minimum_trace(without(trace_gap=1e-6), 1e-6, {})
@@ -251,7 +254,7 @@ def test_what_is_proved_is_said_in_its_numbers(find, words):
     ],
 )
 def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
-    """Upper bounds up and lower bounds down, by the share that is given; the rest is untouched."""
+    """Upper bounds move up and lower bounds down by the outward margin; the rest is unchanged."""
     plain, given = told(0.0).details, told(2.0**-10).details
     for key, number in plain.items():
         factor = 1 + 2.0**-10 * ((key in above) - (key in below))
@@ -260,10 +263,10 @@ def test_numbers_are_rounded_away_from_what_is_proved(told, above, below):
 
 
 def test_excess_of_a_trace_dual_by_hand():
-    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|; a hundred roundings are left."""
-    forms = RankOneForms(np.full((1, 1), 3.0))
+    """x = 3 in one dimension: A*(z) = 9 z, of size 9 |z|, with room for a hundred roundings."""
+    operator = BoundedRankOne(np.full((1, 1), 3.0))
     for z, top in ((0.5, 3.5), (0.1, 0.0), (-1.0, 0.0)):
-        found = _measured(forms, np.array([z]), "least squares")
+        found = _with_excess(operator, np.array([z]), "least squares")
         assert found.excess == pytest.approx(top + 1e-13 * (1 + 9 * abs(z)), rel=1e-15, abs=1e-16)
         assert found.method == "least squares"
 
@@ -352,7 +355,7 @@ def test_curvature_is_bounded_on_both_sides():
 def test_gauge_weight_does_not_matter_as_long_as_it_is_large():
     objective, U = planted(0, 40, 5, 3)
     X, _ = data(objective)
-    gram = TangentGram(RankOneForms(X), U)
+    gram = TangentGram(BoundedRankOne(X), U)
     low = float(effective_spectrum(objective, U).values[0])
     for weight in (50.0, 500.0, 5000.0):
         assert gram.proves_smallest(0.999 * low, weight)
@@ -401,16 +404,16 @@ def test_mu_bounds_against_brute_force_on_the_circle_and_the_sphere():
         X = rng.standard_normal((n, d))
         A = rng.standard_normal((n, d, d))
         A = A + A.transpose(0, 2, 1)
-        for forms, values in (
-            (RankOneForms(X), (X @ v) ** 2),
-            (DenseForms(A), np.einsum("ak,iab,bk->ik", v, A, v)),
+        for operator, values in (
+            (BoundedRankOne(X), (X @ v) ** 2),
+            (BoundedDense(A), np.einsum("ak,iab,bk->ik", v, A, v)),
         ):
             brute = float(np.square(values).mean(0).max())
-            guess = quartic_guess(forms)
-            assert proves_quartic(forms, guess.value * 1.001, guess.route, guess.parameter)
+            guess = quartic_guess(operator)
+            assert proves_quartic(operator, guess.value * 1.001, guess.route, guess.parameter)
             assert guess.value >= brute * (1 - 1e-12)
             assert guess.value <= 1.5 * brute  # the relaxation is tight in few dimensions
-            below, _ = quartic_below(forms)
+            below, _ = quartic_below(operator)
             assert below <= guess.value
             # The grid may miss the top by its squared spacing.
             assert 0.99 * brute <= below <= brute * 1.001
@@ -419,22 +422,22 @@ def test_mu_bounds_against_brute_force_on_the_circle_and_the_sphere():
 @pytest.mark.parametrize("n", [4, 40])
 def test_the_routes_to_mu_prove_their_own_values_only(n):
     rng = np.random.default_rng(n)
-    forms = RankOneForms(rng.standard_normal((n, 4)))
-    guess = quartic_guess(forms)
+    operator = BoundedRankOne(rng.standard_normal((n, 4)))
+    guess = quartic_guess(operator)
     assert guess.route == ("gram" if n <= 10 else "monomials")
-    below, _ = quartic_below(forms)
+    below, _ = quartic_below(operator)
     for route, parameter in (("gram", 0.0), ("gram", 0.1), ("monomials", 0.5), ("moment", 0.0)):
-        assert not proves_quartic(forms, 0.999 * below, route, parameter)  # type: ignore[arg-type]
-        assert proves_quartic(forms, 100 * below, route, parameter)  # type: ignore[arg-type]
-    assert not proves_quartic(forms, 100 * below, "gram", 0.25)  # 1 - kd = 0
-    assert not proves_quartic(forms, 100 * below, "gram", -0.1)
-    assert not proves_quartic(forms, 100 * below, "other", 0.1)  # type: ignore[arg-type]
+        assert not proves_quartic(operator, 0.999 * below, route, parameter)  # type: ignore[arg-type]
+        assert proves_quartic(operator, 100 * below, route, parameter)  # type: ignore[arg-type]
+    assert not proves_quartic(operator, 100 * below, "gram", 0.25)  # 1 - kd = 0
+    assert not proves_quartic(operator, 100 * below, "gram", -0.1)
+    assert not proves_quartic(operator, 100 * below, "other", 0.1)  # type: ignore[arg-type]
 
 
 def test_mu_of_the_population_is_three():
     rng = np.random.default_rng(0)
-    forms = RankOneForms(rng.standard_normal((200_000, 3)))
-    assert quartic_guess(forms).value == pytest.approx(3, rel=0.05)
+    operator = BoundedRankOne(rng.standard_normal((200_000, 3)))
+    assert quartic_guess(operator).value == pytest.approx(3, rel=0.05)
 
 
 # Local uniqueness.
@@ -610,23 +613,23 @@ def test_dual_proof_against_hand_made_wrong_vectors():
     objective, U = planted(0, 40, 5, 1)
     X, _ = data(objective)
     certificate = certify(objective, U)
-    forms, z = RankOneForms(X), certificate.witness.z
+    operator, z = BoundedRankOne(X), certificate.witness.z
     beta = certificate.claims.beta
     lam, mu = certificate.claims.lam, certificate.claims.mu
-    assert proves_dual(forms, U, z, beta, lam, mu)
-    assert not proves_dual(forms, U, z, beta * 1.01, lam, mu)
-    assert not proves_dual(forms, U, -z, beta, lam, mu)
-    assert not proves_dual(forms, U, np.ones(40) / math.sqrt(40), beta, lam, mu)  # A*(z)U != 0
+    assert proves_dual(operator, U, z, beta, lam, mu)
+    assert not proves_dual(operator, U, z, beta * 1.01, lam, mu)
+    assert not proves_dual(operator, U, -z, beta, lam, mu)
+    assert not proves_dual(operator, U, np.ones(40) / math.sqrt(40), beta, lam, mu)  # A*(z)U != 0
     # Its own matrix X'X is far above 1; the one of its projection, which counts, is not.
     assert np.linalg.eigvalsh(X.T @ X)[0] > 10
-    assert not proves_dual(forms, U, np.ones(40), 1.0, lam, mu)
-    assert not proves_dual(forms, U, 0 * z, beta, lam, mu)
-    assert not proves_dual(forms, U, z, beta, 0.0, mu)
-    assert not proves_dual(forms, U, z * 1e-300, beta, lam, mu)
+    assert not proves_dual(operator, U, np.ones(40), 1.0, lam, mu)
+    assert not proves_dual(operator, U, 0 * z, beta, lam, mu)
+    assert not proves_dual(operator, U, z, beta, 0.0, mu)
+    assert not proves_dual(operator, U, z * 1e-300, beta, lam, mu)
     # A little off: true still, with a slightly smaller beta, and proved so.
     off = z + 1e-4 * np.random.default_rng(0).standard_normal(40) / math.sqrt(40)
-    assert not proves_dual(forms, U, off, beta, lam, mu)
-    assert proves_dual(forms, U, off, 0.99 * beta, lam, mu)
+    assert not proves_dual(operator, U, off, beta, lam, mu)
+    assert proves_dual(operator, U, off, 0.99 * beta, lam, mu)
 
 
 def test_full_rank_needs_no_dual_matrix():
@@ -666,7 +669,7 @@ def test_trace_dual_agrees_with_clarabel():
         X = rng.standard_normal((n, d))
         F = rng.standard_normal((d, 2))
         y = np.square(X @ F).sum(1)
-        dual = barrier_dual(RankOneForms(X), y, float(np.square(F).sum()))
+        dual = barrier_dual(BoundedRankOne(X), y, float(np.square(F).sum()))
         reference = minimum_trace_interpolant(X[:, :, None] * X[:, None, :], y)
         assert float(y @ dual) == pytest.approx(reference.value, rel=1e-6)
 
@@ -751,7 +754,7 @@ def test_scales_without_rounding_bounds_are_named(x, u, y):
     for name in posquad.certificates.FINDINGS:
         finding = getattr(certificate, name)
         assert finding.verdict is Verdict.REFUSED
-        assert finding.reason.startswith("outside the range in which rounding bounds are kept")
+        assert finding.reason.startswith("outside the range in which the rounding bounds hold")
     assert posquad.certificates.proved_constants(objective, U) is not None
     if y == 1.0:
         scaled = LeastSquares(RankOne(X * x), values)
@@ -858,7 +861,7 @@ def test_a_residual_that_cannot_be_bounded_proves_nothing():
     X, y = data(objective)
     certificate = certify(objective, U)
     claims = replace(certificate.claims, residual=math.inf)
-    found = judge(RankOneForms(X), y, certificate.witness, claims)
+    found = judge(BoundedRankOne(X), y, certificate.witness, claims)
     assert found.constant is not None
     for finding in (
         words.interpolation(found, math.inf, {}),
@@ -866,4 +869,4 @@ def test_a_residual_that_cannot_be_bounded_proves_nothing():
         words.global_uniqueness(found, claims.beta, None),
     ):
         assert finding.verdict is Verdict.REFUSED
-        assert finding.reason == "the residual could not be bounded"
+        assert finding.reason == "no upper bound on the residual could be proved"

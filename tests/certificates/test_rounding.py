@@ -30,7 +30,7 @@ def exactly(array):
 
 
 def is_positive_semidefinite(M: list[list[Fraction]]) -> bool:
-    """By exact symmetric elimination; a zero pivot needs a zero row."""
+    """Positive semidefinite, by exact symmetric elimination; a zero pivot needs a zero row."""
     M = [row[:] for row in M]
     m = len(M)
     for k in range(m):
@@ -67,7 +67,7 @@ def test_what_is_proved_is_true_in_exact_arithmetic(m):
 
 
 def test_what_is_clearly_definite_is_proved():
-    """Down to about 8 m^2 u times the size of the matrix."""
+    """The proof succeeds down to about 8 m^2 u times the size of the matrix."""
     rng = np.random.default_rng(0)
     for m in (1, 3, 20, 60):
         for _ in range(5):

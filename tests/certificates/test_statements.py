@@ -1,4 +1,4 @@
-"""Each proof with the rounding it must survive: forms that are as wrong as they may be.
+"""Each proof under the worst rounding: operators whose results are off by their whole bound.
 
 `Worst` returns what was computed moved by nine tenths of the stated error bound, to the side on
 which a careless proof would claim too much, and has a depth of ten million so that this is 1e-9:
@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from posquad.certificates.proofs.bounded_operator import DenseForms, RankOneForms
+from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
 from posquad.certificates.proofs.rounding import down, gamma, norm_above, total, up, witness_error
 from posquad.certificates.proofs.statements import (
     TangentGram,
@@ -36,7 +36,7 @@ NEAR = 1e-12  # of the truth, computed in double precision
 
 
 def worst(kind, *, side=1):
-    """The forms class moved by its error bound; `side` is that of `adjoint`."""
+    """An operator class whose results are off by their error bound; `side` is that of `adjoint`."""
 
     class Worst(kind):
         def __init__(self, array):
@@ -67,7 +67,7 @@ def worst(kind, *, side=1):
 
 
 def strongest(proves, weak, strong):
-    """The last number that is proved on the way from a weak to a false one."""
+    """The strongest number that is proved, between a weak one and a false one."""
     assert proves(weak)
     assert not proves(strong)
     for _ in range(60):
@@ -80,14 +80,14 @@ def strongest(proves, weak, strong):
 
 
 def single(rng, kind, d):
-    """One measurement, of which everything is known: mu is `||A||_op^2`."""
+    """One measurement, for which mu is `||A||_op^2`."""
     x = rng.standard_normal((1, d))
-    if kind is RankOneForms:
+    if kind is BoundedRankOne:
         return x, float(np.square(x).sum()) ** 2
     return x[:, :, None] * x[:, None, :], float(np.square(x).sum()) ** 2
 
 
-@pytest.mark.parametrize("kind", [RankOneForms, DenseForms])
+@pytest.mark.parametrize("kind", [BoundedRankOne, BoundedDense])
 @pytest.mark.parametrize(
     ("route", "parameter"),
     [("gram", 0.0), ("gram", 0.2), ("monomials", 0.0), ("monomials", 0.3), ("moment", 0.0)],
@@ -96,9 +96,9 @@ def test_mu_is_not_undercut(kind, route, parameter):
     rng = np.random.default_rng(0)
     for d in (1, 2, 3):
         array, mu = single(rng, kind, d)
-        forms = worst(kind)(array)
+        operator = worst(kind)(array)
         inside = parameter * (mu if route == "monomials" else 1 / d)
-        least = strongest(lambda v: proves_quartic(forms, v, route, inside), 100 * mu, 0.1 * mu)  # noqa: B023
+        least = strongest(lambda v: proves_quartic(operator, v, route, inside), 100 * mu, 0.1 * mu)  # noqa: B023
         assert least >= mu * (1 - NEAR)
 
 
@@ -107,7 +107,7 @@ def test_curvature_is_not_overstated(seed):
     """`G` moved by `gamma` of its absolute size, entry by entry, in either direction."""
     rng = np.random.default_rng(seed)
     X, U = rng.standard_normal((12, 3)), rng.standard_normal((3, 2))
-    gram = TangentGram(worst(RankOneForms)(X), U)
+    gram = TangentGram(worst(BoundedRankOne)(X), U)
     gauge = 1e3
     true = np.linalg.eigvalsh(gram.with_gauge(gauge)[0])[0] * 4 / 12
     top = np.linalg.eigvalsh(gram.G)[-1] * 4 / 12
@@ -128,7 +128,7 @@ def test_largest_eigenvalue_is_not_undercut():
 
 
 def test_largest_eigenvalue_of_a_long_column():
-    """Of a million small squares added to one in turn, those that meet the one are lost."""
+    """A million small squares are added to 1 one by one, and each is lost to rounding."""
     U = np.full((10**6, 1), 2.0**-27.1)
     U[0] = 1.0
     exact = 1 + (10**6 - 1) * Fraction(float(U[1, 0])) ** 2
@@ -140,8 +140,8 @@ def test_dual_matrix_is_not_overstated_by_its_own_rounding():
     X = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [1.0, 1.0]])
     z = np.array([500.0, -250.0, 56.0, 0.0])  # 500 - 1000 + 504, of 2004 in absolute value
     U = np.eye(2)[:, :1]
-    for forms in (worst(RankOneForms)(X), worst(DenseForms)(X[:, :, None] * X[:, None, :])):
-        most = strongest(lambda b: proves_dual(forms, U, z, b, 1.0, 1.0), 1.0, 10.0)  # noqa: B023
+    for operator in (worst(BoundedRankOne)(X), worst(BoundedDense)(X[:, :, None] * X[:, None, :])):
+        most = strongest(lambda b: proves_dual(operator, U, z, b, 1.0, 1.0), 1.0, 10.0)  # noqa: B023
         assert 4 * (1 - 1e-5) < most <= 4 * (1 + NEAR)
 
 
@@ -151,15 +151,15 @@ def test_dual_vector_that_is_off_within_rounding_still_counts_as_off():
     U = np.eye(2)[:, :1]
     hidden = MOVED * 1.5
     z = np.array([1.0, 1.0 + hidden, -1.0, 0.0, 0.0])
-    forms = worst(RankOneForms)(X)
-    assert not forms.adjoint_factor(z, U)[0].any()
+    operator = worst(BoundedRankOne)(X)
+    assert not operator.adjoint_factor(z, U)[0].any()
     K = X * (X @ U)
     lam = 4 / 5 * float(np.linalg.eigvalsh(K.T @ K)[0])
     mu = float(np.square(np.square(X).sum(1)).sum()) / 5
     projected = z - K @ np.linalg.solve(K.T @ K, K.T @ z)
     true = float(projected @ np.square(X[:, 1]))
     assert true < 1 - 1e-6
-    most = strongest(lambda b: proves_dual(forms, U, z, b, lam, mu), 0.5, 2.0)
+    most = strongest(lambda b: proves_dual(operator, U, z, b, lam, mu), 0.5, 2.0)
     assert 0.99 < most <= true * (1 + NEAR)
 
 
@@ -167,13 +167,13 @@ def test_columns_that_leak_out_of_the_range_of_the_factor():
     """U nearly dependent: the W of the proof leaves its range, which must not help `V'YV`."""
     u, w = np.array([3.0, 5.0, 7.0]), np.array([1.0, -2.0, 4.0])
     v = np.cross(u, w)  # integers: orthogonal to U exactly
-    forms = DenseForms((v[:, None] * v)[None])
+    operator = BoundedDense((v[:, None] * v)[None])
     beta = float(v @ v)
     proved = 0
     for power in range(30, 46):
         U = np.stack([u, 2.0**power * u + w], 1)
         # The product A*(z)U is zero exactly, whatever rounding says; a large lam takes it out.
-        ask = lambda b: proves_dual(forms, U, np.ones(1), b, 1e60, 1.0)  # noqa: B023, E731
+        ask = lambda b: proves_dual(operator, U, np.ones(1), b, 1e60, 1.0)  # noqa: B023, E731
         if ask(0.5 * beta):
             proved += 1
             assert strongest(ask, 0.5 * beta, 1.5 * beta) <= beta * (1 + NEAR)
@@ -183,11 +183,11 @@ def test_columns_that_leak_out_of_the_range_of_the_factor():
 def test_dual_slack_is_not_undercut():
     X = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
     dual = np.array([1.0, 41.5, -10.0])  # diag(1, 1.5), the second with cancellation
-    for forms in (
-        worst(RankOneForms, side=-1)(X),
-        worst(DenseForms, side=-1)(X[:, :, None] * X[:, None, :]),
+    for operator in (
+        worst(BoundedRankOne, side=-1)(X),
+        worst(BoundedDense, side=-1)(X[:, :, None] * X[:, None, :]),
     ):
-        least = strongest(lambda e: proves_dual_slack(forms, dual, e), 3.0, 0.0)  # noqa: B023
+        least = strongest(lambda e: proves_dual_slack(operator, dual, e), 3.0, 0.0)  # noqa: B023
         assert least >= 0.5 * (1 - NEAR)
 
 
@@ -205,34 +205,34 @@ def test_trace_bound_makes_room_for_the_misfit():
 # Nothing is given away: the strongest number that is proved is near the true one.
 
 
-@pytest.mark.parametrize("kind", [RankOneForms, DenseForms])
+@pytest.mark.parametrize("kind", [BoundedRankOne, BoundedDense])
 @pytest.mark.parametrize("d", [1, 2, 3])
 def test_the_strongest_proofs_are_near_the_truth(kind, d):
     """Rounding of depth about 100 is 1e-14; nine digits leave room for its amplification."""
     rng = np.random.default_rng(d)
     array, mu = single(rng, kind, d)
     for route, parameter in (("gram", 0.0), ("monomials", 0.0), ("moment", 0.0)):
-        forms = kind(array)
-        least = strongest(lambda v: proves_quartic(forms, v, route, parameter), 9 * mu, 0.1 * mu)  # noqa: B023
+        operator = kind(array)
+        least = strongest(lambda v: proves_quartic(operator, v, route, parameter), 9 * mu, 0.1 * mu)  # noqa: B023
         assert least == pytest.approx(mu, rel=1e-9)
     # K - k w^2 = (1 - k) w^2, times the factor 1 + k / (1 - k d).
     k = 0.3 / d
     claimed = mu * (1 - k) * (1 + k / (1 - k * d))
-    least = strongest(lambda v: proves_quartic(forms, v, "gram", k), 9 * mu, 0.1 * mu)
+    least = strongest(lambda v: proves_quartic(operator, v, "gram", k), 9 * mu, 0.1 * mu)
     assert least == pytest.approx(claimed, rel=1e-9)
     X, U = rng.standard_normal((12, d)), rng.standard_normal((d, 1))
     A = X[:, :, None] * X[:, None, :]
-    forms = kind(X if kind is RankOneForms else A)
+    operator = kind(X if kind is BoundedRankOne else A)
     rows = np.array([(a @ U).ravel() for a in A])
     values = np.linalg.eigvalsh(rows.T @ rows) * 4 / 12
-    gram = TangentGram(forms, U)
+    gram = TangentGram(operator, U)
     low = strongest(lambda v: gram.proves_smallest(v, 0.0), 0.1 * values[0], 2 * values[0])
     assert low == pytest.approx(values[0], rel=1e-9)
     top = strongest(gram.proves_largest, 2 * values[-1], 0.5 * values[-1])
     assert top == pytest.approx(values[-1], rel=1e-9)
     dual = rng.uniform(0.5, 1, 12)
     excess = np.linalg.eigvalsh(np.einsum("i,iab->ab", dual, A))[-1] - 1
-    least = strongest(lambda e: proves_dual_slack(forms, dual, e), 2 * excess, 0.5 * excess)
+    least = strongest(lambda e: proves_dual_slack(operator, dual, e), 2 * excess, 0.5 * excess)
     assert least == pytest.approx(excess, rel=1e-9)
 
 
@@ -240,7 +240,7 @@ def test_gauge_term_is_that_of_its_formula():
     """`C(Z) = ||U'Z - Z'U||^2 / 2`, summed over all Z of a basis by polarization."""
     rng = np.random.default_rng(0)
     X, U, Z = rng.standard_normal((7, 3)), rng.standard_normal((3, 2)), rng.standard_normal((3, 2))
-    gram = TangentGram(RankOneForms(X), U)
+    gram = TangentGram(BoundedRankOne(X), U)
     G = gram.with_gauge(2.5)[0]
     skew = U.T @ Z - Z.T @ U
     measured = np.square(((X @ U) * (X @ Z)).sum(1)).sum()
@@ -250,27 +250,27 @@ def test_gauge_term_is_that_of_its_formula():
 
 @pytest.mark.parametrize("weight", [0.0, 1e-3])
 def test_what_is_not_claimed_is_not_proved(weight):
-    """Zero and negative claims, parameters and weights prove nothing, true as they may be."""
+    """Zero and negative claims, parameters and weights prove nothing, even if they are true."""
     X, U = np.random.default_rng(0).standard_normal((9, 2)), np.eye(2)[:, :1]
-    forms, gram = RankOneForms(X), TangentGram(RankOneForms(X), np.eye(2)[:, :1])
+    operator, gram = BoundedRankOne(X), TangentGram(BoundedRankOne(X), np.eye(2)[:, :1])
     assert gram.proves_smallest(1e-9, 1.0)
     assert not gram.proves_smallest(0.0, 1.0)
     assert not gram.proves_smallest(-1.0, 1.0)
     assert not gram.proves_smallest(1e-9, -weight - 1e-300)
     for route in ("gram", "monomials", "moment"):
-        assert proves_quartic(forms, 1e3, route, weight)
-        assert not proves_quartic(forms, 1e3, route, -1e-3)
-        assert not proves_quartic(forms, -1e3, route, weight)
-        assert not proves_quartic(forms, 0.0, route, weight)
-    assert not proves_quartic(forms, 1e3, "guess", weight)
-    assert not proves_quartic(forms, 1e3, "gram", 0.5)  # k d = 1
-    assert not proves_quartic(forms, 1e3, "monomials", 1e3)
+        assert proves_quartic(operator, 1e3, route, weight)
+        assert not proves_quartic(operator, 1e3, route, -1e-3)
+        assert not proves_quartic(operator, -1e3, route, weight)
+        assert not proves_quartic(operator, 0.0, route, weight)
+    assert not proves_quartic(operator, 1e3, "guess", weight)
+    assert not proves_quartic(operator, 1e3, "gram", 0.5)  # k d = 1
+    assert not proves_quartic(operator, 1e3, "monomials", 1e3)
     z = np.zeros(9)
     z[0] = 1.0
     for beta, lam, mu in ((0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0)):
-        assert not proves_dual(forms, U, z, beta, lam, mu)
-    assert not proves_dual_slack(forms, 1e-3 * np.ones(9), -1e-9)
-    assert proves_dual_slack(forms, 1e-3 * np.ones(9), 0.0)
+        assert not proves_dual(operator, U, z, beta, lam, mu)
+    assert not proves_dual_slack(operator, 1e-3 * np.ones(9), -1e-9)
+    assert proves_dual_slack(operator, 1e-3 * np.ones(9), 0.0)
 
 
 # Scalars and the witness.
@@ -297,11 +297,11 @@ def test_scalar_bounds_are_near_the_truth():
 
 def test_residual_and_its_rounding_by_hand():
     """One measurement of 1 that is 3: off by 2; rounding is 1e-15 of what is summed."""
-    forms = RankOneForms(np.ones((4, 1)))
-    above, rounding = residual_and_rounding(forms, np.full(4, 3.0), np.ones((1, 1)))
+    operator = BoundedRankOne(np.ones((4, 1)))
+    above, rounding = residual_and_rounding(operator, np.full(4, 3.0), np.ones((1, 1)))
     assert 2 <= above <= 2 * (1 + 1e-12)
     assert 3 * 2.0**-53 <= rounding <= 1e-13
-    assert residual_and_rounding(forms, np.full(4, 3.0), np.full((1, 1), 1e21))[0] == math.inf
+    assert residual_and_rounding(operator, np.full(4, 3.0), np.full((1, 1), 1e21))[0] == math.inf
 
 
 def test_scalars_are_rounded_outward():
@@ -329,7 +329,7 @@ def test_underflow_is_paid_for(size):
 
 @pytest.mark.parametrize("m", [1, 3, 8])
 def test_residual_of_a_witness_includes_its_own_rounding(m):
-    """M is `LL'` as computed, so that the computed residual vanishes and the true one does not."""
+    """M is the computed `LL'`, so the computed residual vanishes, but the exact one does not."""
     rng = np.random.default_rng(m)
     hidden = 0
     for _ in range(20):

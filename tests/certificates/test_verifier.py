@@ -95,7 +95,7 @@ def test_saving_replaces_whole_files_and_leaves_no_others(example, tmp_path, mon
 
 
 def rewritten(path: Path, change) -> None:
-    """The JSON file with a change, and a checksum that fits."""
+    """Change the JSON file, and correct its checksum."""
     body = json.loads(path.read_text())
     change(body)
     body["sha256"] = json_checksum(body)
@@ -248,7 +248,7 @@ def test_every_forgery_is_rejected_and_says_where(example):
 @pytest.mark.parametrize("name", ["residual", "largest", "lam", "gauge", "Lam", "mu", "beta"])
 @pytest.mark.parametrize("number", ["1e999", "0.0", "-1.0", "5e-324", "1e300"])
 def test_absurd_claims_prove_nothing(example, tmp_path, name, number):
-    """JSON reads 1e999 as an infinity; no number makes a proof succeed that should not."""
+    """JSON reads 1e999 as infinity; no number makes a false proof succeed."""
     case, certificate = example
     path, _ = save(certificate, tmp_path / "c")
     body = json.loads(path.read_text())
@@ -263,7 +263,7 @@ def test_absurd_claims_prove_nothing(example, tmp_path, name, number):
 
 
 def test_understatement_is_accepted(example):
-    """A certificate that claims less than is true is true."""
+    """A certificate that claims less than is true is valid."""
     case, certificate = example
     modest = replace(
         certificate,

@@ -278,7 +278,7 @@ def test_columns_of_any_size(power, intercept):
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_inputs_of_extreme_size(size):
-    """The fit and its errors stand; only the spectrum has no number in such units."""
+    """The fit and its errors are valid; only the spectrum is NaN in such units."""
     X, _, y = data(12, 40, 3, 1, noise=0.1)
     model = PositiveQuadraticRegressor(rank=1).fit(X * size, y)
     plain = PositiveQuadraticRegressor(rank=1).fit(X, y)
@@ -290,7 +290,7 @@ def test_inputs_of_extreme_size(size):
 
 
 def test_replicates_that_contradict_each_other_are_no_recovery():
-    """Responses 0.5 above and below: their means are exact, and the data are not."""
+    """Responses 0.5 above and below the form: their means are exact, but the data are not."""
     rng = np.random.default_rng(5)
     X, U = rng.standard_normal((30, 4)), rng.standard_normal((4, 1))
     exact = ((X @ U) ** 2).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions: its own checks, and what users compose."""
+"""The estimator keeps scikit-learn's conventions: its checks, pipelines and searches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def data(n=40, d=4, r=2, seed=0, noise=0.0):
 
 
 def state(model):
-    """What a fit leaves, as one flat dictionary of arrays."""
+    """The fitted attributes, as one flat dictionary of arrays."""
     flat = {}
     for name, value in vars(model).items():
         if name.endswith("_"):
@@ -317,7 +317,7 @@ def test_folds_may_be_any_splitter():
         several = not np.isnan(model.rank_path_["standard_error"]).any()
         assert several == (cv in (2,) or isinstance(cv, KFold))
     empty = [(np.arange(8, 40), np.arange(8))]  # nothing that counts to validate on
-    with pytest.raises(DomainError, match="cv: expected a fold with weight on both sides"):
+    with pytest.raises(DomainError, match="cv: expected a fold with samples of positive weight"):
         PositiveQuadraticRegressor(criterion="cv", cv=empty).fit(X, y, weights)
 
 

@@ -1,4 +1,4 @@
-"""Standard errors of predictions: against a covariance that never quotients, and by simulation."""
+"""Standard errors of predictions: against a covariance without a quotient, and by simulation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def raw_jacobian(X, U, intercept):
 
 
 def raw_errors(X, y, weights, U, c, intercept, at):
-    """`sigma sqrt(g' (J'WJ)^+ g)`, the pseudoinverse over rotations and all."""
+    """`sigma sqrt(g' (J'WJ)^+ g)`, with the pseudoinverse over all entries of U."""
     J = raw_jacobian(X, U, intercept)
     d, r = U.shape
     p = d * r - r * (r - 1) // 2 + intercept
@@ -52,7 +52,7 @@ def raw_errors(X, y, weights, U, c, intercept, at):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("d", "r"), [(1, 1), (4, 1), (4, 2), (3, 3)])
 def test_standard_errors_are_those_of_the_raw_factor(d, r, weighted, intercept):
-    """Whether one quotients by the rotations of U or not must not matter."""
+    """Standard errors are the same with and without the quotient by rotations of U."""
     rng = np.random.default_rng(20 * d + r)
     X, _, y = problem(rng, n=60, d=d, r=r)
     y = y + 2.5 * intercept
@@ -70,7 +70,7 @@ def test_standard_errors_are_those_of_the_raw_factor(d, r, weighted, intercept):
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_oracle_does_not_depend_on_the_rotation_of_the_factor(intercept):
-    """The number that the estimator is held to is one of the predictor, not of its factor."""
+    """Standard errors depend on the predictor only, not on the rotation of its factor."""
     rng = np.random.default_rng(5)
     X, _, y = problem(rng)
     model = PositiveQuadraticRegressor(rank=2, fit_intercept=intercept).fit(X, y)
@@ -128,7 +128,7 @@ def test_errors_of_a_rank_one_predictor_of_one_input_by_hand():
 
 
 def accepted(level: float, fits: int) -> tuple[int, int]:
-    """Counts that a rate of `level` gives but for one time in a thousand."""
+    """The interval of counts that a rate of `level` leaves only once in a thousand times."""
     return int(binom.ppf(5e-4, fits, level)), int(binom.ppf(1 - 5e-4, fits, level))
 
 

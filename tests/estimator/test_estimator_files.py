@@ -1,4 +1,4 @@
-"""Models on disk: exact, without pickle, and refused when anything about them is off."""
+"""Models on disk: exact, without pickle, and refused if damaged or inconsistent."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_folder_stands_for_the_model_in_it(tmp_path):
 
 @pytest.mark.parametrize("end", [".json", ".safetensors"])
 def test_files_of_another_size_are_not_read(tmp_path, end):
-    """Ten gigabytes of zeros, of which a disk keeps none."""
+    """A sparse file of ten gigabytes of zeros."""
     model, _ = fitted(rank=1)
     model.save(tmp_path / "m")
     with (tmp_path / f"m{end}").open("r+b") as file:
@@ -387,7 +387,7 @@ def test_a_crash_between_two_writes_leaves_the_old_model_or_one_that_is_refused(
 
 def test_saving_into_a_folder_that_is_not_there_says_so(tmp_path):
     model, _ = fitted(rank=1)
-    with pytest.raises(DomainError, match="path: expected a folder that exists"):
+    with pytest.raises(DomainError, match="path: expected a file name in a folder that exists"):
         model.save(tmp_path / "nowhere" / "m")
 
 

@@ -1,4 +1,4 @@
-"""What the data leave free: its dimension, and the predictions that it moves."""
+"""Free directions: their number, and the predictions that they change."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_column_of_zeros():
 
 
 def test_a_constant_that_inputs_of_one_size_cannot_tell_from_the_predictor():
-    """`f(x) = q x^2 + c` at x = 1 and -1: only q + c is known, and that as well as a mean is."""
+    """`f(x) = q x^2 + c` at x = 1 and -1: only q + c is determined, as accurately as a mean."""
     x = np.array([1.0, -1.0] * 5)
     y = 3 + np.random.default_rng(5).uniform(0, 0.1, 10)
     model = PositiveQuadraticRegressor(rank=1, fit_intercept=True).fit(x[:, None], y)

@@ -1,4 +1,4 @@
-"""The moment initializer: entrywise oracle, unbiasedness, truncation, and what it refuses."""
+"""The moment initializer: entrywise oracle, unbiasedness, truncation, and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_moment_matrix_entry_by_entry(rng):
 
 
 def test_moment_matrix_is_unbiased_for_gaussian_inputs(rng):
-    """E M_n = Q*: Gauss-Hermite quadrature with 4 nodes a dimension is exact for degree 4."""
+    """E M_n = Q*: Gauss-Hermite quadrature with 4 nodes per dimension is exact for degree 4."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(4)
     grid = np.array(np.meshgrid(nodes, nodes, nodes)).reshape(3, -1).T
     weight = np.array(np.meshgrid(weights, weights, weights)).reshape(3, -1).prod(0)

@@ -15,7 +15,7 @@ from posquad import Status, recover
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
 from posquad.recovery import diagnose, logdet_irls, search
-from posquad.recovery.prepare import evened, prepare, structured
+from posquad.recovery.prepare import looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.solvers import fit
 from support import gaussian_problem, normal, rotation
 
@@ -49,12 +49,12 @@ def test_recovery_rates(n, least):
 
 
 def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
-    """More than 2^23 products a pass: the polish is first-order; the gradient is that of NumPy."""
+    """More than 2^23 products per pass: the refinement is first-order; gradient by NumPy."""
     X, U, y = gaussian_problem(rng, 22_000, 24, 16, smallest=0.5)
     assert X.shape[0] * U.numel() > 2**23
     y = y + normal(rng, 22_000)
-    watch = fit.Watch(max_steps=1000)
-    finder = search.Search(fit.Quadratic(X, y), 16, 1e-10, watch, rng, 1)
+    budget = fit.Budget(max_steps=1000)
+    finder = search.Search(fit.Quadratic(X, y), 16, 1e-10, fit.History(budget), rng, 1)
     start = U + 0.01 * normal(rng, 24, 16)
     finder.adopt(start)
     inputs, V = X.numpy(), finder.U.numpy()
@@ -63,7 +63,7 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     cosine = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
     assert cosine < 1e-9
     assert float(finder.residual) == pytest.approx(np.linalg.norm(e) / np.linalg.norm(y), rel=1e-12)
-    assert watch.steps < 400
+    assert budget.steps < 400
 
 
 def test_as_many_samples_as_unknowns_are_never_called_recovered():
@@ -174,7 +174,7 @@ class TestStatuses:
 
     @pytest.mark.parametrize("rank", [2, 4])
     def test_a_free_direction(self, rng, rank):
-        """Signs as inputs do not see differences of diagonal entries: 7 of 10 dimensions."""
+        """Inputs of signs do not measure differences of diagonal entries: 7 of 10 dimensions."""
         X = normal(rng, 40, 4).sign()
         found = recover(X, (X @ normal(rng, 4, rank)).square().sum(-1), rank)
         assert int(found.samples) == 7
@@ -333,7 +333,7 @@ class TestNothingWrongIsCalledRecovered:
             assert "another answer" in found.message
 
     def test_many_blocks(self, rng):
-        """Random signs would not find one of 10 blocks of 3 coordinates."""
+        """Random signs would hardly ever flip exactly one of 10 blocks of 3 coordinates."""
         X = torch.zeros(10, 8, 30, dtype=torch.float64)
         for k in range(10):
             X[k, :, 3 * k : 3 * k + 3] = normal(rng, 8, 3)
@@ -342,7 +342,7 @@ class TestNothingWrongIsCalledRecovered:
 
     @pytest.mark.parametrize(("n", "d"), [(21, 6), (60, 8), (2000, 60)])
     def test_signs(self, rng, n, d):
-        """All signs answer 1 to every axis."""
+        """Every vector of signs has the response 1 on every axis."""
         X = normal(rng, n, d).sign()
         U = torch.eye(d, 1, dtype=X.dtype)
         assert self.check(X, U, 1).status is Status.NOT_IDENTIFIED
@@ -402,7 +402,7 @@ class TestNothingWrongIsCalledRecovered:
         assert "within the tolerance" in found.message
 
     def test_nearly_flat(self, rng):
-        """A curvature of 1e-13 of the largest: the residual says nothing of the error."""
+        """A curvature of 1e-13 of the largest: the residual does not bound the error."""
         X = normal(rng, 40, 6)
         U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-6], dtype=X.dtype)
         self.check(X, U, 2)
@@ -416,7 +416,7 @@ class TestNothingWrongIsCalledRecovered:
         assert [bool(found.isolated) for found in at] == [True, False]
 
     def test_the_kernel_alone_refuses(self, rng):
-        """Ample samples of two blocks leave the rotation of one against the other."""
+        """Samples of two separate blocks do not determine the rotation between them."""
         X = torch.zeros(80, 6, dtype=torch.float64)
         X[:40, :3], X[40:, 3:] = normal(rng, 40, 3), normal(rng, 40, 3)
         U = normal(rng, 6, 2)
@@ -465,7 +465,7 @@ class TestRank:
         assert error(found, U) < 1e-12
 
     def test_small_eigenvalues_are_not_dropped_with_the_rank(self):
-        """Eigenvalues 1 and 1e-8, rank 3 given: the factor's third column only goes."""
+        """Eigenvalues 1 and 1e-8 at rank 3: only the third column of the factor is dropped."""
         for seed in range(4):
             rng = torch.Generator().manual_seed(seed)
             X = normal(rng, 40, 6)
@@ -523,8 +523,8 @@ def test_looking_at_the_inputs_takes_no_copy_of_them(rng):
     X = normal(rng, 4000, 600)
     y = X[:, 0].square()
     with Record(X) as record:
-        assert evened(X, y, None) is None
-        assert not bool(structured(X))
+        assert normalize_rows(X, y, None) is None
+        assert not bool(looks_nongeneric(X))
         prepare(X, y, None)
     assert record.largest <= 2**20 < X.numel()
 
@@ -719,7 +719,7 @@ class TestBudgets:
 
 
 def test_whitening_is_needed(rng):
-    """Working inputs are isotropic to what their number allows, whatever the design."""
+    """Prepared inputs are isotropic up to sampling error, for any design."""
     X = normal(rng, 400, 10) @ (rotation(rng, 10) * torch.logspace(0, -4, 10, dtype=torch.float64))
     working = prepare(X, normal(rng, 400).square(), None).problem.X
     values = torch.linalg.eigvalsh(working.mT @ working / 400)

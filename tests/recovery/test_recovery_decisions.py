@@ -1,4 +1,4 @@
-"""What `recover` decides before, between and after its solvers, on inputs worked by hand."""
+"""Decisions of `recover` before, between and after its solvers, on hand-worked inputs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery import ranks, search
-from posquad.recovery.diagnose import Diagnosis, diagnose, diagnose_any, needed_samples, verdict
-from posquad.recovery.prepare import Prepared, evened, prepare, structured
-from posquad.recovery.solvers.fit import Quadratic, Watch, at_rounding, cosine, stagnated
+from posquad.recovery.diagnose import (
+    Diagnosis,
+    diagnose,
+    diagnose_any,
+    needed_samples,
+    status_codes,
+)
+from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.solvers.fit import Budget, History, Quadratic, at_rounding, cosine, stagnated
 from support import gaussian_problem, normal
 
 
@@ -25,11 +31,11 @@ def vector(*values):
 
 
 def search_of(n, max_starts=20, tolerance=1e-10):
-    """d = 4 and r = 1, so that p = 4; nothing has been searched."""
+    """A search before its first attempt, with d = 4 and r = 1, so that p = 4."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, 1)
-    watch = Watch(max_steps=100)
+    history = History(Budget(max_steps=100))
     generator = torch.Generator().manual_seed(0)
-    return search.Search(Quadratic(X, y), 1, tolerance, watch, generator, max_starts)
+    return search.Search(Quadratic(X, y), 1, tolerance, history, generator, max_starts)
 
 
 def ended(*residuals):
@@ -94,7 +100,8 @@ def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_ma
     """d(d+1)/2 = 10 at d = 4; at most 1500, where it would take the time of all else."""
     problem = Quadratic(torch.ones(n, d, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
-    finder = search.Search(problem, 1, 1e-10, Watch(max_steps=1), generator, 1)
+    history = History(Budget(max_steps=1))
+    finder = search.Search(problem, 1, 1e-10, history, generator, 1)
     assert finder.kernel is kernel
 
 
@@ -209,14 +216,15 @@ def test_residuals_are_relative_to_the_responses_and_absolute_to_none():
     assert float(Quadratic(X, vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
 
 
-def test_budget_of_a_watch():
-    watch = Watch(max_steps=3)
+def test_budget_counts_the_steps_that_a_history_records():
+    budget = Budget(max_steps=3)
+    history = History(budget)
     state = SimpleNamespace(residual=vector(1.0), running=torch.tensor([True]))
-    quota = watch.quota(2)
+    quota = budget.quota(2)
     ends = []
     for _ in range(4):
-        watch(state)
-        ends.append((bool(quota[1](state)), bool(watch.rule()[1](state)), watch.spent))
+        history(state)
+        ends.append((bool(quota[1](state)), bool(budget.rule()[1](state)), budget.spent))
     # Records are numbered from 0; a step is judged before it is recorded.
     assert ends == [
         (False, False, False),
@@ -224,8 +232,9 @@ def test_budget_of_a_watch():
         (True, True, False),
         (True, True, True),
     ]
-    assert len(watch.history) == 4
-    interrupted = Watch(max_steps=3)
+    assert len(history.residuals) == 4
+    assert history.last is state
+    interrupted = Budget(max_steps=3)
     interrupted.interrupted = True
     assert interrupted.spent
 
@@ -239,7 +248,7 @@ def test_cosine_is_between_the_residual_and_the_jacobian(rng):
     J = 2 * np.einsum("ia,ib->iab", X, Z).reshape(9, 6)
     e = ((X @ V).square().sum(1) - y).numpy()
     expected = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
-    assert float(cosine(problem, state, problem.pull(state.e, Z))) == pytest.approx(
+    assert float(cosine(problem, state, problem.weighted_adjoint(state.e, Z))) == pytest.approx(
         expected, rel=1e-13
     )
 
@@ -248,15 +257,15 @@ def test_cosine_is_between_the_residual_and_the_jacobian(rng):
 
 
 def solver_of(residuals, *, spent=False, tolerance=1e-10):
-    """`solve(rank, starts)` with a given residual at each rank; what was asked is recorded."""
+    """`solve(rank, starts)` with a given residual at each rank, and the list of its calls."""
     asked = []
 
     def solve(rank, starts):
         asked.append((rank, starts))
-        watch = SimpleNamespace(spent=spent)
+        budget = SimpleNamespace(spent=spent)
         residual = vector(residuals[rank - 1])[0]
         return SimpleNamespace(
-            rank=rank, residual=residual, tolerance=tolerance, watch=watch,
+            rank=rank, residual=residual, tolerance=tolerance, budget=budget,
             problem=SimpleNamespace(d=6), U=torch.eye(6, rank, dtype=torch.float64),
         )  # fmt: skip
 
@@ -264,8 +273,8 @@ def solver_of(residuals, *, spent=False, tolerance=1e-10):
 
 
 def test_information_criterion_by_hand():
-    assert ranks.information(0.1, 50, 7) == pytest.approx(100 * math.log(0.1) + 7 * math.log(50))
-    assert math.isfinite(ranks.information(0.0, 50, 7))
+    assert ranks.bic(0.1, 50, 7) == pytest.approx(100 * math.log(0.1) + 7 * math.log(50))
+    assert math.isfinite(ranks.bic(0.0, 50, 7))
 
 
 def test_samples_needed_and_starts_of_a_trial():
@@ -276,30 +285,32 @@ def test_samples_needed_and_starts_of_a_trial():
 
 def test_the_first_rank_that_reproduces_is_chosen():
     solve, asked = solver_of([0.5, 1e-12, 1e-13])
-    search, sure, path = ranks.chosen(solve, 40, 6, 40, 100, None)
+    search, sure, path = ranks.choose_rank(solve, 40, 6, 40, 100, None)
     assert (search.rank, sure) == (2, 1.0)
     assert [step[:2] for step in path] == [(1, 0.5), (2, 1e-12)]
     assert asked == [(1, 24), (2, 24)]
     # p = 11 at rank 2: 11 samples check nothing, 12 do; of 11 distinct ones likewise.
     for n, distinct, expected in ((11, 12, 0.0), (12, 12, 1.0), (40, 12, 1.0)):
-        assert ranks.chosen(solver_of([0.5, 1e-12])[0], n, 6, distinct, 100, None)[1] == expected
+        assert (
+            ranks.choose_rank(solver_of([0.5, 1e-12])[0], n, 6, distinct, 100, None)[1] == expected
+        )
     assert solver_of([1e-10])[0](1, 1).residual <= 1e-10  # the tolerance itself reproduces
-    assert ranks.chosen(solver_of([1e-10])[0], 40, 6, 40, 5, None)[0].rank == 1
+    assert ranks.choose_rank(solver_of([1e-10])[0], 40, 6, 40, 5, None)[0].rank == 1
 
 
 def test_ranks_without_enough_samples_are_not_tried():
     # 12 distinct samples decide rank 2 (p + 1 = 12) and not rank 3 (16).
     solve, asked = solver_of([0.5, 0.4, 0.3, 0.2])
-    ranks.chosen(solve, 12, 6, 12, 3, None)
+    ranks.choose_rank(solve, 12, 6, 12, 3, None)
     assert asked == [(1, 3), (2, 3)]
     solve, asked = solver_of([0.5, 0.4, 0.3, 0.2])
-    ranks.chosen(solve, 12, 6, 1, 3, None)
+    ranks.choose_rank(solve, 12, 6, 1, 3, None)
     assert asked == [(1, 3)]
     solve, asked = solver_of([0.5] * 6)
-    ranks.chosen(solve, 100, 6, 100, 3, 4)
+    ranks.choose_rank(solve, 100, 6, 100, 3, 4)
     assert [rank for rank, _ in asked] == [1, 2, 3, 4]
     solve, asked = solver_of([0.5] * 6, spent=True)
-    ranks.chosen(solve, 100, 6, 100, 3, None)
+    ranks.choose_rank(solve, 100, 6, 100, 3, None)
     assert [rank for rank, _ in asked] == [1]
 
 
@@ -307,7 +318,7 @@ def test_the_best_score_of_noisy_responses_and_its_weight():
     """n = 100, d = 6: p = 6, 11, 15, 18, 20, 21; the score falls to rank 2 and rises after it."""
     residuals = [0.5, 0.1, 0.0995, 0.099, 0.0985, 0.098]
     solve, asked = solver_of(residuals)
-    search, sure, path = ranks.chosen(solve, 100, 6, 100, 50, None)
+    search, sure, path = ranks.choose_rank(solve, 100, 6, 100, 50, None)
     assert search.rank == 2
     assert [rank for rank, _ in asked] == [1, 2, 3, 4, 5, 6]  # four in a row without gain
     p = np.array([6, 11, 15, 18, 20, 21])
@@ -317,12 +328,12 @@ def test_the_best_score_of_noisy_responses_and_its_weight():
     assert sure == pytest.approx(weights[1] / weights.sum(), rel=1e-12)
     # Four ranks after the best end the trial.
     solve, asked = solver_of([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
-    assert ranks.chosen(solve, 100, 6, 100, 50, None)[0].rank == 1
+    assert ranks.choose_rank(solve, 100, 6, 100, 50, None)[0].rank == 1
     assert [rank for rank, _ in asked] == [1, 2, 3, 4, 5]
     # The highest one tried is the best, and others remain: no confidence.
-    search, sure, _ = ranks.chosen(solver_of([0.5, 0.1])[0], 100, 6, 100, 50, 2)
+    search, sure, _ = ranks.choose_rank(solver_of([0.5, 0.1])[0], 100, 6, 100, 50, 2)
     assert (search.rank, sure) == (2, 0.0)
-    search, sure, _ = ranks.chosen(
+    search, sure, _ = ranks.choose_rank(
         solver_of([0.9, 0.8, 0.7, 0.6, 0.5, 0.1])[0], 100, 6, 100, 50, None
     )
     assert search.rank == 6
@@ -332,7 +343,7 @@ def test_the_best_score_of_noisy_responses_and_its_weight():
 def test_a_higher_rank_is_taken_if_it_reproduces_a_hundredfold_better():
     def raised(residuals, n=40, distinct=40, most=6, spent=False):
         solve, asked = solver_of(residuals, spent=spent)
-        search = ranks.raised(solve(1, 0), solve, distinct, n, most)
+        search = ranks.raise_if_better(solve(1, 0), solve, distinct, n, most)
         return search.rank, [rank for rank, _ in asked[1:]]
 
     assert raised([1e-11, 9e-14, 1e-20]) == (2, [2])  # 9e-14 <= 1e-3 tolerance: exact
@@ -351,7 +362,7 @@ def test_a_higher_rank_is_taken_if_it_reproduces_a_hundredfold_better():
 def test_a_lower_rank_is_tried_where_samples_decide_only_that():
     def lowered(residuals, rank, distinct, spent=False):
         solve, asked = solver_of(residuals, spent=spent)
-        search = ranks.lowered(solve(rank, 0), solve, distinct)
+        search = ranks.lower_if_possible(solve(rank, 0), solve, distinct)
         return search.rank, asked[1:]
 
     assert lowered([0.1, 1e-12, 1e-12], 3, 12) == (2, [(1, 24), (2, 24)])
@@ -419,7 +430,7 @@ def test_the_word_that_is_said(changes, residual, options, status):
         strengths=vector(*options.get("strengths", [1.0] * 6))[None],
         count=torch.tensor([options.get("count", 6)]),
     )
-    codes = verdict(
+    codes = status_codes(
         diagnosis(**changes),
         vector(residual),
         rank=options.get("rank", 1),
@@ -479,7 +490,7 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     U = torch.diag(vector(1.0, smallest, 0.0, 0.0))[:, :2]
     X, U = X.to(dtype), U.to(dtype)
     prepared = prepare(X, (X @ U).square().sum(-1), None).one()
-    found = diagnose_any(prepared, U[None], torch.zeros(1, dtype=dtype), Watch(max_steps=1))
+    found = diagnose_any(prepared, U[None], torch.zeros(1, dtype=dtype), Budget(max_steps=1))
     assert bool(found.low.isfinite()) is known
     assert bool(found.error.isfinite()) <= known
 
@@ -554,12 +565,12 @@ def test_inputs_in_a_subspace_and_samples_that_repeat(rng):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_samples_of_one_length(rng, weighted):
-    """Lengths from 1 to 1000 become one, and the residual is told in the user's lengths."""
+    """Lengths from 1 to 1000 become one; the residual is reported for the user's lengths."""
     X, _, y = gaussian_problem(rng, 30, 3, 2, smallest=0.5)
     lengths = torch.logspace(0, 3, 30, dtype=torch.float64)
     X, y = X * lengths[:, None], y * lengths.square()
     weights = torch.linspace(1, 2, 30, dtype=torch.float64) if weighted else None
-    told = evened(X, y, weights)
+    told = normalize_rows(X, y, weights)
     assert told is not None
     working = told.problem.X @ torch.linalg.inv(told.transform)
     torch.testing.assert_close(
@@ -574,23 +585,23 @@ def test_samples_of_one_length(rng, weighted):
 
 
 def test_lengths_that_are_alike_stay():
-    """Up to a factor of thirty, weights (to the power 1/4) included."""
+    """Rows are normalized from a ratio of thirty on, with weights to the power 1/4."""
     X = torch.eye(3, dtype=torch.float64)
     y = torch.ones(3, dtype=torch.float64)
     for most, changed in ((29.0, False), (31.0, True)):
         scaled = X * vector(1.0, 1.0, most)
-        assert (evened(scaled, y, None) is not None) is changed
-        assert (evened(X, y, vector(1.0, 1.0, most**4)) is not None) is changed
+        assert (normalize_rows(scaled, y, None) is not None) is changed
+        assert (normalize_rows(X, y, vector(1.0, 1.0, most**4)) is not None) is changed
     # A sample of weight zero has no length; a zero input keeps its response.
-    assert evened(X * vector(1.0, 1.0, 1e6), y, vector(1.0, 1.0, 0.0)) is None
+    assert normalize_rows(X * vector(1.0, 1.0, 1e6), y, vector(1.0, 1.0, 0.0)) is None
     for weights, last in ((None, 5.0), (torch.ones(3), 5.0), (vector(1.0, 1.0, 0.0), 0.0)):
-        told = evened(torch.diag(vector(1.0, 100.0, 0.0)), vector(1.0, 2e4, 5.0), weights)
+        told = normalize_rows(torch.diag(vector(1.0, 100.0, 0.0)), vector(1.0, 2e4, 5.0), weights)
         torch.testing.assert_close(told.problem.y * told.scale, vector(1.0, 2.0, last))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_response_to_a_zero_input_is_never_reproduced(rng, weighted):
-    """Whatever Q is, 0'Q 0 = 0: a nonzero response there leaves a residual, of any length."""
+    """0'Q 0 = 0 for every Q, so a nonzero response to a zero input leaves a residual."""
     X, _, y = gaussian_problem(rng, 40, 4, 1)
     lengths = torch.logspace(0, 3, 40, dtype=torch.float64)
     X, y = X * lengths[:, None], y * lengths.square()
@@ -604,11 +615,11 @@ def test_a_response_to_a_zero_input_is_never_reproduced(rng, weighted):
 
 def test_structure_is_zeros_or_repeated_entries(rng):
     X = normal(rng, 6, 4)
-    assert not bool(structured(X))
-    assert bool(structured(X.sign()))
+    assert not bool(looks_nongeneric(X))
+    assert bool(looks_nongeneric(X.sign()))
     X[2, 1] = 0
-    assert bool(structured(X))
+    assert bool(looks_nongeneric(X))
     half = vector(*range(1, 13), *range(-12, 0)).reshape(6, 4)  # 12 absolute values in 24 entries
-    assert bool(structured(half))
+    assert bool(looks_nongeneric(half))
     half[0, 0] = 0.5
-    assert not bool(structured(half))
+    assert not bool(looks_nongeneric(half))

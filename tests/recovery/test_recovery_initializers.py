@@ -1,4 +1,4 @@
-"""The bounded and interpolating initializers: oracles, large problems, what they refuse."""
+"""The bounded and interpolating initializers: oracles, large problems, and refusals."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from posquad.recovery import (
     data_driven_descent,
     data_driven_step,
     direct_least_squares,
+    gauss_newton,
     levenberg_marquardt,
     logdet_irls,
     population_lbfgs,
     scaled_descent,
 )
-from posquad.recovery.solvers import gauss_newton
-from posquad.recovery.solvers.fit import Quadratic, clear_frame
+from posquad.recovery.solvers.fit import Quadratic, regularized_frame
 from posquad.recovery.solvers.gauss_newton import NormalEquations
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.solvers.levenberg import Levenberg
@@ -196,7 +196,7 @@ def test_two_loop_recursion_is_the_bfgs_formula(rng):
     state = method.start(nearby(rng, U))
     for _ in range(6):  # two more than the memory holds
         state = method.advance(state)
-    basis = clear_frame(state.U)
+    basis = regularized_frame(state.U)
     eye = torch.eye(6, dtype=X.dtype).reshape(6, 3, 2)
     plain = replace(state, curvature=torch.zeros_like(state.curvature))
     H = torch.stack([method._inverse(plain, basis, b).flatten() for b in eye], dim=1).numpy()
@@ -232,7 +232,7 @@ def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
 
 
 def test_a_memory_that_points_uphill_is_forgotten(rng):
-    """A pair of negative curvature: the step is that of no memory, for the problems it spoils."""
+    """After a pair of negative curvature, the step is that without memory, where it matters."""
     X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
     method = PopulationLBFGS(Quadratic(X, y))
     state = method.start(torch.stack([nearby(rng, U), nearby(rng, U)]))
@@ -240,7 +240,7 @@ def test_a_memory_that_points_uphill_is_forgotten(rng):
     size = state.gradient.square().sum((-2, -1))[:, None]
     wrong = torch.tensor([[-1e3, 0, 0, 0], [0, 0, 0, 0]], dtype=X.dtype) / size
     spoiled = replace(state, moves=pair, curvature=wrong)  # turns are zero: -1e3 <g, g> is left
-    D = -method._inverse(spoiled, clear_frame(state.U), state.gradient)
+    D = -method._inverse(spoiled, regularized_frame(state.U), state.gradient)
     assert float((D[0] * state.gradient[0]).sum()) > 0 > float((D[1] * state.gradient[1]).sum())
     expected = method.advance(state)
     torch.testing.assert_close(method.advance(spoiled).U, expected.U, rtol=1e-12, atol=0)
@@ -248,9 +248,9 @@ def test_a_memory_that_points_uphill_is_forgotten(rng):
 
 @pytest.mark.parametrize("solver", [population_lbfgs, gauss_newton, scaled_descent])
 def test_passes_are_the_products_that_were_made(rng, solver, monkeypatch):
-    """Every product with X or X' goes through `forward` or `pull`; lengths and sizes are none."""
+    """Every product with X or X' that counts goes through `forward` or `weighted_adjoint`."""
     made = []
-    for name in ("forward", "pull"):
+    for name in ("forward", "weighted_adjoint"):
         product = getattr(Quadratic, name)
         monkeypatch.setattr(
             Quadratic, name, lambda *args, product=product: made.append(0) or product(*args)
@@ -275,8 +275,8 @@ def test_normal_equations_agree_with_dense_least_squares(rng):
     problem = Quadratic(X, y)
     Z = problem.forward(V)
     e = problem.residual(Z)
-    system = NormalEquations(problem, V, Z, clear_frame(V))
-    right = geometry.horizontal_projection(V, -problem.pull(e, Z))
+    system = NormalEquations(problem, V, Z, regularized_frame(V))
+    right = geometry.horizontal_projection(V, -problem.weighted_adjoint(e, Z))
     D, products = system.solve(right, torch.tensor(1e-12, dtype=X.dtype))
     expected = np.linalg.lstsq(jacobian(X.numpy(), V.numpy()), -e.numpy(), rcond=None)[0]
     np.testing.assert_allclose(D.numpy().ravel(), expected, rtol=1e-8, atol=1e-10)

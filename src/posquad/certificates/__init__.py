@@ -1,7 +1,7 @@
-"""What can be proved about a computed answer, and how to check the proof again.
+"""Certificates: proofs about a computed answer that anyone can check again.
 
-`certify` searches and proves; `verify` checks a certificate, fresh or from a file, by proofs alone.
-`exact_minimum_trace` and `check_exact_minimum_trace` do the commuting problems of section 4 in
+`certify` searches for proofs; `verify` checks a certificate, new or from a file, without a search.
+`exact_minimum_trace` and `check_exact_minimum_trace` treat the commuting problems of section 4 in
 rational arithmetic. The statements and their proofs are in `docs/theory.md`.
 """
 

@@ -1,4 +1,4 @@
-"""Certificates on disk: a JSON file to read and an npz file with the arrays; no pickle."""
+"""Certificates on disk: a readable JSON file and an npz file with the arrays, without pickle."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _KEYS |= {"arrays_bytes", "arrays_sha256"}
 
 
 def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Write `path` with the suffixes `.json` and `.npz`, each atomically; return both.
+    """Write two files, `path` with the suffixes `.json` and `.npz`, and return their paths.
 
-    The JSON file holds findings and claims, the npz file the witnesses U, z and dual. Each has a
-    SHA-256 checksum, so that a file damaged on the way is noticed; that the content is right is for
-    `verify` to say. The statements are those of `docs/theory.md`.
+    The JSON file holds findings and claims, the npz file the witnesses U, z and dual. Each file is
+    written atomically and has a SHA-256 checksum, which reveals damage; only `verify` shows that
+    the content is right. The statements are those of `docs/theory.md`.
 
     >>> import tempfile
     >>> from posquad import LeastSquares, RankOne, certify
@@ -67,11 +67,12 @@ def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, 
 
 
 def load(path: str | os.PathLike[str]) -> Certificate:
-    """Read what `save` wrote; `path` with or without a suffix.
+    """Read the files that `save` wrote; `path` may have a suffix or none.
 
-    Files that are damaged, incomplete or of another kind raise `DomainError`. A certificate that
-    was read is only as good as its `verify`, and says so when printed; the reasons of its PROVED
-    findings are written anew from their numbers. The statements are those of `docs/theory.md`.
+    Files that are damaged, incomplete or of another kind raise `DomainError`. A certificate from a
+    file proves nothing until `verify` has confirmed it, and says so when printed. The reasons of
+    its PROVED findings are written again from their numbers. The statements are those of
+    `docs/theory.md`.
 
     >>> load("no/such/file")
     Traceback (most recent call last):
@@ -101,7 +102,7 @@ def load(path: str | os.PathLike[str]) -> Certificate:
             loaded=True,
         )
     except _UNREADABLE as error:
-        _refuse(npz_path, f"what cannot be used: {error}")
+        _refuse(npz_path, f"content that cannot be used: {error}")
 
 
 def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -117,7 +118,7 @@ def _refuse(path: Path, got: str) -> NoReturn:
 
 
 def _integer(digits: str) -> int:
-    """Integers here are counts; a longer one would not fit a float."""
+    """Parse a count; integers of more than 15 digits may not fit a float."""
     if len(digits) > 15:
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
@@ -134,7 +135,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Infinities as None: JSON has no word for them, and they prove nothing."""
+    """Replace infinities by None, since JSON cannot hold them and they prove nothing."""
     if isinstance(value, Mapping):
         return {k: _number(v) for k, v in value.items()}
     if isinstance(value, float | np.floating):
@@ -148,7 +149,7 @@ def _finding(name: str, plain: Mapping[str, Any]) -> Finding:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int | float)):
             raise ValueError(f"{number!r} where a number was expected")
     if not isinstance(plain["details"], dict):
-        raise ValueError("details that are not a table")
+        raise ValueError("the details are not an object")
     reason = str(plain["reason"])
     if verdict is Verdict.PROVED:
         reason = words.sentence(name, value, plain["details"])

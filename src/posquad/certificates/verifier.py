@@ -1,7 +1,7 @@
-"""Check a certificate again: proofs only, no search.
+"""`verify`: check a certificate again, by proofs and without a search.
 
-Of the code that produced it the verifier shares the proofs, the rounding bounds and the words
-(`_proofs`, `_rounding`, `_forms`, `_claims`, `_report`), and nothing of the search.
+The verifier shares the proofs (`posquad.certificates.proofs`) and the words of the findings
+(`posquad.certificates.words`) with `certify`, and nothing of the search.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posquad.certificates.certificate import (
     fingerprint_of,
     is_answer,
 )
-from posquad.certificates.proofs.bounded_operator import Forms, forms_of
+from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
 from posquad.certificates.proofs.claims import Claims, judge
 from posquad.core.arrays import Array, positive_number
 from posquad.core.errors import DtypeError
@@ -34,17 +34,17 @@ __all__ = ["Verification", "verify"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Result):
-    """The outcome of `verify`: what of a certificate is proved again, and what is not."""
+    """The outcome of `verify`: which findings of a certificate are proved again."""
 
-    valid: bool  # something is called PROVED, and all that is, is proved again
-    confirmed: tuple[str, ...]  # findings that are PROVED, here and there
-    problems: tuple[str, ...]  # what is not as the certificate says
+    valid: bool  # whether there are PROVED findings, and all of them are proved again
+    confirmed: tuple[str, ...]  # PROVED findings that are proved again
+    problems: tuple[str, ...]  # differences from the certificate, in words
     findings: Mapping[str, Finding] = field(default_factory=lambda: MappingProxyType({}))
-    """The findings as they were proved here, with nothing in them that was only told."""
+    """The findings as proved here; nothing in them is taken over from the certificate."""
 
     @property
     def proved(self) -> bool:
-        """Whether UU' was proved here to be the answer, see `Certificate.proved`."""
+        """Whether UU' is proved here to be the answer; see `Certificate.proved`."""
         if not {"interpolation", "global_uniqueness"} <= set(self.confirmed):
             return False
         return is_answer(self.findings["interpolation"], self.findings["global_uniqueness"])
@@ -58,18 +58,18 @@ def verify(
     tolerance: float = 1e-9,
     trace_tolerance: float = 1e-6,
 ) -> Verification:
-    """Prove again, from the data alone, what a certificate says is proved.
+    """Prove again, from the data, the findings that a certificate calls PROVED.
 
-    The claims of the certificate are numbers and its witnesses arrays; each claim is proved anew
-    (positive definiteness by a factorization whose residual is bounded) and the findings are drawn
-    from it anew. The certificate is valid if it belongs to these data, it calls a finding PROVED,
-    and every finding it calls PROVED is PROVED here, with no number of it stronger than what is
-    proved here and its margin and reason those of its numbers. If a factor U is given, it must be
-    the one that was certified, bit for bit. The tolerances are the verifier's own.
+    Every claim of the certificate is proved again with its witnesses (positive definiteness by a
+    factorization whose residual is bounded), and the findings are derived again. The certificate is
+    valid if it belongs to these data, calls at least one finding PROVED, and every such finding is
+    PROVED here, with no number stronger than the one proved here, and with the margin and the
+    reason that follow from its numbers. If a factor U is given, it must equal the certified one bit
+    for bit. The tolerances are those of the verifier.
 
-    Notes of the search in the details (`method`, `paper`, `lam_estimate`, ...) and what the
-    certificate says of findings that are not PROVED are not checked; `Verification.findings` is
-    free of them. The statements are Theorems A to D of `docs/theory.md`.
+    Notes of the search in the details (`method`, `paper`, `lam_estimate`, ...) and findings that
+    are not PROVED are not checked, and `Verification.findings` does not contain them. The
+    statements are Theorems A to D of `docs/theory.md`.
 
     >>> from posquad import LeastSquares, RankOne, certify
     >>> X = np.random.default_rng(0).standard_normal((30, 4))
@@ -83,8 +83,8 @@ def verify(
         raise DtypeError("certificate", expected="a Certificate, see certify or load", got=got)
     tolerance = positive_number("tolerance", tolerance)
     trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
-    forms, y = forms_of(objective)
-    problems = (*_shape_problems(forms, certificate), *_number_problems(certificate.claims))
+    operator, y = bounded_problem(objective)
+    problems = (*_shape_problems(operator, certificate), *_number_problems(certificate.claims))
     if problems:
         return Verification(False, (), problems)
     certified = certificate.witness.U
@@ -92,11 +92,11 @@ def verify(
         (u,) = objective.admit(U=U)
         if not np.array_equal(u.detach().double().cpu().numpy(), certified):
             return Verification(False, (), ("the certificate belongs to another factor",))
-    if fingerprint_of(forms, y, certified) != certificate.fingerprint:
+    if fingerprint_of(operator, y, certified) != certificate.fingerprint:
         return Verification(False, (), ("the certificate belongs to other data",))
-    with np.errstate(all="ignore"):  # what overflows is not proved
-        found = judge(forms, y, certificate.witness, certificate.claims)
-    beta = certificate.claims.beta if forms.d > certified.shape[1] else None
+    with np.errstate(all="ignore"):  # nothing is proved from overflows
+        found = judge(operator, y, certificate.witness, certificate.claims)
+    beta = certificate.claims.beta if operator.d > certified.shape[1] else None
     fresh = {
         "interpolation": words.interpolation(found, tolerance, {}),
         "identifiability": words.identifiability(found, None),
@@ -106,29 +106,29 @@ def verify(
     }
     confirmed, wrong = [], []
     for name in FINDINGS:
-        told: Finding = getattr(certificate, name)
-        if not told.proved:
+        stated: Finding = getattr(certificate, name)
+        if not stated.proved:
             continue
-        differences = _differences(name, told, fresh[name])
+        differences = _differences(name, stated, fresh[name])
         if differences:
             wrong.append(f"{name}: {differences}")
         else:
             confirmed.append(name)
     if not confirmed and not wrong:
-        wrong.append("the certificate calls nothing PROVED: there is nothing to confirm")
+        wrong.append("the certificate calls nothing PROVED, so there is nothing to confirm")
     return Verification(not wrong, tuple(confirmed), tuple(wrong), MappingProxyType(fresh))
 
 
-def _shape_problems(forms: Forms, certificate: Certificate) -> tuple[str, ...]:
+def _shape_problems(operator: BoundedOperator, certificate: Certificate) -> tuple[str, ...]:
     witness = certificate.witness
     U = witness.U
-    if U.ndim != 2 or U.shape[0] != forms.d or not 1 <= U.shape[1] <= forms.d:
-        return (f"the factor has shape {U.shape}, the data have d = {forms.d}",)
+    if U.ndim != 2 or U.shape[0] != operator.d or not 1 <= U.shape[1] <= operator.d:
+        return (f"the factor has shape {U.shape}, the data have d = {operator.d}",)
     arrays = [("z", witness.z), ("dual", witness.dual)]
     problems = [
-        f"{name} has shape {array.shape}, the data have n = {forms.n}"
+        f"{name} has shape {array.shape}, the data have n = {operator.n}"
         for name, array in arrays
-        if array is not None and array.shape != (forms.n,)
+        if array is not None and array.shape != (operator.n,)
     ]
     given = [U, *(array for _, array in arrays if array is not None)]
     if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in given):
@@ -146,38 +146,38 @@ def _number_problems(claims: Claims) -> tuple[str, ...]:
 
 
 def _is_number(value: Any) -> bool:
-    """A float: integers may be too large to become one."""
+    """Return whether a value is a finite float; integers may be too large for one."""
     return type(value) is float and math.isfinite(value)
 
 
-def _differences(name: str, told: Finding, fresh: Finding) -> str:
-    """In words, where a finding that is called PROVED says more than what was proved here."""
+def _differences(name: str, stated: Finding, fresh: Finding) -> str:
+    """Say where a finding that is called PROVED states more than is proved here; "" if nowhere."""
     if not fresh.proved:
         return f"not proved: {fresh.reason}"
-    said = {**told.details, "value": told.value}
+    given = {**stated.details, "value": stated.value}
     known = {**fresh.details, "value": fresh.value}
     sides = words.CHECKED[name]
-    wrong = [key for key, side in sides.items() if not _follows(said.get(key), known[key], side)]
-    wrong += sorted(str(key) for key in set(said) - set(sides) - words.NOTES[name])
-    tolerance = told.details.get("tolerance")
+    wrong = [key for key, side in sides.items() if not _follows(given.get(key), known[key], side)]
+    wrong += sorted(str(key) for key in set(given) - set(sides) - words.NOTES[name])
+    tolerance = stated.details.get("tolerance")
     if "tolerance" in fresh.details and not _is_number(tolerance):
         wrong.append("tolerance")
     if wrong:
-        return f"{', '.join(wrong)} not as proved"
-    if told.value is None:
-        return "value missing"
-    margin = words.margin_of(name, told.value, told.details)
-    if told.margin != margin or (margin is not None and not margin >= 0):
-        return f"margin {told.margin} is not that of its numbers, {margin}"
-    if told.reason != words.sentence(name, told.value, told.details):
-        return "the reason is not that of its numbers"
+        return f"{', '.join(wrong)} not as proved here"
+    if stated.value is None:
+        return "the value is missing"
+    margin = words.margin_of(name, stated.value, stated.details)
+    if stated.margin != margin or (margin is not None and not margin >= 0):
+        return f"the margin is {stated.margin}, but its numbers give {margin}"
+    if stated.reason != words.sentence(name, stated.value, stated.details):
+        return "the reason does not match its numbers"
     return ""
 
 
-def _follows(told: Any, fresh: Any, side: int) -> bool:
-    """Whether a told bound follows from a proved one: it is on the same side, or further out."""
-    if told is None or fresh is None:
-        return told is None and fresh is None
+def _follows(stated: Any, fresh: Any, side: int) -> bool:
+    """Return whether a stated bound follows from a proved one, by being equal or weaker."""
+    if stated is None or fresh is None:
+        return stated is None and fresh is None
     if side == words.EQUAL:
-        return type(told) is type(fresh) and told == fresh
-    return _is_number(told) and (told >= fresh if side == words.ABOVE else told <= fresh)
+        return type(stated) is type(fresh) and stated == fresh
+    return _is_number(stated) and (stated >= fresh if side == words.ABOVE else stated <= fresh)

@@ -1,10 +1,10 @@
-"""From conclusions to findings: verdicts, margins and reasons in words.
+"""Turn conclusions into findings: verdicts, margins and reasons in words.
 
-A number of a PROVED finding is a bound; `CHECKED` says on which side. `certify` states each rounded
-outward by GIVE, and the verifier, which may round differently, asks that what it proves is no
-weaker. Margin and reason are functions of the other numbers (`margin_of`, `sentence`), so that they
-can be made again from a file; what else stands in the details are notes of the search (`NOTES`),
-which prove nothing.
+The numbers of a PROVED finding are bounds, and `CHECKED` says on which side. `certify` rounds each
+outward by OUTWARD_MARGIN; the verifier, which may round differently, requires that its own bounds
+are at least as strong. Margin and reason are functions of the other numbers (`margin_of`,
+`sentence`), so that they can be recomputed from a file. Everything else in the details are notes of
+the search (`NOTES`), which prove nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from posquad.certificates.proofs.claims import THETA, Conclusions
 from posquad.certificates.proofs.rounding import down
 from posquad.theory.effective import effective_step
 
-GIVE = 1e-12  # far above the difference between two machines, far below any use of the numbers
+OUTWARD_MARGIN = 1e-12  # far above the differences between machines, and negligible for users
 ABOVE, BELOW, EQUAL = 1, -1, 0
 
 CHECKED: Mapping[str, Mapping[str, int]] = {
@@ -55,64 +55,72 @@ NOTES: Mapping[str, frozenset[str]] = {
     "global_uniqueness": frozenset({"n", "p", "method", "smallest", "exhausted"}),
     "minimum_trace": frozenset({"tolerance", "method"}),
 }
-"""What else may stand in the details: settings, and what the search saw; nothing that is proved."""
+"""Other keys allowed in the details: settings and notes of the search, which are not proved."""
 
-_UNPROVED = "not proved from the data, the claims and the witnesses"
+_UNPROVED = "the data, the claims and the witnesses do not prove it"
 
 
 def interpolation(
-    found: Conclusions, tolerance: float, beside: Mapping[str, Any], give: float = 0.0
+    found: Conclusions, tolerance: float, notes: Mapping[str, Any], outward_margin: float = 0.0
 ) -> Finding:
-    """The relative residual, rounding included, against the tolerance."""
+    """Return the finding on the relative residual, with its rounding, and the tolerance."""
     numbers = {"value": found.relative_residual, "residual": found.residual}
-    details = {**_outward("interpolation", numbers, give), "tolerance": tolerance, **beside}
+    details = {
+        **_outward("interpolation", numbers, outward_margin),
+        "tolerance": tolerance,
+        **notes,
+    }
     value = details.pop("value")
     if math.isfinite(value) and value <= tolerance:
         return proved("interpolation", value, details)
     reason = f"||A(UU') - y|| / ||y|| <= {value:.3e} > tolerance {tolerance:.1e}"
     if not math.isfinite(found.residual):
-        reason = "the residual could not be bounded"
+        reason = "no upper bound on the residual could be proved"
     elif not math.isfinite(value):
-        reason = "no relative residual: y is zero, or so small that its squares underflow"
+        reason = "the relative residual is undefined: y is zero, or its squares underflow"
     return Finding(value, tolerance - value, Verdict.REFUSED, reason, details)
 
 
 def identifiability(
-    found: Conclusions, seen: Mapping[str, Any] | None, give: float = 0.0
+    found: Conclusions, notes: Mapping[str, Any] | None, outward_margin: float = 0.0
 ) -> Finding:
-    """lambda_min^eff from below, or the dimension of what the measurements do not see."""
+    """Return the finding on a lower bound on lambda_min^eff, or on its kernel."""
     if found.lam is not None:
         numbers = {"value": found.lam, "Lam": found.Lam, "kernel_dimension": 0}
-        details = {**(seen or {}), **_outward("identifiability", numbers, give)}
+        details = {**(notes or {}), **_outward("identifiability", numbers, outward_margin)}
         return proved("identifiability", details.pop("value"), details)
-    if seen is None:
+    if notes is None:
         return Finding(None, None, Verdict.REFUSED, _UNPROVED)
-    estimate, kernel = seen["lam_estimate"], seen["kernel_dimension"]
-    if seen["n"] < seen["p"]:
-        reason = f"n = {seen['n']} < p = {seen['p']}: at least {kernel} directions unmeasured"
-        return Finding(0.0, None, Verdict.REFUSED, reason, dict(seen))
-    if not seen["condition"] < math.inf:
-        reason = "U has not full column rank, to rounding: certify a factor with fewer columns"
-        return Finding(None, None, Verdict.REFUSED, reason, {**seen, "condition": None})
+    estimate, kernel = notes["lam_estimate"], notes["kernel_dimension"]
+    if notes["n"] < notes["p"]:
+        reason = (
+            f"n = {notes['n']} < p = {notes['p']}: at least {kernel} directions are not measured"
+        )
+        return Finding(0.0, None, Verdict.REFUSED, reason, dict(notes))
+    if not notes["condition"] < math.inf:
+        reason = "U does not have full column rank, to rounding: certify one with fewer columns"
+        return Finding(None, None, Verdict.REFUSED, reason, {**notes, "condition": None})
     if kernel:
         reason = f"lambda_min^eff = 0 to rounding: a kernel of dimension {kernel} is not measured"
-        return Finding(0.0, None, Verdict.REFUSED, reason, dict(seen))
+        return Finding(0.0, None, Verdict.REFUSED, reason, dict(notes))
     if kernel is None or not estimate > 0:
         reason = f"no positive lower bound on lambda_min^eff (computed {estimate:.3e})"
-        return Finding(estimate, None, Verdict.REFUSED, reason, dict(seen))
-    reason = f"lambda_min^eff = {estimate:.3e} computed; too small beside its rounding to prove"
-    return Finding(estimate, None, Verdict.NUMERICAL, reason, dict(seen))
+        return Finding(estimate, None, Verdict.REFUSED, reason, dict(notes))
+    reason = f"computed lambda_min^eff = {estimate:.3e} is too close to its rounding error to prove"
+    return Finding(estimate, None, Verdict.NUMERICAL, reason, dict(notes))
 
 
-def local_uniqueness(found: Conclusions, beside: Mapping[str, Any], give: float = 0.0) -> Finding:
-    """The radius of Theorem A, with room for the residual of the data."""
+def local_uniqueness(
+    found: Conclusions, notes: Mapping[str, Any], outward_margin: float = 0.0
+) -> Finding:
+    """Return the finding on the radius of Theorem A, reduced by the residual of the data."""
     if found.lam is None or found.mu is None or found.radius is None or found.floor is None:
-        reason = "the residual could not be bounded"
+        reason = "no upper bound on the residual could be proved"
         if found.lam is None:
             reason = "identifiability is not proved"
         elif found.mu is None:
-            reason = "mu is not bounded"
-        return Finding(None, None, Verdict.REFUSED, reason, dict(beside))
+            reason = "no upper bound on mu could be proved"
+        return Finding(None, None, Verdict.REFUSED, reason, dict(notes))
     step = None if found.Lam is None else down(effective_step(THETA, found.lam, found.Lam))
     numbers: dict[str, Any] = {
         "value": found.radius,
@@ -127,22 +135,25 @@ def local_uniqueness(found: Conclusions, beside: Mapping[str, Any], give: float 
         "step": step,
         "step_limit": None if found.Lam is None else down(1 / found.Lam),
     }
-    details = {**_outward("local_uniqueness", numbers, give), **beside}
+    details = {**_outward("local_uniqueness", numbers, outward_margin), **notes}
     value = details.pop("value")
     finding = proved("local_uniqueness", value, details)
     if finding.margin is not None and finding.margin > 0:
         return finding
     reason = (
         f"4 residual / sqrt(lam) = {found.floor:.3e} >= sqrt(lam/mu)/4 = "
-        f"{found.radius * 2 * THETA:.3e}: the data are fitted too poorly"
+        f"{found.radius * 2 * THETA:.3e}: the residual is too large"
     )
     return Finding(value, finding.margin, Verdict.REFUSED, reason, details)
 
 
 def global_uniqueness(
-    found: Conclusions, beta: float | None, beside: Mapping[str, Any] | None, give: float = 0.0
+    found: Conclusions,
+    beta: float | None,
+    notes: Mapping[str, Any] | None,
+    outward_margin: float = 0.0,
 ) -> Finding:
-    """The stability constant of Theorem D."""
+    """Return the finding on the stability constant of Theorem D."""
     if found.constant is not None and found.within is not None:
         numbers = {
             "value": found.constant,
@@ -151,25 +162,25 @@ def global_uniqueness(
             "within": found.within,
             "size": found.size,
         }
-        details = {**_outward("global_uniqueness", numbers, give), **(beside or {})}
+        details = {**_outward("global_uniqueness", numbers, outward_margin), **(notes or {})}
         return proved("global_uniqueness", details.pop("value"), details)
-    details = {"residual": found.residual, "beta": beta, **(beside or {})}
+    details = {"residual": found.residual, "beta": beta, **(notes or {})}
     if found.lam is None:
         reason = "identifiability is not proved"
     elif found.mu is None:
-        reason = "mu is not bounded"
+        reason = "no upper bound on mu could be proved"
     elif found.constant is not None:
-        reason = "the residual could not be bounded"
-    elif beside is None:
+        reason = "no upper bound on the residual could be proved"
+    elif notes is None:
         reason = _UNPROVED
-    elif beside.get("n", 0) <= beside.get("p", 0):
-        reason = f"n = {beside.get('n')} <= p = {beside.get('p')}: A*(z)U = 0 only for z = 0"
-    elif (beside.get("smallest") or 0.0) > 0:
+    elif notes.get("n", 0) <= notes.get("p", 0):
+        reason = f"n = {notes.get('n')} <= p = {notes.get('p')}: A*(z)U = 0 only for z = 0"
+    elif (notes.get("smallest") or 0.0) > 0:
         reason = "a dual matrix was found, but too close to singular to prove it positive definite"
         return Finding(None, None, Verdict.NUMERICAL, reason, details)
-    elif beside.get("exhausted"):
+    elif notes.get("exhausted"):
         reason = (
-            "numerically no z has A*(z)U = 0 and V'A*(z)V > 0, as happens where PSD matrices of "
+            "numerically no z has A*(z)U = 0 and V'A*(z)V > 0, as happens if PSD matrices of "
             "higher rank fit as well; more measurements may help"
         )
     else:
@@ -178,15 +189,19 @@ def global_uniqueness(
 
 
 def minimum_trace(
-    found: Conclusions, tolerance: float, beside: Mapping[str, Any], give: float = 0.0
+    found: Conclusions, tolerance: float, notes: Mapping[str, Any], outward_margin: float = 0.0
 ) -> Finding:
-    """The trace of UU' against a proved lower bound."""
+    """Return the finding on the trace of UU' and a proved lower bound on the least trace."""
     if found.trace_gap is None:
-        reason = "no dual vector bounds the trace from below"
-        details = {"gap": None, "tolerance": tolerance, **beside}
+        reason = "no dual vector that bounds the trace from below was found"
+        details = {"gap": None, "tolerance": tolerance, **notes}
         return Finding(found.trace, None, Verdict.REFUSED, reason, details)
     numbers = {"value": found.trace, "gap": found.trace_gap}
-    details = {**_outward("minimum_trace", numbers, give), "tolerance": tolerance, **beside}
+    details = {
+        **_outward("minimum_trace", numbers, outward_margin),
+        "tolerance": tolerance,
+        **notes,
+    }
     value, gap = details.pop("value"), details["gap"]
     if math.isfinite(value) and gap <= tolerance:
         return proved("minimum_trace", value, details)
@@ -195,18 +210,18 @@ def minimum_trace(
 
 
 def refused(reason: str) -> Finding:
-    """Nothing was tried."""
+    """Return a REFUSED finding, for data that no proof can treat."""
     return Finding(None, None, Verdict.REFUSED, reason)
 
 
 def proved(name: str, value: float, details: Mapping[str, Any]) -> Finding:
-    """A PROVED finding: margin and reason follow from the numbers."""
+    """Return a PROVED finding, with margin and reason computed from its numbers."""
     margin = margin_of(name, value, details)
     return Finding(value, margin, Verdict.PROVED, sentence(name, value, details), dict(details))
 
 
 def margin_of(name: str, value: float, details: Mapping[str, Any]) -> float | None:
-    """How far a PROVED finding is from failing, from its own numbers."""
+    """Return how far a PROVED finding is from failing, from its own numbers."""
     if name == "interpolation":
         return details["tolerance"] - value
     if name == "identifiability":
@@ -219,7 +234,7 @@ def margin_of(name: str, value: float, details: Mapping[str, Any]) -> float | No
 
 
 def sentence(name: str, value: float, details: Mapping[str, Any]) -> str:
-    """The reason of a PROVED finding, in words, from its own numbers."""
+    """Return the reason of a PROVED finding in words, from its own numbers."""
     if name == "interpolation":
         tolerance = details["tolerance"]
         return f"||A(UU') - y|| / ||y|| <= {value:.3e} <= tolerance {tolerance:.1e}"
@@ -228,27 +243,28 @@ def sentence(name: str, value: float, details: Mapping[str, Any]) -> str:
     if name == "local_uniqueness":
         within = details["critical_points_within"]
         return (
-            f"no critical point but UU' within d_P < {value:.3e} for the data A(UU'); "
-            f"for y, all within {value * 2 * THETA:.3e} lie within {within:.1e}"
+            f"for the data A(UU'), UU' is the only critical point within d_P < {value:.3e}; "
+            f"for y, all critical points within {value * 2 * THETA:.3e} lie within {within:.1e}"
         )
     if name == "global_uniqueness":
         return (
-            "UU' is the only PSD matrix of any rank with its measurements; one that explains y to "
-            f"rms misfit eps lies within {value:.3e} (eps + {details['residual']:.1e})"
+            "UU' is the only PSD matrix of any rank with its measurements; any other with rms "
+            f"misfit eps to y lies within {value:.3e} (eps + {details['residual']:.1e})"
         )
     return _trace_sentence(value, details["gap"], details["tolerance"], "<=")
 
 
 def _trace_sentence(value: float, gap: float, tolerance: float, relation: str) -> str:
     return (
-        f"tr UU' = {value:.6e} is within a factor 1 + {gap:.1e} of the least "
-        f"trace of PSD matrices that fit as well ({relation} {tolerance:.0e})"
+        f"tr UU' = {value:.6e} is at most 1 + {gap:.1e} times the least trace of PSD matrices "
+        f"that fit as well ({gap:.1e} {relation} tolerance {tolerance:.0e})"
     )
 
 
-def _outward(name: str, numbers: Mapping[str, Any], give: float) -> dict[str, Any]:
-    sides = CHECKED[name]
+def _outward(name: str, numbers: Mapping[str, Any], outward_margin: float) -> dict[str, Any]:
+    """Round bounds outward by a relative margin."""
+    factors = {key: 1 + side * outward_margin for key, side in CHECKED[name].items()}
     return {
-        key: number if number is None or sides[key] == EQUAL else number * (1 + sides[key] * give)
+        key: number if number is None or CHECKED[name][key] == EQUAL else number * factors[key]
         for key, number in numbers.items()
     }

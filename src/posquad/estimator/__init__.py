@@ -1,4 +1,4 @@
-"""The scikit-learn estimator. Needs the extra `posquad[estimator]`."""
+"""The scikit-learn estimator; requires the extra `posquad[estimator]`."""
 
 from posquad.core.extras import optional
 

@@ -1,4 +1,4 @@
-"""A fitted model on disk: JSON to read, safetensors for the arrays, no pickle."""
+"""Fitted models on disk: a readable JSON file and a safetensors file with the arrays, no pickle."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a fitted `PositiveQuadraticRegressor`; see its `save`."""
     json_path, array_path, certificate_path = _paths(path)
     if not json_path.parent.is_dir():
-        expected = "a folder that exists"
-        raise DomainError(
-            "path", expected=expected, got=f"{json_path.parent.as_posix()}: no folder"
-        )
+        got = f"{json_path.parent.as_posix()}, which is no folder"
+        raise DomainError("path", expected="a file name in a folder that exists", got=got)
     parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
     arrays = {name: getattr(model, name) for name in _ARRAYS}
     arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
@@ -82,24 +80,24 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
     except StoreError as problem:
         _refuse(problem.path, problem.got)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        _refuse(array_path, f"what cannot be used: {error}")
+        _refuse(array_path, f"content that cannot be used: {error}")
     except SafetensorError as error:
-        _refuse(array_path, f"what cannot be used: {error}")
+        _refuse(array_path, f"content that cannot be used: {error}")
     return model
 
 
 def _certificate(path: Path, checksum: str | None) -> certificates.Certificate | None:
-    """The certificate that was saved with the model, and no other."""
+    """Return the certificate that was saved with the model; refuse any other."""
     if checksum is None:
         return None
     found = certificates.load(path)
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum:
-        _refuse(path, "one that was changed, or belongs to another model")
+        _refuse(path, "a file that was changed, or belongs to another model")
     return found
 
 
 def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-    """Set the fitted attributes, after a look at what does not fit together."""
+    """Set the fitted attributes; raise ValueError if they are inconsistent."""
     for name in _NUMBERS:
         value = body["numbers"][name]
         setattr(model, name, math.nan if value is None else float(value))
@@ -111,7 +109,7 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.identifiable_ = bool(body["identifiable"])
     model.response_name_ = body["response_name"]
     if not isinstance(model.response_name_, str | None):
-        raise ValueError("a response whose name is no text")
+        raise ValueError("the name of the response is not a string")
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():
@@ -163,12 +161,12 @@ def _plain(name: str, value: Any) -> Any:
     finite = not isinstance(value, float) or math.isfinite(value)
     if value is None or (isinstance(value, bool | int | float | str) and finite):
         return value
-    expected = "a plain finite value in a model that is saved (set_params can replace it)"
+    expected = "a plain finite value in a model to be saved (use set_params to replace it)"
     raise DomainError(name, expected=expected, got=repr(value))
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Return a finite number; None for NaN and infinities, which JSON cannot hold."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""A fit with a free constant: `y_i = ||U'x_i||^2 + c`."""
+"""Fit with an intercept: `y_i = ||U'x_i||^2 + c`."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ from scipy.optimize import least_squares
 
 from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
-from posquad.estimator._samples import Samples
+from posquad.estimator._samples import WeightedSamples
 from posquad.recovery import Recovery
 
-_LINEAR_MOST = 600  # unknowns of the linear problem that gives a first constant
-_DENSE_MOST = 2**21  # entries of a Jacobian that is decomposed
-_FEW = 12  # starts spent on a constant that may be wrong
-_ROUNDS = 3
-_STEPS = 30  # Gauss-Newton steps after the last digits
-_ROUNDING = 1e-14  # relative residual of responses that are reproduced
+_LINEAR_MOST = 600  # most unknowns of the linear problem that gives a first constant
+_DENSE_MOST = 2**21  # most entries of a Jacobian that is factorized
+_FEW = 12  # starts for a constant that may be wrong
+_ROUNDS = 3  # most rounds of alternating search and joint refinement
+_STEPS = 30  # most Gauss-Newton steps that refine the last digits
+_ROUNDING = 1e-14  # relative residual at which responses are reproduced to rounding
 
 
-class Fit(NamedTuple):
-    """What a search found, with the factor (which may be better than that of the search) and c."""
+class FittedFactor(NamedTuple):
+    """A factor U and a constant c, with the result of the search that U was refined from."""
 
     found: Recovery
     U: np.ndarray
     intercept: float
 
     def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return the predictions `||U'x_i||^2 + c`."""
         return ((X @ self.U) ** 2).sum(axis=1) + self.intercept
 
 
 def fit_with_intercept(
-    search: Callable[..., Recovery], samples: Samples, rank: int, most: int | None
-) -> Fit:
-    """Least squares in U and c together.
+    search: Callable[..., Recovery], samples: WeightedSamples, rank: int, most: int | None
+) -> FittedFactor:
+    """Minimise the squared error over U and c.
 
-    For each of a few constants, `search(samples, rank, most)` finds U; both are then improved
-    together, and the best is solved once more with all starts, in case another U suits its
-    constant better. A constant whose U reproduces the responses to rounding is taken as it is.
+    For each of a few constants, `search(samples, rank, most)` finds U, and both are refined
+    jointly. The best constant is searched once more with all starts, in case another U suits it
+    better. A constant whose U reproduces the responses to rounding is accepted at once.
     """
     few = _FEW if most is None else min(_FEW, most)
     tried: list[Joint] = []
     for constant in _constants(samples):
         found = search(_shifted(samples, constant), rank, few)
         if _reproduced(samples, found, constant) or found.status is Status.INTERRUPTED:
-            return Fit(found, found.U, constant)
-        tried.append(_together(samples, found.U, constant))
+            return FittedFactor(found, found.U, constant)
+        tried.append(_refine_jointly(samples, found.U, constant))
     best = min(tried, key=lambda joint: joint.loss)
     found = search(_shifted(samples, best.constant), rank, most)
     for _ in range(_ROUNDS):
         if _reproduced(samples, found, best.constant):
-            return Fit(found, found.U, best.constant)
-        improved = _together(samples, found.U, best.constant)
+            return FittedFactor(found, found.U, best.constant)
+        improved = _refine_jointly(samples, found.U, best.constant)
         gain, best = best.loss - improved.loss, min(improved, best, key=lambda joint: joint.loss)
         if gain <= 1e-9 * best.loss:
             break
         found = search(_shifted(samples, best.constant), rank, most)
-    return Fit(found, best.U, best.constant)
+    return FittedFactor(found, best.U, best.constant)
 
 
 class Joint(NamedTuple):
@@ -70,23 +71,23 @@ class Joint(NamedTuple):
     constant: float
 
 
-def _reproduced(samples: Samples, found: Recovery, constant: float) -> bool:
-    """Whether errors are rounding of y; y - c may be rounding itself."""
+def _reproduced(samples: WeightedSamples, found: Recovery, constant: float) -> bool:
+    """Return whether the errors are rounding errors of y or of y - c."""
     size, shifted = (np.sqrt(samples.relative @ y**2) for y in (samples.y, samples.y - constant))
     return bool(found.residual * shifted <= _ROUNDING * max(size, shifted))
 
 
-def _shifted(samples: Samples, constant: float) -> Samples:
+def _shifted(samples: WeightedSamples, constant: float) -> WeightedSamples:
     return samples._replace(y=samples.y - constant)
 
 
-def _constants(samples: Samples) -> list[float]:
-    """Constants worth trying: that of the linear problem if there is one, else the range of y."""
+def _constants(samples: WeightedSamples) -> list[float]:
+    """Return constants to try: that of the linear least-squares problem, or some from y."""
     X, y = samples.X, samples.y
     n, d = X.shape
     low, high = float(y.min()), float(y.max())
     if low == high:
-        return [low]  # to the last digit, as nothing is left then
+        return [low]  # exactly, so that y - c is zero
     if n > d * (d + 1) // 2 and d * (d + 1) // 2 <= _LINEAR_MOST:
         system = symmetric_system(torch.tensor(X, dtype=torch.float64)).numpy()
         root = np.sqrt(samples.relative)[:, None]
@@ -97,8 +98,8 @@ def _constants(samples: Samples) -> list[float]:
     return [0.0, low, low - (high - low) / 4]
 
 
-def _together(samples: Samples, U: np.ndarray, constant: float) -> Joint:
-    """The stationary point nearest to U and c."""
+def _refine_jointly(samples: WeightedSamples, U: np.ndarray, constant: float) -> Joint:
+    """Return the stationary point of the loss in U and c that descent from here reaches."""
     X, y = samples.X.astype(np.float64, copy=False), samples.y
     n, (d, r) = len(y), U.shape
     size = np.sqrt((X**2).mean(axis=0))
@@ -120,7 +121,7 @@ def _together(samples: Samples, U: np.ndarray, constant: float) -> Joint:
     tight = {"ftol": 1e-15, "xtol": 1e-15, "gtol": 1e-15, "max_nfev": 200}
     solver = "exact" if exact else "lsmr"
     v = least_squares(residual, v, cast(Any, jacobian), tr_solver=solver, **tight).x
-    # The loss says no more about v than half its digits; Gauss-Newton steps give the others.
+    # The loss determines only half the digits of v; Gauss-Newton steps determine the others.
     last = np.inf
     for _ in range(_STEPS if exact else 0):
         step = np.linalg.lstsq(jacobian(v), residual(v))[0]

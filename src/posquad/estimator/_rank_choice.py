@@ -1,4 +1,4 @@
-"""Which rank, where `recover` alone cannot choose it: with a constant, or by cross-validation."""
+"""Choice of the rank where `recover` cannot do it: with an intercept, or by cross-validation."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError
 from posquad.core.status import Status
-from posquad.estimator._intercept import Fit, fit_with_intercept
-from posquad.estimator._samples import Samples, merged
+from posquad.estimator._intercept import FittedFactor, fit_with_intercept
+from posquad.estimator._samples import WeightedSamples, merged
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
-from posquad.recovery.ranks import MOST, RISES, information, trial_starts
+from posquad.recovery.ranks import bic, highest_rank, trial_starts, try_ranks
 
-Path = dict[str, np.ndarray]
-"""Columns `rank`, `residual`, `score` (the lower the better) and, if known, `standard_error`."""
+RankTable = dict[str, np.ndarray]
+"""Ranks tried: columns `rank`, `residual`, `score` (lower is better) and `standard_error`."""
 
 
 class Solver:
-    """Solves one problem at one rank, within a time limit for all of them together."""
+    """Fits one problem at one rank; all fits together share one time limit."""
 
     def __init__(
         self, *, intercept: bool, max_starts: int | None, time_limit: float | None, **options: Any
@@ -33,15 +33,19 @@ class Solver:
             self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
         self.steps, self.stopped = 0, False
 
-    def __call__(self, samples: Samples, rank: int | None, most: int | None = None) -> Fit:
-        """The fit with all starts, or with at most so many."""
+    def __call__(
+        self, samples: WeightedSamples, rank: int | None, most: int | None = None
+    ) -> FittedFactor:
+        """Return the fit at a rank, with at most `most` starts."""
         if self.intercept and rank is not None:
             return fit_with_intercept(self.search, samples, rank, most)
         found = self.search(samples, rank, most)
-        return Fit(found, found.U, 0.0)
+        return FittedFactor(found, found.U, 0.0)
 
-    def search(self, samples: Samples, rank: int | None, most: int | None = None) -> Recovery:
-        """`recover`, counted and timed."""
+    def search(
+        self, samples: WeightedSamples, rank: int | None, most: int | None = None
+    ) -> Recovery:
+        """Run `recover`; count its steps, and give it the time that is left."""
         options = dict(self.options)
         starts = [count for count in (self.max_starts, most) if count is not None]
         if starts:
@@ -56,7 +60,7 @@ class Solver:
 
 
 class Trial(NamedTuple):
-    """One rank that was tried."""
+    """The result of trying one rank; a `posquad.recovery.ranks.Trial`."""
 
     score: float
     residual: float
@@ -65,18 +69,18 @@ class Trial(NamedTuple):
 
 
 def by_information(
-    solve: Solver, samples: Samples, max_rank: int | None, level: float
-) -> tuple[int, Path]:
-    """The rank of the lowest Bayesian information criterion, and the path."""
+    solve: Solver, samples: WeightedSamples, max_rank: int | None, level: float
+) -> tuple[int, RankTable]:
+    """Return the rank of the lowest Bayesian information criterion, and the ranks tried."""
     n, d = samples.X.shape
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
         fit = solve(samples, rank, trial_starts(dimension(d, rank)))
         errors = samples.y - fit.predict(samples.X)
-        # For the criterion all ranks have one scale; the residual is relative to y - c.
+        # The criterion is relative to y at every rank; the residual is relative to y - c.
         share = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
-        score = information(share, n, dimension(d, rank) + 1)
+        score = bic(share, n, dimension(d, rank) + 1)
         residual = float(fit.found.residual)
         return Trial(score, residual, np.nan, residual <= level)
 
@@ -85,20 +89,21 @@ def by_information(
 
 def by_validation(
     solve: Solver,
-    samples: Samples,
+    samples: WeightedSamples,
     folds: Iterable[tuple[np.ndarray, np.ndarray]],
     max_rank: int | None,
     level: float,
-) -> tuple[int, Path]:
-    """The rank of the lowest mean squared error on samples left out, and the path.
+) -> tuple[int, RankTable]:
+    """Return the rank of the lowest mean squared error on left-out samples, and the ranks tried.
 
-    Folds are those of the samples as they were given, also of those without weight.
+    The folds index the samples as they were given, including those without weight.
     """
     d = samples.X.shape[1]
     parts = [(samples.take(train).counted(), samples.take(test).counted()) for train, test in folds]
     parts = [(merged(train), test) for train, test in parts if len(train.y) and len(test.y)]
     if not parts:
-        raise DomainError("cv", expected="a fold with weight on both sides", got="none")
+        expected = "a fold with samples of positive weight on both sides"
+        raise DomainError("cv", expected=expected, got="none")
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
@@ -119,17 +124,9 @@ def by_validation(
 
 def _lowest(
     trial: Callable[[int], Trial], solve: Solver, n: int, d: int, max_rank: int | None
-) -> tuple[int, Path]:
-    """Ranks from 1 upwards, to the first that reproduces, or until the score only rises."""
-    trials: list[Trial] = []
-    best = 0
-    for rank in range(1, min(d, max_rank or MOST) + 1):
-        if rank > 1 and dimension(d, rank) >= n:
-            break
-        trials.append(trial(rank))
-        best = min(range(len(trials)), key=lambda k: trials[k].score)
-        if trials[-1].reproduced or rank - 1 - best >= RISES or solve.stopped:
-            break
-    chosen = len(trials) if trials[-1].reproduced else best + 1
-    path = {name: np.array([getattr(t, name) for t in trials]) for name in Trial._fields[:3]}
-    return chosen, {"rank": np.arange(1, len(trials) + 1), **path}
+) -> tuple[int, RankTable]:
+    """Return the chosen rank and the ranks tried, as long as n exceeds the unknowns."""
+    highest = highest_rank(d, max_rank, lambda rank: dimension(d, rank) < n)
+    trials, best = try_ranks(trial, highest, lambda: solve.stopped)
+    columns = {name: np.array([getattr(t, name) for t in trials]) for name in Trial._fields[:3]}
+    return best + 1, {"rank": np.arange(1, len(trials) + 1), **columns}

@@ -1,10 +1,10 @@
-"""Standard errors of predictions, from the effective Hessian: no rotation of U enters.
+"""Standard errors of predictions, from the effective Hessian; rotations of U do not change them.
 
-With the fitted predictor as the truth, the Hessian on the quotient is `J'WJ / n`, J the derivative
-of the predictions along horizontal directions (`thm:effective-hessian`). Its inverse, times the
-variance of the noise, is the covariance of the estimate to first order; its kernel is what the data
-do not determine. Both are computed for inputs made isotropic, where a kernel is told from bad
-scaling, and carried back.
+With the fitted predictor as the truth, the Hessian on the quotient is `J'WJ / n`, where J is the
+derivative of the predictions along horizontal directions (`thm:effective-hessian`). To first order,
+its inverse times the variance of the noise is the covariance of the estimate, and its kernel is
+what the data do not determine. Both are computed for whitened inputs, where bad scaling does not
+look like a kernel, and transformed back.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import numpy as np
 
 from posquad.core.errors import DomainError, RankDeficientError
 from posquad.curvature import Spectrum, effective_spectrum
-from posquad.estimator._samples import Samples
+from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 
-DENSE_MOST = 1000  # unknowns up to which standard errors are computed without being asked for
+DENSE_MOST = 1000  # unknowns up to which standard errors are computed by default
 _ENTRIES = 2**22  # slopes computed at a time
-_SEEN = 1e-9  # share of an input outside the span of the samples, or of a free direction
+_SEEN = 1e-9  # relative size up to which a component counts as zero
 
 
 class Uncertainty(NamedTuple):
-    """What a prediction at x does not know, for inputs in units of `unit`; see `standard_errors`.
+    """Arrays from which `standard_errors` computes, for inputs divided by `unit`.
 
-    A direction moves the predictor and, where there is one, the constant: by what it takes of the
-    mean slope, with the sign turned.
+    A direction moves the predictor and, if there is one, the constant, by minus the mean slope of
+    the predictions along the direction.
     """
 
-    unit: np.ndarray  # [d]  largest size of each input; 1 if that is 0
-    root: np.ndarray  # [q, d, r]  seen directions, scaled to unit variance of the noise
-    center: np.ndarray  # [q]  what the constant takes of them; zeros without one
-    constant: float  # variance of the constant beside; 0 without one
-    free: np.ndarray  # [m, d, r]  directions that leave every fitted response as it is
-    free_center: np.ndarray  # [m]  what the constant takes of them
-    unseen: np.ndarray  # [d - k, d]  orthonormal inputs outside the span of the samples
+    unit: np.ndarray  # [d]  largest absolute value of each input; 1 if that is 0
+    root: np.ndarray  # [q, d, r]  determined directions, scaled for noise of unit variance
+    center: np.ndarray  # [q]  mean slopes along them; zeros without a constant
+    constant: float  # variance of the constant given the predictor; 0 without a constant
+    free: np.ndarray  # [m, d, r]  directions that change no fitted response
+    free_center: np.ndarray  # [m]  mean slopes along them
+    unseen: np.ndarray  # [d - k, d]  orthonormal basis of inputs outside the span of the samples
 
 
-def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertainty:
-    """Directions in which the samples determine the predictor UU' (and a constant), and how well.
+def uncertainty(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> Uncertainty:
+    """Return how well the samples determine the predictor UU' (and a constant) in each direction.
 
-    `U[d, r]` has full rank in the span of the samples, or no column.
+    `U[d, r]` must have full rank in the span of the samples, or no columns.
     """
     mass, n = samples.mass, len(samples.y)
     X = samples.X.astype(np.float64, copy=False)
@@ -61,7 +61,7 @@ def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertai
         values = np.where(kernel, 0.0, spectrum.values) * n
     center, constant = np.zeros(len(values)), 0.0
     if intercept:
-        largest = values[-1:]  # of J'WJ, which rounding is relative to
+        largest = values[-1:]  # of J'WJ; rounding is relative to it
         values, vectors, center = _profiled(Z, mass, V, values, vectors)
         kernel = values <= 10 * len(values) * np.finfo(float).eps * largest
         constant = 1 / mass.sum()
@@ -78,10 +78,10 @@ def uncertainty(samples: Samples, U: np.ndarray, *, intercept: bool) -> Uncertai
 
 
 def standard_errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
-    """Standard error `[n]` of the prediction at each row of X, for noise of unit variance.
+    """Return the standard error `[n]` of the predictions at the rows of X, for unit noise variance.
 
-    Infinite where the prediction is not determined: outside the span of the samples, or where a
-    free direction moves it.
+    It is infinite if the data do not determine the prediction: outside the span of the samples, or
+    if a free direction changes it.
     """
     error = np.empty(len(X))
     columns = (len(known.root) + len(known.free)) * U.shape[1]
@@ -102,11 +102,11 @@ def _errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
     return np.where(outside | free, np.inf, np.sqrt(variance))
 
 
-def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
-    """Effective eigenvalues in the user's coordinates: all, or the two ends of a large problem.
+def spectrum_of(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
+    """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 
-    With a constant, those of the loss that is left when it is chosen best, unless the problem is
-    large. NaN where U has no full rank, or is out of range, in these coordinates.
+    With a constant they are those of the loss minimised over the constant, unless the problem is
+    large. They are NaN if U does not have full rank or is out of range in these coordinates.
     """
     X, mass = samples.X.astype(np.float64, copy=False), samples.mass
     p, n = dimension(*U.shape), len(mass)
@@ -124,7 +124,7 @@ def spectrum_of(samples: Samples, U: np.ndarray, *, intercept: bool) -> np.ndarr
 def _profiled(
     X: np.ndarray, mass: np.ndarray, U: np.ndarray, values: np.ndarray, vectors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eigenpairs of `J'WJ` less what a constant explains, and the mean slope along each."""
+    """Return eigenpairs of `J'WJ` minus the part a constant explains, and their mean slopes."""
     total = mass.sum()
     center = mass @ _slopes(X, U, vectors) / total  # [p]
     values, turn = np.linalg.eigh(np.diag(values) - total * np.outer(center, center))
@@ -137,13 +137,13 @@ def _spectrum(
     U: np.ndarray,
     which: Literal["all", "smallest", "largest"] = "all",
 ) -> Spectrum:
-    """Spectrum with the fitted predictor as the truth; weights enter as `w^(1/4) x`."""
+    """Return the spectrum for the fitted responses; weights enter as `w^(1/4) x`."""
     operator = RankOne(X * (mass**0.25)[:, None])
     return effective_spectrum(LeastSquares(operator, operator.apply_factor(U)), U, which=which)
 
 
 def _slopes(X: np.ndarray, U: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    """`2 <U'x_i, D_k'x_i>`, the derivative of prediction i along direction k: `[n, m]`."""
+    """Return `2 <U'x_i, D_k'x_i>`, the derivative of prediction i along direction k, `[n, m]`."""
     Z = X @ U  # [n, r]
     m, d, r = directions.shape
     moved = (X @ directions.transpose(1, 0, 2).reshape(d, m * r)).reshape(len(X), m, r)
@@ -151,9 +151,10 @@ def _slopes(X: np.ndarray, U: np.ndarray, directions: np.ndarray) -> np.ndarray:
 
 
 def _isotropic(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`T[d, k]` such that the rows of XT are isotropic in the span of the samples.
+    """Return `T[d, k]` such that the rows of XT have covariance I, with k the rank of X.
 
-    Then its inverse `[k, d]` on that span, and an orthonormal basis `[d - k, d]` outside it.
+    Also return its inverse `[k, d]` on the span of the samples, and an orthonormal basis
+    `[d - k, d]` of the complement.
     """
     n, d = X.shape
     _, s, right = np.linalg.svd(X, full_matrices=n < d)

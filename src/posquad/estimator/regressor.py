@@ -26,9 +26,9 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator import _files
-from posquad.estimator._intercept import Fit
-from posquad.estimator._rank_choice import Solver, by_information, by_validation
-from posquad.estimator._samples import Samples, merged, weighed
+from posquad.estimator._intercept import FittedFactor
+from posquad.estimator._rank_choice import RankTable, Solver, by_information, by_validation
+from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
@@ -41,60 +41,62 @@ __all__ = ["PositiveQuadraticRegressor"]
 class PositiveQuadraticRegressor(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
 ):
-    """Least squares with a positive quadratic form of low rank: `f(x) = ||U'x||^2 + c`.
+    """Least-squares regression on a positive quadratic form of low rank: `f(x) = ||U'x||^2 + c`.
 
-    `predict` gives `f(x)`; `transform` the r features `U'x`, whose squares add up to it, in
-    descending order of strength. The predictor `Q = UU'` is found by `posquad.recover`.
+    `predict` returns `f(x)`. `transform` returns the r features `U'x` in descending order of
+    strength; the sum of their squares is `f(x) - c`. `posquad.recover` finds the predictor
+    `Q = UU'`.
 
-    The form has no linear terms: centred inputs are another model, and a column of ones adds
-    linear terms and a constant. Units of the columns do not matter. A fit that did not settle or
-    was cut off warns with `ConvergenceWarning`; `status_` says how every fit ended.
+    The form has no linear terms. Centring the inputs gives a different model, and a column of ones
+    adds linear terms and a constant. Units of the columns do not matter. A fit that stalled or was
+    interrupted issues a `ConvergenceWarning`; `status_` says how the fit ended.
 
     Args:
-        rank: of Q; None chooses it by `criterion`, and `rank_path_` keeps what was tried.
-        fit_intercept: whether there is a constant c, of either sign; otherwise c = 0.
+        rank: rank of Q; None chooses it by `criterion`, and `rank_path_` holds the ranks tried.
+        fit_intercept: whether to fit a constant c, of either sign; otherwise c = 0.
         criterion: for rank=None, "bic" (Bayesian information criterion) or "cv"
             (cross-validated squared error).
         cv: folds for criterion="cv", a number or a scikit-learn splitter.
-        max_rank: the highest rank tried; by default 12.
-        standard_errors: whether `predict(return_std=True)` is prepared for; "auto" does it up
-            to p = 1000 unknowns, as it takes p^2 memory and p passes over the data.
-        certify: whether to prove, where possible, that Q is the only answer (`posquad.certify`).
-        max_starts: starts of the search; None for those of `posquad.recover`, up to 2000, worth
-            their time for few samples without noise.
+        max_rank: highest rank tried; by default 12.
+        standard_errors: whether to prepare for `predict(return_std=True)`; "auto" does so up to
+            p = 1000 unknowns, because it takes p^2 memory and p passes over the data.
+        certify: whether to try to prove that Q is the only answer (`posquad.certify`).
+        max_starts: most starts of a search; None for the default of `posquad.recover`, up to 2000,
+            which is worth the time for few samples without noise.
         tolerance: relative residual at which responses count as reproduced, as in
             `posquad.recover`.
         max_steps: most steps of a search.
-        time_limit: seconds of all searches together; what is measured of the answer comes on top.
-        random_state: of the restarts; an integer makes the fit repeatable.
+        time_limit: most seconds of all searches together, without the time for standard errors and
+            certificates.
+        random_state: seed of the restarts; an integer makes the fit reproducible.
 
     Attributes:
-        components_: `[rank_, d]`, the rows of U', orthogonal, descending; the largest entry of
-            each is positive.
+        components_: `[rank_, d]`, the rows of U', orthogonal and of descending norm; the largest
+            entry of each row is positive.
         intercept_: the constant c.
-        rank_: rank found, which may be lower than asked for, and 0 if nothing is explained.
-        rank_path_: dictionary of arrays `rank`, `residual`, `score` (the lower the better) and,
-            by cross-validation, `standard_error`; empty if the rank was given.
-        rank_confidence_: weight of the rank against the others tried; 1 if given, NaN if chosen
-            by cross-validation or with a constant.
-        effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) with
-            the fitted predictor as the truth, ascending; the two ends if p > 1000. NaN if columns
-            of X differ so much in size (1e16) that U has no full rank, or U is out of range.
-        gauge_dimension_: r(r-1)/2 rotations, which are not among them.
-        kernel_dimension_: directions that the data leave free; NaN if not computed.
-        identifiable_: whether the data determine the predictor, at least locally: the samples
-            exceed the unknowns and no direction is free.
+        rank_: rank found; it may be lower than the given one, and is 0 if Q = 0 fits best.
+        rank_path_: dictionary of arrays `rank`, `residual`, `score` (lower is better) and, for
+            cross-validation, `standard_error`; empty if the rank was given.
+        rank_confidence_: weight of the rank among those tried; 1 if given, NaN if chosen by
+            cross-validation or with an intercept.
+        effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) for the
+            fitted responses, ascending; only the two ends if p > 1000. NaN if the columns of X
+            differ so much in size (1e16) that U does not have full rank, or if U is out of range.
+        gauge_dimension_: r(r-1)/2, the number of rotations, which the spectrum leaves out.
+        kernel_dimension_: number of directions that the data leave free; NaN if not computed.
+        identifiable_: whether the data determine the predictor, at least locally: there are more
+            samples than unknowns, and no direction is free.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
-            weight, p the unknowns that the data do not leave free; NaN unless n > p.
-        uncertainty_: arrays behind `predict(return_std=True)`; None if not prepared for.
-        certificate_: `Certificate` if asked for; None if not, or if rank_ is 0 or there is a
-            constant, for which none is defined.
-        status_: `Status` whose value says in words how the fit ended, cause and remedy.
+            weight; p counts the unknowns that the data determine. NaN unless n > p.
+        uncertainty_: arrays used by `predict(return_std=True)`; None if not prepared.
+        certificate_: `Certificate` if requested; None otherwise, and if rank_ is 0 or there is an
+            intercept, for which certificates are not defined.
+        status_: `Status` that says how the fit ended; its value explains cause and remedy.
         residual_: `||f(X) - y|| / ||y - c||`, weighted.
-        history_: best relative residual at each step of the last search.
+        history_: least relative residual at each step of the last search.
         n_iter_: steps of all searches together.
-        response_name_: name of the responses, if they came with one.
-        n_samples_, needed_: samples that count, and those needed to identify this rank.
+        response_name_: name of the responses, if they have one.
+        n_samples_, needed_: samples of positive weight, and samples needed to identify this rank.
 
     >>> rng = np.random.default_rng(0)
     >>> X, U = rng.standard_normal((200, 6)), rng.standard_normal((6, 2))
@@ -153,11 +155,11 @@ class PositiveQuadraticRegressor(
 
         Args:
             X: array or data frame; float32 is fitted in float64, to a looser tolerance.
-            y: real responses; negative ones are fitted as well as they can be.
-            sample_weight: weights of the squared errors; for the fit a weight of 2 is a sample
-                written twice, and 0 leaves it out. Standard errors take them for inverse
-                variances, up to a factor.
-            feature_names, response_name: names of the columns of arrays without names.
+            y: real responses; negative ones are fitted by least squares like all others.
+            sample_weight: weights of the squared errors. In the fit, a weight of 2 equals a
+                repeated sample, and 0 leaves a sample out. Standard errors treat weights as
+                inverse variances, up to a factor.
+            feature_names, response_name: names, for arrays that carry none.
             progress: called with a `Progress` at every step of every search.
         """
         name = getattr(y, "name", None) if response_name is None else response_name
@@ -174,11 +176,11 @@ class PositiveQuadraticRegressor(
             )
             if not weights.any():
                 expected = "at least one positive weight"
-                raise DomainError("sample_weight", expected=expected, got="zeros only")
+                raise DomainError("sample_weight", expected=expected, got="only zeros")
         if feature_names is not None:
             self._name_features(feature_names)
         self._require_choices(X.shape[1])
-        given = weighed(X, y, weights)
+        given = weighted_samples(X, y, weights)
         seed = self.random_state  # an integer gives the answer of recover(seed=...)
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -202,14 +204,14 @@ class PositiveQuadraticRegressor(
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predictions `||U'x_i||^2 + c`, `[n]`; with `return_std` also their standard errors.
+        """Return predictions `||U'x_i||^2 + c`, `[n]`; with `return_std` also standard errors.
 
-        The standard error is that of the mean response `f(x)`, to first order, given the rank:
-        `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`, g and J the derivatives of predictions along
-        horizontal directions, so that the rotation of U does not matter. For a new response add
-        the variance `noise_std_ ** 2`. It is infinite where the data do not determine the
-        prediction, NaN where there are no samples left to estimate the noise from, and 0 at rank
-        0, where the first order has nothing to say.
+        The standard error is that of the mean response `f(x)`, to first order and given the rank:
+        `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`. g and J are the derivatives of predictions along
+        horizontal directions, so the rotation of U does not matter. For a new response, add the
+        variance `noise_std_ ** 2`. The standard error is infinite if the data do not determine the
+        prediction, NaN if no samples are left to estimate the noise, and 0 at rank 0, where the
+        first-order term vanishes.
         """
         check_is_fitted(self, "components_")
         X = self._inputs(X)
@@ -219,21 +221,23 @@ class PositiveQuadraticRegressor(
         if self.uncertainty_ is None:
             p = _unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"
-            raise DomainError("return_std", expected=expected, got=f"p = {p} unknowns without")
+            raise DomainError(
+                "return_std", expected=expected, got=f"one without, for p = {p} unknowns"
+            )
         with np.errstate(invalid="ignore"):
             error = standard_errors(self.uncertainty_, X, self.components_.T)
         return mean, self.noise_std_ * error
 
     def transform(self, X: Any) -> np.ndarray:
-        """The features `U'x_i`, `[n, rank_]`, whose squares add up to the prediction."""
+        """Return the features `U'x_i`, `[n, rank_]`; their squares sum to `f(x) - c`."""
         check_is_fitted(self, "components_")
         return self._inputs(X) @ self.components_.T
 
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write `path.json` and `path.safetensors`, and the certificate if there is one.
+        """Write `path.json`, `path.safetensors` and the certificate, if any; return the paths.
 
-        No pickle. Each file is written atomically, the JSON file last: it holds the checksum of
-        the other, so that a model is whole or refused. Returns the paths.
+        No pickle is used. Each file is written atomically, the JSON file last. It holds the
+        checksum of the other files, so that `load` refuses an incomplete model.
 
         >>> import tempfile
         >>> X = np.random.default_rng(0).standard_normal((20, 2))
@@ -249,7 +253,7 @@ class PositiveQuadraticRegressor(
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; `path` with or without a suffix, or a folder of `posquad fit`.
+        """Read a model that `save` wrote; `path` may have a suffix, or be a `posquad fit` folder.
 
         Files that are damaged, incomplete or of another kind raise `DomainError`.
         """
@@ -261,7 +265,7 @@ class PositiveQuadraticRegressor(
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # Responses that are no quadratic form of the inputs, as those of the checks, fit badly.
+        # The checks of scikit-learn use linear responses, which a quadratic form fits badly.
         tags.regressor_tags.poor_score = True
         return tags
 
@@ -273,7 +277,7 @@ class PositiveQuadraticRegressor(
         given = np.array(names, dtype=object)
         strings = given.ndim == 1 and all(isinstance(name, str) for name in given)
         if not strings or len(given) != self.n_features_in_ or len(set(given)) != len(given):
-            expected = f"{self.n_features_in_} different strings"
+            expected = f"{self.n_features_in_} different strings, one per column"
             raise DomainError("feature_names", expected=expected, got=f"{list(names)[:8]}")
         self.feature_names_in_ = given
 
@@ -293,9 +297,9 @@ class PositiveQuadraticRegressor(
             positive_integer("max_rank", self.max_rank)
 
     def _fitted(
-        self, solve: Solver, given: Samples, samples: Samples
-    ) -> tuple[Fit, dict[str, np.ndarray], float]:
-        """The fit at the rank given or chosen, the path, and how sure the rank is."""
+        self, solve: Solver, given: WeightedSamples, samples: WeightedSamples
+    ) -> tuple[FittedFactor, RankTable, float]:
+        """Return the fit at the given or chosen rank, the ranks tried, and the confidence."""
         if self.rank is not None:
             return solve(samples, self.rank), {}, 1.0
         level = self._level(samples)
@@ -312,8 +316,8 @@ class PositiveQuadraticRegressor(
             return fit, dict(path), float(fit.found.rank_confidence)
         return solve(samples, rank), path, np.nan
 
-    def _keep(self, fit: Fit, given: Samples, samples: Samples) -> None:
-        """What was found, and what can be measured of it."""
+    def _keep(self, fit: FittedFactor, given: WeightedSamples, samples: WeightedSamples) -> None:
+        """Set the fitted attributes."""
         found = fit.found
         U = _ordered(fit.U)[:, : int(found.rank)]
         d, r = U.shape
@@ -334,7 +338,7 @@ class PositiveQuadraticRegressor(
         free = int(np.nan_to_num(self.kernel_dimension_))
         spare = len(given.y) - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
-        if len(samples.y) < len(given.y):  # of inputs written twice the search saw the mean
+        if len(samples.y) < len(given.y):  # the search used means over equal inputs
             size = float(given.mass @ (given.y - self.intercept_) ** 2)
             self.residual_ = np.sqrt(squares / size) if size else 0.0
             if self.status_ is Status.RECOVERED and self.residual_ > self._level(given):
@@ -345,8 +349,8 @@ class PositiveQuadraticRegressor(
         if self.certify and r and not self.fit_intercept:
             self._prove(given, U)
 
-    def _measure(self, samples: Samples, U: np.ndarray) -> None:
-        """The effective spectrum and what standard errors need."""
+    def _measure(self, samples: WeightedSamples, U: np.ndarray) -> None:
+        """Set the effective spectrum, and the arrays for standard errors."""
         d, r = U.shape
         p, intercept = _unknowns(d, r), bool(self.fit_intercept)
         self.effective_spectrum_ = np.empty(0)
@@ -358,27 +362,27 @@ class PositiveQuadraticRegressor(
             self.uncertainty_ = uncertainty(samples, U, intercept=intercept)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
 
-    def _level(self, samples: Samples) -> float:
+    def _level(self, samples: WeightedSamples) -> float:
         narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
         return reproduction_level(self.tolerance, narrow=narrow)
 
     def _mean(self, X: np.ndarray) -> np.ndarray:
         return ((X @ self.components_.T) ** 2).sum(axis=1) + self.intercept_
 
-    def _prove(self, given: Samples, U: np.ndarray) -> None:
+    def _prove(self, given: WeightedSamples, U: np.ndarray) -> None:
         X, y = given.X.astype(np.float64), given.y.astype(np.float64)
         try:
             self.certificate_ = certify(LeastSquares(RankOne(X), y), U)
-        except PosquadError:  # a factor without full rank, or out of range: nothing is proved
+        except PosquadError:  # the factor does not have full rank, or is out of range
             return
         if self.certificate_.proved:
             self.status_ = Status.CERTIFIED
 
 
 def _ordered(U: np.ndarray) -> np.ndarray:
-    """Orthogonal columns, the largest first, the largest entry of each positive.
+    """Rotate U to orthogonal columns of descending norm, with a positive largest entry each.
 
-    U is rotated, which keeps the digits of its small rows.
+    A rotation keeps the relative accuracy of small rows.
     """
     U = U.astype(np.float64) @ np.linalg.svd(U, full_matrices=False)[2].T
     largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
@@ -390,5 +394,5 @@ def _unknowns(d: int, r: int) -> int:
 
 
 def _folds(cv: Any, n: int) -> Any:
-    """No more folds than samples."""
+    """Limit a number of folds to the number of samples."""
     return min(cv, n) if isinstance(cv, int | np.integer) and not isinstance(cv, bool) else cv

@@ -1,4 +1,4 @@
-"""From quadratic measurements to a predictor: initializers, solvers, and `recover`, the default."""
+"""Recover a predictor from quadratic measurements: `recover`, initializers and solvers."""
 
 from posquad.recovery.api import Recovery as Recovery
 from posquad.recovery.api import recover as recover

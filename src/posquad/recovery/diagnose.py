@@ -1,4 +1,4 @@
-"""What may be said of a factor that a search found: identified or not, how surely, how accurate."""
+"""Diagnosis of a factor found by a search: is it identified, and how accurate is it?"""
 
 from __future__ import annotations
 
@@ -13,39 +13,42 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.prepare import Prepared
-from posquad.recovery.solvers.fit import Watch
+from posquad.recovery.solvers.fit import Budget
 
 _DENSE_MOST = 500  # unknowns up to which the curvature is computed in full
-_SURE = 1e-6  # largest estimated relative error of an answer that is called recovered
-_LOOSE = 1e-3  # and the largest that a looser tolerance can make of it
-_FLAT = 1e-13  # curvature over the largest one, below which it is rounding
-_LINEAR = 20.0  # how far the first order must outweigh the second
+_SURE = 1e-6  # largest estimated relative error of an answer that counts as recovered
+_LOOSE = 1e-3  # the same for the loosest tolerance
+_FLAT = 1e-13  # smallest curvature, relative to the largest, that is not rounding
+_LINEAR = 20.0  # factor by which the first order must exceed the second
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings on a batch of problems, each `[...]`."""
+    """Diagnosis of a batch of problems; every tensor has shape `[...]`."""
 
-    low: Tensor  # ends of the effective spectrum in working coordinates, relative to the largest
-    high: Tensor  # eigenvalue of Q there; NaN where not known
-    error: Tensor  # estimate of ||Q - Q*||_F / ||Q||_F for the user; NaN where not known
+    low: Tensor  # smallest effective eigenvalue over lambda_1(Q), in working coordinates, or NaN
+    high: Tensor  # largest effective eigenvalue over lambda_1(Q), or NaN if unknown
+    error: Tensor  # estimate of ||Q - Q*||_F / ||Q||_F in the user's coordinates, or NaN
     needed: int  # distinct samples that identify a generic predictor of this rank
-    free: Tensor  # a direction that the samples do not see
-    isolated: Tensor  # the first-order estimate holds
+    free: Tensor  # whether the samples leave a direction undetermined
+    isolated: Tensor  # whether the first-order estimate of the error is valid
     exact: Tensor  # largest |e_i| / (|y_i| + ||x_i||^2 ||Q||)
 
 
 def needed_samples(d: int, rank: int) -> int:
-    """`p + 1`, or `d(d+1)/2` where that is less: then the system is linear."""
+    """Return the samples needed to identify a rank: p + 1, or d(d+1)/2 if that is less.
+
+    With d(d+1)/2 samples the linear system for Q is determined.
+    """
     return min(dimension(d, rank) + 1, d * (d + 1) // 2)
 
 
 def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
-    """Curvature at full-rank factors `U[..., d, r]`, and what it says about the residual."""
+    """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual."""
     problem = prepared.problem
     d, r = U.shape[-2:]
-    # What the samples see at U is the curvature with the fitted responses as the truth: a residual
-    # would hide it beside a weak column of U.
+    # The curvature is that of the fitted responses, because a residual would hide the curvature
+    # along a weak column of U.
     operator = RankOne(problem.X)
     objective = LeastSquares(operator, operator.apply_factor(U))
     if dimension(d, r) <= _DENSE_MOST:
@@ -68,8 +71,8 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     V = T @ U
     stretch = torch.linalg.matrix_norm(T, 2).square() / torch.linalg.matrix_norm(V.mT @ V)
     error = 2 * top.sqrt() * rms / positive.sqrt() * stretch
-    # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2:
-    # nothing beside low^(1/2) ||Delta|| if low exceeds (high / lambda_1)^(1/2) rms by far.
+    # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
+    # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
     isolated = low > _LINEAR * (high / top).sqrt() * rms
     e = problem.residual(problem.forward(U)).abs()
     own = problem.y.abs() + problem.lengths * top[..., None]
@@ -79,7 +82,7 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     return Diagnosis(low / top, high / top, error, needed_samples(d, r), free, isolated, exact)
 
 
-def verdict(
+def status_codes(
     diagnosis: Diagnosis,
     residual: Tensor,
     *,
@@ -90,12 +93,12 @@ def verdict(
     settled: Tensor,
     interrupted: bool,
 ) -> Tensor:
-    """Status codes `[...]`; the cautious word wins."""
+    """Return the status codes `[...]`; in doubt, the more cautious one."""
     reproduced = residual <= tolerance
     most = min(max(_SURE, 10 * tolerance), _LOOSE)
-    known = ~diagnosis.free & diagnosis.isolated & (diagnosis.error <= most)  # NaN is not known
+    known = ~diagnosis.free & diagnosis.isolated & (diagnosis.error <= most)  # False for NaN
     p = dimension(prepared.problem.d, rank)
-    # Samples too alike to differ by more than the residual allows check nothing.
+    # Samples that differ by less than the residual allows are no independent checks.
     enough = (prepared.checks(10 * residual / most) >= diagnosis.needed) & (prepared.count > p)
     sure = reproduced & known & enough & (diagnosis.exact <= tolerance)
 
@@ -112,8 +115,8 @@ def verdict(
     return choose(prepared.span < ambient, Status.UNDETERMINED, codes)
 
 
-def diagnose_any(prepared: Prepared, U: Tensor, residual: Tensor, watch: Watch) -> Diagnosis:
-    """The diagnosis, at a stand-in where the factor has no full rank (nothing is known there)."""
+def diagnose_any(prepared: Prepared, U: Tensor, residual: Tensor, budget: Budget) -> Diagnosis:
+    """Diagnose factors of any rank; of those without full rank, nothing is known."""
     d, r = U.shape[-2:]
     nothing = torch.full_like(residual, torch.nan)
     s = torch.linalg.svdvals(U)
@@ -123,13 +126,14 @@ def diagnose_any(prepared: Prepared, U: Tensor, residual: Tensor, watch: Watch) 
     full = torch.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     never = torch.zeros_like(full)
     unknown = Diagnosis(nothing, nothing, nothing, needed_samples(d, r), never, never, nothing)
-    if watch.late and dimension(d, r) > _DENSE_MOST:
+    if budget.late and dimension(d, r) > _DENSE_MOST:
         return unknown  # it could take longer than the search
+    # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
     safe = torch.where(full[..., None, None], U, torch.eye(d, r).to(U))
     try:
         found = diagnose(prepared, safe, residual)
-    except KeyboardInterrupt:  # the factor is worth more than what is known of it
-        watch.interrupted = True
+    except KeyboardInterrupt:  # return the factor without its diagnosis
+        budget.interrupted = True
         return unknown
     return Diagnosis(
         low=torch.where(full, found.low, nothing),

@@ -26,13 +26,13 @@ __all__ = ["moment_matrix", "positive_truncation", "spectral_initializer"]
 
 _DENSE_MOST = 1000  # largest d for which a d x d estimate is formed
 _KERNEL_MOST = 5000  # largest n for which an n x n kernel is formed
-_BOUND = 0.3  # of the preprocessing (t - 1) / (t + 0.3): between -3.3 and 1
+_BOUND = 0.3  # the preprocessing (t - 1) / (t + 0.3) lies between -3.3 and 1
 
 
 def moment_matrix(X: A, y: A) -> A:
-    """`M_n = (1/2n) sum_i y_i (x_i x_i' - I)`, with mean Q* for Gaussian inputs.
+    """Return `M_n = (1/2n) sum_i y_i (x_i x_i' - I)`, whose mean is Q* for Gaussian inputs.
 
-    `eq:moment-matrix`; `X[..., n, d]` and `y[..., n]` give `[..., d, d]`.
+    `eq:moment-matrix`. `X` has shape `[..., n, d]`, y `[..., n]` and the result `[..., d, d]`.
 
     >>> moment_matrix(np.array([[2.0, 0.0]]), np.array([4.0]))
     array([[ 6.,  0.],
@@ -40,7 +40,7 @@ def moment_matrix(X: A, y: A) -> A:
     """
     operator = RankOne(X)
     (z,) = operator.admit(y=y)
-    require_shape("y", z, (operator.n,), "(..., n), one response a row of X")
+    require_shape("y", z, (operator.n,), "(..., n), one response per row of X")
     require_batch(X=operator.batch_shape, y=z.shape[:-1])
     eye = torch.eye(operator.d, dtype=z.dtype, device=z.device)
     mean = z.mean(-1)[..., None, None]
@@ -48,11 +48,11 @@ def moment_matrix(X: A, y: A) -> A:
 
 
 def positive_truncation(M: A, rank: int) -> tuple[A, A]:
-    """Factor of `P_{r,+}(M)`, the part of M on its `rank` largest positive eigenvalues.
+    """Return a factor of `P_{r,+}(M)`, the part of M on its `rank` largest positive eigenvalues.
 
-    `eq:spectral-initial-predictor`. Returns `U[..., d, rank]` with orthogonal columns in descending
-    order, and `found[...]`, how many of those eigenvalues are positive; the columns beyond are
-    zero, so U has full rank exactly when found equals rank.
+    `eq:spectral-initial-predictor`. Returns `U[..., d, rank]` with orthogonal columns of descending
+    norm, and `found[...]`, the number of positive eigenvalues among the largest `rank`. The other
+    columns are zero, so U has full rank exactly if `found` equals `rank`.
 
     >>> U, found = positive_truncation(np.diag([4.0, -3.0, 1.0]), 1)
     >>> (U @ U.T)[0, 0], int(found)
@@ -74,21 +74,22 @@ def positive_truncation(M: A, rank: int) -> tuple[A, A]:
 def spectral_initializer(
     X: A, y: A, rank: int, *, kind: Literal["moment", "bounded", "interpolant"] = "moment"
 ) -> A:
-    """Initial factor `U_0[..., d, rank]` from the top eigenvectors of an estimate of Q.
+    """Return an initial factor `U_0[..., d, rank]` from the top eigenvectors of an estimate of Q.
 
     Args:
         X, y, rank: `[..., n, d]`, `[..., n]` and the number of columns.
-        kind: "moment" is the paper's, `U_0 U_0' = P_{r,+}(M_n)` (`eq:spectral-initial-factor`).
-            "bounded" takes the eigenvectors of `sum_i f(y_i/m) x_i x_i'` with `f(t) = (t-1) /
-            (t+0.3)` and m a robust mean, which no large response can dominate, and fits the r x r
-            matrix on their span by least squares. "interpolant" truncates the interpolant of least
-            Frobenius norm `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`: the best start when n is at
-            most a few thousand (it forms an n x n matrix) and at most d(d+1)/2.
+        kind: "moment" is that of the paper, `U_0 U_0' = P_{r,+}(M_n)`
+            (`eq:spectral-initial-factor`). "bounded" takes the eigenvectors of
+            `sum_i f(y_i/m) x_i x_i'`, where `f(t) = (t-1) / (t+0.3)` and m is a robust mean, so
+            that no large response dominates; it then fits the r x r matrix on their span by least
+            squares. "interpolant" truncates the interpolant of least Frobenius norm
+            `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`. It forms an n x n matrix, and is the best
+            start if n is at most a few thousand and at most d(d+1)/2.
 
-    "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X) and need only
-    products of X with a few columns beyond. If the estimate has fewer than `rank` positive
-    eigenvalues there is no such factor of full rank: `RankDeficientError` says how many there are.
-    (`positive_truncation` of `moment_matrix` returns what there is, with the count.)
+    "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X); above, they only
+    need products of X with a few columns. If the estimate has fewer than `rank` positive
+    eigenvalues, no such factor of full rank exists, and `RankDeficientError` says how many there
+    are. (`positive_truncation` of `moment_matrix` returns the positive part with that count.)
 
     >>> spectral_initializer(np.array([[2.0, 0.0]]), np.array([6.0]), 1) ** 2
     array([[9.],
@@ -98,7 +99,7 @@ def spectral_initializer(
         raise DomainError("kind", expected=" or ".join(map(repr, _KINDS)), got=repr(kind))
     operator = RankOne(X)
     (z,) = operator.admit(y=y)
-    require_shape("y", z, (operator.n,), "(..., n), one response a row of X")
+    require_shape("y", z, (operator.n,), "(..., n), one response per row of X")
     require_batch(X=operator.batch_shape, y=z.shape[:-1])
     rank = positive_integer("rank", rank)
     if rank > operator.d:
@@ -113,16 +114,16 @@ def spectral_initializer(
         raise RankDeficientError(
             "y",
             expected=f"a {estimate} with at least {rank} positive eigenvalues",
-            got=f"{worst} in the worst of {short.numel()} problems ({int(short.sum())} fall short)",
+            got=f"{worst} in the worst problem; {int(short.sum())} of {short.numel()} have too few",
             singular_values=values.clamp_min(0).sqrt(),
         )
     return like(X, vectors * values.sqrt()[..., None, :])
 
 
 def lifted_start(operator: RankOne, y: Tensor, rank: int, kind: str) -> Tensor:
-    """A start of full rank whatever the data: eigenvalues below a twentieth of the top are raised.
+    """Return a start of full rank: eigenvalues below a twentieth of the largest are raised to it.
 
-    For solvers, which correct it; `spectral_initializer` reports instead.
+    It is meant for solvers, which correct it; `spectral_initializer` raises an error instead.
     """
     values, vectors = _KINDS[kind](operator, y, rank)
     size = y.abs().mean(-1)[..., None] / operator.d
@@ -131,7 +132,7 @@ def lifted_start(operator: RankOne, y: Tensor, rank: int, kind: str) -> Tensor:
 
 
 def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
-    """`K^+ y` for a positive semidefinite K: Cholesky, or eigenvalues above rounding."""
+    """Return `K^+ y` for a positive semidefinite K, by Cholesky, or by eigenvalues if singular."""
     L, info = torch.linalg.cholesky_ex(K)
     pivots = L.diagonal(dim1=-2, dim2=-1)
     sound = (info == 0) & (pivots.amin(-1) > 1e-7 * pivots.amax(-1))
@@ -161,7 +162,7 @@ def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def _typical(y: Tensor) -> Tensor:
-    """The mean of |y| with what exceeds ten medians cut off, `[..., 1]`."""
+    """Return the mean of |y|, each clipped at ten medians, `[..., 1]`."""
     sizes = y.abs()
     median = sizes.median(-1, keepdim=True).values
     most = torch.where(median > 0, 10 * median, torch.inf)
@@ -186,7 +187,7 @@ _KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
 
 
 def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Largest eigenpairs, descending, of `sum_i w_i x_i x_i' - shift I`."""
+    """Return the largest eigenpairs, descending, of `sum_i w_i x_i x_i' - shift I`."""
     d = operator.d
     if d <= _DENSE_MOST:
         values, vectors = torch.linalg.eigh(operator.adjoint_kernel(weights))
@@ -204,7 +205,7 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
         k=rank,
         largest=True,
         dimension=d,
-        tolerance=1e-3,  # a start; the sampling error is larger
+        tolerance=1e-3,  # enough for a start, because the sampling error is larger
         max_products=60 * width,
     )
     return pairs.values - shift[..., None], pairs.vectors

@@ -1,12 +1,12 @@
-"""From the user's data to the coordinates in which recovery works, and back.
+"""Convert the user's data to the coordinates in which recovery works, and factors back.
 
-Weights enter as `w^(1/4) x` and `w^(1/2) y`: weighted least squares is least squares of other
-samples. Responses are divided by their size, columns in different units by theirs. Inputs that are
-far from isotropic, beyond what the sample covariance of isotropic ones would show, are whitened;
-inputs in a subspace are written in a basis of it.
+Weights enter as `w^(1/4) x` and `w^(1/2) y`, which turns weighted least squares into least squares.
+Responses are divided by their size, and so are columns in different units. Inputs are whitened if
+their sample covariance is further from isotropic than sampling explains; inputs in a subspace are
+written in a basis of it.
 
-A matrix that reproduces the responses does so whatever the length and weight of the samples, but
-rounding does not: the short ones need hardly be reproduced. `evened` gives them all one length.
+Whether a matrix reproduces the responses does not depend on the lengths and weights of the samples,
+but in floating point short samples hardly count. `normalize_rows` gives all samples length one.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from torch import Tensor
 from posquad.core.symmetric import symmetric_gram
 from posquad.recovery.solvers.fit import Quadratic
 
-_TOLERATED = 4.0  # spread of the covariance, in units of that of isotropic samples
-_RANGE = {torch.float64: 100, torch.float32: 12}  # powers of two whose eighth powers are safe
-_RANK_MOST = 1500  # size of the systems whose rank is computed
-_SAME = 1e-14  # directions closer than this are one sample
-_UNITS = 1000.0  # ratio of columns from which they are in different units
-_UNEVEN = 30.0  # ratio of lengths from which samples are given one length
+_TOLERATED = 4.0  # spread of the covariance that is not whitened, over that of isotropic samples
+_RANGE = {torch.float64: 100, torch.float32: 12}  # exponents of two whose eighth power is in range
+_RANK_MOST = 1500  # largest system whose rank is computed
+_SAME = 1e-14  # directions closer than this count as one sample
+_UNITS = 1000.0  # ratio of column sizes from which columns count as in different units
+_UNEVEN = 30.0  # ratio of lengths from which samples are normalized
 _PART = 2**20  # entries of X worked on at a time
-_LOOKED = 20_000  # entries looked at for repetition
+_INSPECTED = 20_000  # entries inspected for repetition
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch of problems (or one) in working coordinates, `x = x_user T`, `U_user = T U`."""
+    """One problem or a batch in working coordinates: `x = x_user T` and `U_user = T U`."""
 
     problem: Quadratic
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
     distinct: Tensor  # [...]  independent samples
-    strengths: Tensor | None  # [..., m]  squared singular values of the sample matrices, over n
+    strengths: Tensor | None  # [..., m]  squared singular values of the normalized x_i x_i'
     count: Tensor  # [...]  samples that are not zero
-    rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 of samples given one length
+    rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
 
     @property
     def linear(self) -> Tensor:
-        """Samples that determine every symmetric matrix, `[...]`."""
+        """Whether the samples determine every symmetric matrix, `[...]`."""
         D = self.problem.d * (self.problem.d + 1) // 2
-        return (self.distinct == D) & (D <= _RANK_MOST)  # beyond, they are only counted
+        return (self.distinct == D) & (D <= _RANK_MOST)  # above, `distinct` is only a count
 
     def checks(self, level: Tensor) -> Tensor:
-        """Independent samples `[...]` that still differ when all is uncertain by `level`."""
+        """Return the number `[...]` of samples that are independent despite errors of `level`."""
         if self.strengths is None:
             return self.distinct
         firm = self.strengths > level.square()[..., None] * self.strengths[..., -1:]
         return torch.minimum(firm.sum(-1), self.distinct)
 
     def one(self) -> Prepared:
-        """One problem as a batch of one."""
+        """Return this one problem as a batch of one."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         batched = {k: v[None] for k, v in values.items() if isinstance(v, Tensor)}
         return Prepared(**{**values, **batched, "problem": self.problem.single()})
 
     def select(self, chosen: Tensor) -> Prepared:
-        """The problems of a batch at these indices."""
+        """Return the problems of a batch at these indices."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         taken = {k: v[chosen] for k, v in values.items() if isinstance(v, Tensor)}
         return Prepared(**{**values, **taken, "problem": self.problem.select(chosen)})
 
     def given_residual(self, U: Tensor, residual: Tensor) -> Tensor:
-        """The relative residual with the lengths and weights that the user gave."""
+        """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
             return residual
         e = self.problem.residual(self.problem.forward(U)) * self.rows
@@ -77,13 +77,13 @@ class Prepared:
         return torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0)
 
     def restore(self, U: Tensor) -> Tensor:
-        """A factor in the user's coordinates."""
+        """Return a factor in the user's coordinates."""
         U = U * self.scale.sqrt()[..., None, None]
         return self.transform @ U
 
 
 def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
-    """`X[..., n, d]` and `y[..., n]` with the same batch, at most one dimension of it."""
+    """Prepare `X[..., n, d]` and `y[..., n]` of the same batch, of at most one dimension."""
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
@@ -98,7 +98,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
     span = seen.sum(-1)
     smallest = torch.where(seen, values / top, 1.0).amin(-1)
     q = min(math.sqrt(d / n), 0.8)
-    natural = ((1 - q) / (1 + q)) ** 2  # Marchenko-Pastur: of isotropic samples
+    natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
     isotropic = bool(((smallest * _TOLERATED > natural) & (span == d)).all())
     if isotropic:
         root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
@@ -122,12 +122,15 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
     )
 
 
-def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
-    """The problems with rows of length one; None if they are alike already, or out of range."""
+def normalize_rows(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
+    """Prepare the problems with rows of length one.
+
+    Returns None if the lengths are similar already, or a response would overflow.
+    """
     peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    rows = max(1, _PART // max(1, X[..., 0, :].numel()))  # a copy of X is made only if it is needed
+    rows = max(1, _PART // max(1, X[..., 0, :].numel()))  # copy X only if needed
     parts = zip(X.split(rows, dim=-2), peak.split(rows, dim=-1), strict=True)
     norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
     lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
@@ -137,7 +140,7 @@ def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
     if not bool((spread > 2 * math.log2(_UNEVEN)).any()):
         return None
     unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
-    # A response to a zero input stays: it cannot be reproduced, and that must be seen.
+    # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
     responses = y / peak / peak / lengths.square()
     if weights is not None:
         responses = torch.where(weights > 0, responses, 0.0)
@@ -149,27 +152,27 @@ def evened(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
 
 
 def _range(values: Tensor, present: Tensor) -> Tensor:
-    """Largest less smallest of those present; 0 if there are none."""
+    """Return the largest minus the smallest of the values present; 0 if there are none."""
     top = torch.where(present, values, -torch.inf).amax(-1)
     low = torch.where(present, values, torch.inf).amin(-1)
     return torch.where(present.any(-1), top - low, 0.0)
 
 
-def structured(X: Tensor) -> Tensor:
-    """Inputs not in general position to all appearance, `[...]`: zeros, or entries that repeat."""
+def looks_nongeneric(X: Tensor) -> Tensor:
+    """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
     flat = X.flatten(-2)
     zeros = flat.count_nonzero(-1) < flat.shape[-1]
-    looked = flat[..., :: max(1, flat.shape[-1] // _LOOKED)]
-    values = looked.abs().sort(-1).values
+    inspected = flat[..., :: max(1, flat.shape[-1] // _INSPECTED)]
+    values = inspected.abs().sort(-1).values
     fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
     return zeros | (2 * fresh <= values.shape[-1])
 
 
 def _units(X: Tensor) -> Tensor:
-    """What to divide columns by, `[..., 1, 1 or d]`, powers of two.
+    """Return powers of two to divide the columns by, `[..., 1, 1 or d]`.
 
-    Squares must stay in range, and columns in different units must not be taken for inputs that
-    do not span the space.
+    They keep squares in range, and avoid that inputs with columns in different units appear not to
+    span the space.
     """
     columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
     peak = columns.amax(-1, keepdim=True)
@@ -187,19 +190,20 @@ def _second_moment(X: Tensor) -> Tensor:
 
 
 def _power_of_two(size: Tensor) -> Tensor:
-    """The nearest one: division by it is exact."""
+    """Return the nearest power of two, by which division is exact."""
     return torch.exp2(size.log2().round())
 
 
 def _divided(X: Tensor, unit: Tensor) -> Tensor:
-    """`X / unit`, without a copy of X where there is nothing to divide by."""
+    """Return `X / unit`; X itself if every unit is 1."""
     return X if bool((unit == 1).all()) else X / unit
 
 
 def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Dimension of the span of the matrices `x_i x_i'`, and their squared singular values.
+    """Return the dimension of the span of the matrices `x_i x_i'`.
 
-    Beyond what a dense rank can be computed for, the rows that are not multiples of others.
+    The second value holds the squared singular values of these matrices, for rows of length one. If
+    the system is too large for them, return the number of distinct directions, and None.
     """
     n, d = X.shape[-2:]
     D = d * (d + 1) // 2
@@ -213,9 +217,10 @@ def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _distinct(X: Tensor) -> Tensor:
-    """How many rows are neither zero nor multiples of another.
+    """Return how many rows are neither zero nor multiples of other rows.
 
-    Multiples have the same squared cosine with a fixed random direction, others almost surely not.
+    Multiples have the same squared cosine with a fixed random direction; others almost surely do
+    not.
     """
     generator = torch.Generator().manual_seed(X.shape[-1])
     probe = torch.randn(X.shape[-1], 1, generator=generator, dtype=torch.float64).to(X)

@@ -1,4 +1,4 @@
-"""The recovered predictor as an operator: Q without forming d x d."""
+"""The recovered predictor Q as an operator, without forming a d x d matrix."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Predictor"]
 
 
 class Predictor(Generic[A]):
-    """`Q = UU'`, free of the rotation of U, held as a factor `U[..., d, r]`.
+    """The matrix `Q = UU'`, held as a factor `U[..., d, r]`; rotations of U do not change it.
 
-    `Q @ V` and `Q.apply(X)` cost O(dr) a column or row; `Q.dense()` forms the matrix.
+    `Q @ V` and `Q.apply(X)` cost O(dr) per column or row; `Q.dense()` forms the matrix.
 
     >>> Q = Predictor(np.array([[1.0], [2.0]]))
     >>> Q.apply(np.array([[1.0, 1.0], [2.0, -1.0]])), Q.dense()
@@ -28,11 +28,11 @@ class Predictor(Generic[A]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """`(..., d, d)`."""
+        """The shape of Q, `(..., d, d)`."""
         return (*self.U.shape[:-1], self.U.shape[-2])
 
     def apply(self, X: Array) -> A:
-        """Predictions `x_i'Q x_i` for rows of `X[..., n, d]`: `[..., n]`."""
+        """Return the predictions `x_i'Q x_i`, `[..., n]`, for the rows of `X[..., n, d]`."""
         u, x = tensors(U=self.U, X=X)
         if x.ndim < 2 or x.shape[-1] != u.shape[-2]:
             expected = f"shape (..., n, {u.shape[-2]})"
@@ -41,12 +41,12 @@ class Predictor(Generic[A]):
         return like(self.U, (x @ u).square().sum(-1))
 
     def dense(self) -> A:
-        """The matrix `[..., d, d]`, exactly symmetric."""
+        """Return the matrix `[..., d, d]`, exactly symmetric."""
         (u,) = tensors(U=self.U)
         return like(self.U, u @ u.mT)
 
     def eigenvalues(self) -> A:
-        """Eigenvalues that can differ from zero, `[..., r]`, descending."""
+        """Return the r largest eigenvalues, `[..., r]`, descending; the others are zero."""
         (u,) = tensors(U=self.U)
         return like(self.U, torch.linalg.svdvals(u).square())
 

@@ -1,4 +1,4 @@
-"""Answers to a flat batch of problems, and the `Recovery` they become."""
+"""`Recovery`, the result of `recover`, and the answers to a flat batch that it is made from."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
-from posquad.recovery.solvers.fit import Watch
+from posquad.recovery.solvers.fit import History
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Result):
-    """What `recover` found, and what may be said about it; `...` is the batch of problems."""
+    """The result of `recover`; `...` stands for the batch of problems."""
 
-    U: Any  # [..., d, k]  orthogonal columns, descending; k the largest rank found
+    U: Any  # [..., d, k]  orthogonal columns of descending norm; k is the largest rank found
     Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
     status: Status | list  # CERTIFIED, RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, ...
-    certificate: Certificate | None  # of U[:, :rank], for `recover(..., certify=True)`
-    history: Any  # [T]  best relative residual of each step of the search, over all problems
+    certificate: Certificate | None  # of U[:, :rank], if `recover(..., certify=True)`
+    history: Any  # [T]  least relative residual at each step of the search, over all problems
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found
-    rank_confidence: Any  # [...]  1 if given or certain; else the weight against other ranks
-    curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for inputs
-    #     made isotropic and fitted responses; low values amplify noise; NaN where not known
-    error_estimate: Any  # [...]  of ||Q - Q*||_F / ||Q||_F, to first order, from the residual
-    samples: Any  # [...]  independent samples: the dimension of the span of the x_i x_i'
-    needed: Any  # [...]  p + 1 of the rank found, or d(d+1)/2 where that is less
+    rank_confidence: Any  # [...]  1 if given or certain, else the weight among the ranks tried
+    curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for whitened
+    #     inputs and fitted responses; low curvature amplifies noise; NaN if unknown
+    error_estimate: Any  # [...]  first-order estimate of ||Q - Q*||_F / ||Q||_F from the residual
+    samples: Any  # [...]  independent samples, the dimension of the span of the x_i x_i'
+    needed: Any  # [...]  samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less
     starts: Any  # [...]  starts used
-    steps: int  # steps of the search, all starts of a round together
-    rank_path: RankPath | None = None  # ranks tried for one problem whose rank was not given
+    steps: int  # steps of the search; the starts of a round take a step together
+    rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
 
     @property
     def message(self) -> str | list:
-        """Cause and remedy in words, for one problem or each of a batch."""
+        """Cause and remedy in words, for one problem or for each problem of a batch."""
         return _messages(self.status)
 
 
@@ -61,7 +61,7 @@ class Answers:
 
     @staticmethod
     def stacked(parts: list[Answers]) -> Answers:
-        """Several answers as one batch; factors get zero columns up to the widest."""
+        """Concatenate answers; factors are padded with zero columns to the widest."""
         widest = max(part.U.shape[-1] for part in parts)
         padded = [torch.nn.functional.pad(p.U, (0, widest - p.U.shape[-1])) for p in parts]
         rest = {
@@ -72,20 +72,21 @@ class Answers:
         return Answers(U=torch.cat(padded), **rest)
 
     def put(self, index: int | Tensor, other: Answers) -> None:
-        """Replace one answer, or those at several indices (of at most as many columns)."""
+        """Replace one answer, or those at several indices; U must not be wider than here."""
         for name, value in vars(other).items():
             if name == "U":
                 value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
             getattr(self, name)[index] = value[0] if isinstance(index, int) else value
 
-    def recovery(self, batch: torch.Size, model: Array, watch: Watch) -> Recovery:
+    def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
+        """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
         right = torch.linalg.svd(self.U, full_matrices=False)[2].mT
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        # A rotation of U keeps the digits of its small rows, those of inputs in small units.
+        # Rotating U keeps the relative accuracy of small rows, which belong to large inputs.
         U = (self.U @ right)[..., :widest]
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
         U = torch.where(beyond[:, None, :], 0.0, U)
-        history = torch.stack([h.amin() for h in watch.history if h.numel()] or [U.new_zeros(())])
+        least = [h.amin() for h in history.residuals if h.numel()] or [U.new_zeros(())]
 
         def out(value: Tensor) -> Any:
             shaped = value.reshape(batch + value.shape[1:])
@@ -97,7 +98,7 @@ class Answers:
             Q=Predictor(factor),
             status=from_codes(self.codes.reshape(batch)),
             certificate=None,
-            history=like(model, history),
+            history=like(model, torch.stack(least)),
             residual=out(self.residual),
             rank=out(self.rank),
             rank_confidence=out(self.confidence),
@@ -106,7 +107,7 @@ class Answers:
             samples=out(self.samples),
             needed=out(self.needed),
             starts=out(self.starts),
-            steps=max(watch.steps, 0),
+            steps=max(history.budget.steps, 0),
         )
 
 
@@ -114,8 +115,8 @@ def _messages(status: Status | list) -> str | list:
     return status.value if isinstance(status, Status) else [_messages(s) for s in status]
 
 
-def blank(X: Tensor, columns: int) -> Answers:
-    """Answers that are zero and STALLED, to be filled in."""
+def blank_answers(X: Tensor, columns: int) -> Answers:
+    """Return answers with Q = 0 and status STALLED, to be filled in."""
     count, _, d = X.shape
     zero = X.new_zeros(count)
     none = torch.zeros(count, dtype=torch.int64, device=X.device)

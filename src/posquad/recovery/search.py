@@ -1,9 +1,9 @@
-"""The search for a factor that reproduces the responses: which solver, from which starts.
+"""Search for a factor that reproduces the responses: which solver, from which starts.
 
-A problem is first tried once, by the cheapest solver that its shape allows. What remains is tried
-from other starts, in rounds: perturbed copies of the first start under Levenberg-Marquardt, and
-log-det IRLS from random weights, whose limits differ where perturbations do not. Where the
-responses cannot be reproduced, starts that agree on the least residual end the search.
+The first attempt uses the cheapest solver for the shape of the problem. Problems that are not
+solved by it are tried from other starts, in rounds: perturbed copies of the first start, and the
+limits of log-det IRLS from random weights, which often differ where perturbed starts all agree. If
+the responses cannot be reproduced, the search ends when enough starts reach the least residual.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.initializers import lifted_start
-from posquad.recovery.solvers import irls
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.fit import (
     FitState,
+    History,
     Quadratic,
-    Watch,
     at_rounding,
     fitted,
+    index_state,
     stagnated,
     stationary,
-    take,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
+from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 
 _DENSE_MOST = 1500  # samples up to which n x n systems are solved
-_DIRECT_MOST = 2**22  # entries of the direct system
-_TINY = 60  # unknowns up to which a dense step costs less than its overhead
-_MODERATE = 250  # and up to which it costs less than reweighting
-_AMPLE = 1.7  # samples per unknown from which one first-order run is the cheaper first try
-_PLENTY = 20  # samples per unknown from which starts hardly ever disagree
-_COMPANY = 8  # further starts beside the first, near the information limit
+_DIRECT_MOST = 2**22  # entries up to which the direct system is formed
+_TINY = 60  # unknowns up to which the arithmetic of a dense step costs less than its overhead
+_MODERATE = 250  # unknowns up to which a dense step costs less than reweighting
+_AMPLE = 1.7  # samples per unknown from which a first-order run is the cheaper first attempt
+_PLENTY = 20  # samples per unknown from which different starts hardly ever disagree
+_COMPANIONS = 8  # further starts tried with the first one, near the information limit
 _QUOTA = 600  # first-order steps before Gauss-Newton takes over
-_PATIENCE, _RATE = 10, 0.5  # of the screening of starts
-_SAME = 1e-3  # relative difference of residuals of starts that agree
-_OTHERS = 48  # starts of each kind that look for another solution
-_DEFINITE = 1e-7  # least share of the largest eigenvalue in a matrix that is positive definite
+_PATIENCE, _RATE = 10, 0.5  # settings of `stagnated` when starts are screened
+_SAME = 1e-3  # starts agree if their residuals differ by at most this share
+_OTHERS = 48  # starts of each kind that look for a second solution
+_DEFINITE = 1e-7  # a matrix is positive definite if lambda_min exceeds this share of lambda_max
 _SPREAD = 1.0  # size of a perturbation, relative to the start
 
 
 @dataclass
 class Search:
-    """Best factors of a batch of problems so far, and how they were found."""
+    """The best factors found so far for a batch of problems, and how they were found."""
 
     problem: Quadratic
     rank: int
-    tolerance: float  # relative residual that counts as reproduced
-    watch: Watch
+    tolerance: float  # relative residual at which responses count as reproduced
+    history: History
     generator: torch.Generator
     max_starts: int
 
     def __post_init__(self) -> None:
         batch = self.problem.y.shape[:-1]
         y = self.problem.y
+        self.budget = self.history.budget
         self.U = y.new_zeros(*batch, self.problem.d, self.rank)
         self.residual = y.new_ones(batch)  # of Q = 0
         self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
@@ -72,53 +73,54 @@ class Search:
         self.p = dimension(self.problem.d, self.rank)
         self.first = self.U
         self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is known to be optimal
-        self.working: Tensor | None = None  # indices of the problems of a batch in a run
+        self.working: Tensor | None = None  # indices of the problems in the current run
         D = self.problem.d * (self.problem.d + 1) // 2
-        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel interpolates
+        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel is affordable
 
     @property
     def settled(self) -> Tensor:
-        """Problems whose least residual is known, or was reached by several starts, `[...]`."""
-        # Near the information limit false minima are common, and are found again and again.
+        """Whether the least residual is known, or was reached by enough starts, `[...]`."""
+        # Near the information limit, spurious minima are common and found repeatedly.
         excess = max(self.problem.n / self.p - 1, 0.05)
         least = min(math.ceil(12 / excess**2), math.ceil(0.75 * self.max_starts))
         return self.exact | (self.agreeing >= max(2, least))
 
     @property
     def open(self) -> Tensor:
-        """Problems neither reproduced nor settled, with starts left."""
+        """Whether a problem is neither reproduced nor settled, and has starts left, `[...]`."""
         undecided = (self.residual > self.tolerance) & ~self.settled
         return undecided & (self.starts < self.max_starts)
 
     def adopt(self, U: Tensor) -> None:
-        """Polish a factor found elsewhere, instead of searching."""
+        """Refine a given factor instead of searching."""
         self.U = U
         self._guarded(self._polish)
 
     def run(self) -> None:
-        """First try, rounds of restarts, and the last polish."""
+        """Run the first attempt, rounds of restarts, and the final refinement."""
         self._guarded(self._search)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Ctrl-C ends the work; the run that it broke off counts as far as it came."""
-        self.watch.last = None
+        """Do the work until Ctrl-C; keep the last state of an interrupted run."""
+        self.history.last = None
         try:
             work()
         except KeyboardInterrupt:
-            self.watch.interrupted = True
-            state = self.watch.last
+            self.budget.interrupted = True
+            state = self.history.last
             if state is not None and state.U.ndim == self.U.ndim + 1:
                 self._keep(state, self.working, count=False)
 
     def _search(self) -> None:
-        self._first()
+        self._first_attempt()
         rounds = 0
-        while bool(self.open.any()) and not self.watch.spent:
+        while bool(self.open.any()) and not self.budget.spent:
             self._restart(rounds)
             rounds += 1
         self._polish()
 
-    def _first(self) -> None:
+    def _first_attempt(self) -> None:
+        """Make one attempt with the cheapest solver for the shape of the problem."""
         problem, r = self.problem, self.rank
         n, d = problem.n, problem.d
         D = d * (d + 1) // 2
@@ -140,18 +142,19 @@ class Search:
         self.working = chosen
         tries = U[None] if chosen is None else U[None, chosen]
         if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
-            company = min(_COMPANY, self.max_starts - 1)  # they cost next to nothing
-            tries = torch.cat([tries, self._perturbed(None, company)])
+            companions = min(_COMPANIONS, self.max_starts - 1)  # at almost no cost
+            tries = torch.cat([tries, self._perturbed(None, companions)])
         elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
             tries = self._reweighted(problem, 1, plain=True)
         self._keep(self._descend(problem, tries), chosen)
 
     def _without_descent(self, U: Tensor, Q: Tensor, complete: Tensor) -> None:
-        """Keep what needs no search: a spectral factor, and the optimum of convex problems.
+        """Keep a spectral factor, and the optimum of problems that are convex.
 
-        Convex are those where no rank is cut off. Of all symmetric matrices Q has the least
-        residual; if it is positive definite, it is the answer `UU'`, to the accuracy of a QR, which
-        iterations would lose. If not, the optimum is on the boundary of the cone.
+        A problem is convex if the rank is not limited. Q has the least residual of all symmetric
+        matrices. If it is positive definite, it is the answer `UU'`, with the accuracy of a QR
+        factorization, which iterations would lose. Otherwise the optimum is on the boundary of the
+        cone.
         """
         problem = self.problem
         spectral = _better_than_zero(problem, self.rank)
@@ -161,19 +164,19 @@ class Search:
         values = torch.linalg.eigvalsh(Q)
         noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
         inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
-        self._take(U, inside)
+        self._accept_optimal(U, inside)
         outside = noisy & ~inside
         if bool(outside.any()):
             part, chosen = self._chosen(outside)
-            V, proved = positive_fit(part, self.watch)
+            V, proved = positive_fit(part, self.budget)
             if chosen is None:
-                self._take(V, proved)
+                self._accept_optimal(V, proved)
             else:
                 U, outside = U.index_copy(0, chosen, V), outside.index_copy(0, chosen, proved)
-                self._take(U, outside)
+                self._accept_optimal(U, outside)
 
-    def _take(self, U: Tensor, optimal: Tensor) -> None:
-        """These factors, where they are known to be optimal; zero where nothing is better."""
+    def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
+        """Take the factors U that are known to be optimal, unless the current ones are better."""
         problem = self.problem
         residual = problem.relative(problem.residual(problem.forward(U)))
         better = optimal & (residual < self.residual)
@@ -183,29 +186,31 @@ class Search:
         self.starts = self.starts + optimal
 
     def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
-        """From starts `U[S, ..., d, r]` by the solver for the shape."""
+        """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
         n = problem.n
         if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
-            return iterate(method, method.start(U), [*rules, self.watch.rule()], record=self.watch)
+            rules = [*rules, self.budget.rule()]
+            return iterate(method, method.start(U), rules, record=self.history)
         first = PopulationLBFGS(problem)
         rounding = 20 * torch.finfo(U.dtype).eps
-        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.watch.rule()]
-        quota = self.watch.quota(_QUOTA)
-        state = iterate(first, first.start(U), [*ends, quota], record=self.watch)
-        if bool((state.residual <= self.tolerance).any(0).all()) or self.watch.spent:
+        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.budget.rule()]
+        quota = self.budget.quota(_QUOTA)
+        state = iterate(first, first.start(U), [*ends, quota], record=self.history)
+        if bool((state.residual <= self.tolerance).any(0).all()) or self.budget.spent:
             return state
         if bool((state.cosine <= 1e-8).all()):
             return state
         second = GaussNewton(problem)
-        begin = FitState.begin(problem, state.U)
-        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.watch.rule()]
-        return iterate(second, begin, [*ends, self.watch.quota(60)], record=self.watch)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.budget.rule()]
+        ends.append(self.budget.quota(60))
+        return iterate(second, second.start(state.U), ends, record=self.history)
 
     def _restart(self, rounds: int) -> None:
+        """Try the open problems from a round of new starts."""
         problem, chosen = self._chosen(self.open)
-        self.watch.last, self.working = None, chosen
+        self.history.last, self.working = None, chosen
         if self.p <= _TINY:
             first = 2 if problem.n >= _PLENTY * self.p else 8
             reweighted, count = rounds % 4 == 1, first if rounds == 0 else 24
@@ -227,37 +232,44 @@ class Search:
         self._keep(self._descend(problem, U), chosen)
 
     def _chosen(self, mask: Tensor) -> tuple[Quadratic, Tensor | None]:
+        """Return the problems where the mask holds and their indices, None for one problem."""
         if mask.ndim == 0:
             return self.problem, None
         chosen = mask.nonzero()[:, 0]
         return self.problem.select(chosen), chosen
 
     def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
+        """Return perturbed copies `[count, ..., d, r]` of the first start."""
         U = self.first if chosen is None else self.first[chosen]
-        noise = self._normal(count, *U.shape)
+        noise = self.normal(count, *U.shape)
         size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
         return U + _SPREAD * size[..., None, None] * noise
 
     def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+        """Return limits `[count, ..., d, r]` of IRLS from random weights.
+
+        With `plain`, the first weight is the identity.
+        """
         d = problem.d
         batch = problem.y.shape[:-1]
-        N = self._normal(count, *batch, d, 2 * d)
+        N = self.normal(count, *batch, d, 2 * d)
         weight = N @ N.mT / (2 * d)
         if plain:
             weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
-        state = irls.run(problem, self.rank, weight, 1e-3, self.watch)
+        state = run_irls(problem, self.rank, weight, 1e-3, self.history)
         size = torch.linalg.matrix_norm(state.U)[..., None, None]
-        # Columns that the positive part lost start at random, small.
-        filler = self._normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
+        # Columns that are zero in the positive part start at small random values.
+        filler = self.normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
         empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
         return torch.where(empty, filler, state.U)
 
-    def _normal(self, *shape: int) -> Tensor:
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers of this shape."""
         y = self.problem.y
         return torch.randn(*shape, generator=self.generator, dtype=y.dtype).to(y.device)
 
     def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
-        """Take the best of the starts `[S, ...]` of a run, and count those that agree with it."""
+        """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
         residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
         best, which = residuals.min(0)
         index = which[None, ..., None, None].expand(1, *state.U.shape[1:])
@@ -275,8 +287,8 @@ class Search:
             self.starts[where] = self.starts[where] + residuals.shape[0]
 
     def _polish(self) -> None:
-        """To rounding where reproduced, to a stationary point where not."""
-        # A polish of many unknowns costs more than all before it: not for the last digit.
+        """Refine the factors, to rounding if they reproduce, else to a stationary point."""
+        # With many unknowns this costs more than the search, so the last digit is not worth it.
         units = 10 if self.p <= 200 else 50
         rough = self.residual > units * torch.finfo(self.residual.dtype).eps
         rough = rough & ~self.exact
@@ -286,47 +298,47 @@ class Search:
         U = self.U if chosen is None else self.U[chosen]
         small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
         if not small and bool((self.residual <= self.tolerance).all()):
-            return  # the first-order run went to rounding itself
+            return  # the first-order run already went to rounding
         method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
-        ends = [stationary(), at_rounding(2 if small else 8), self.watch.rule()]
+        ends = [stationary(), at_rounding(2 if small else 8), self.budget.rule()]
         state: FitState = iterate(
             method,  # pyright: ignore[reportArgumentType]
             method.start(U),
-            [*ends, self.watch.quota(60 if small else 400)],
-            record=self.watch,
+            [*ends, self.budget.quota(60 if small else 400)],
+            record=self.history,
         )
-        self._keep(take(state, None), chosen, count=False)
+        self._keep(index_state(state, None), chosen, count=False)
 
 
-def another(search: Search, transform: Tensor, apart: float) -> bool:
-    """Whether other starts end at a different matrix that reproduces the responses as well.
+def find_second_solution(search: Search, transform: Tensor, apart: float) -> bool:
+    """Return whether some start leads to a different matrix that reproduces the responses.
 
-    For inputs with structure (zeros, signs, few values), whose symmetries leave separate solutions
-    that no curvature shows: `transform` leads back to the coordinates that have the structure. Not
-    finding any proves nothing.
+    Inputs with structure (zeros, signs, few distinct values) have symmetries, which can give
+    separate solutions that the curvature does not reveal. `transform` leads back to the coordinates
+    in which the inputs have the structure. A result of False proves nothing.
     """
     problem, U = search.problem, search.U
     d, r = problem.d, search.rank
     many = _OTHERS if search.p <= _MODERATE else _OTHERS // 8
     V = transform @ U
-    coins = search._normal(many, len(V), 1).sign()
-    orders = search._normal(many, len(V)).argsort(-1)
+    coins = search.normal(many, len(V), 1).sign()
+    orders = search.normal(many, len(V)).argsort(-1)
     turned = [_blocks(problem.X @ torch.linalg.pinv(transform)) * V, coins * V, V[orders]]
     size = torch.linalg.matrix_norm(U) / math.sqrt(d * r)
-    random = size * search._normal(many, d, r)
+    random = size * search.normal(many, d, r)
     starts = torch.cat([torch.linalg.pinv(transform) @ torch.cat(turned), random])
     dense = search.p <= _TINY or problem.n <= _DENSE_MOST
     method = Levenberg(problem, r) if dense else PopulationLBFGS(problem)
     Q = U @ U.mT
     for part in starts.split(max(1, 2**23 // max(problem.n * d * r, min(problem.n, d * r) ** 2))):
-        if search.watch.spent:
+        if search.budget.spent:
             return False
-        ends = [at_rounding(), stationary(), stagnated(20, 0.9), search.watch.rule()]
+        ends = [at_rounding(), stationary(), stagnated(20, 0.9), search.budget.rule()]
         state: FitState = iterate(
             method,  # pyright: ignore[reportArgumentType]
             method.start(part),
-            [*ends, search.watch.quota(100 if dense else 300)],
-            record=search.watch,
+            [*ends, search.budget.quota(100 if dense else 300)],
+            record=search.history,
         )
         fits = state.U[state.residual <= search.tolerance]
         away = torch.linalg.matrix_norm(fits @ fits.mT - Q)
@@ -336,7 +348,10 @@ def another(search: Search, transform: Tensor, apart: float) -> bool:
 
 
 def _blocks(X: Tensor) -> Tensor:
-    """Signs `[B, d, 1]` that turn each block of coordinates which no row of X joins to others."""
+    """Return signs `[B, d, 1]` that flip one block of coordinates each.
+
+    No row of X has entries both inside and outside a block.
+    """
     near = X.abs()
     joined = (near.mT @ near) > 1e-12 * near.amax() ** 2
     for _ in range(max(1, math.ceil(math.log2(X.shape[-1] + 1)))):
@@ -346,6 +361,7 @@ def _blocks(X: Tensor) -> Tensor:
 
 
 def _positive_part(Q: Tensor, rank: int) -> Tensor:
+    """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
     values, vectors = torch.linalg.eigh(Q)
     values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
     least = 1e-8 * values[..., :1].clamp_min(1e-300)
@@ -353,12 +369,13 @@ def _positive_part(Q: Tensor, rank: int) -> Tensor:
 
 
 def _better_than_zero(problem: Quadratic, rank: int) -> Tensor:
-    """A factor whose residual is less than that of Q = 0, or zero: then Q = 0 is the best.
+    """Return a factor whose residual is less than that of Q = 0, or zero if Q = 0 is the best fit.
 
-    P, the positive part of `W = X' diag(y) X`, scaled to `t = <A(P), y> / ||A(P)||^2`; `<A(P), y> =
-    <P, W> = ||P||^2`. Where W has no positive part, `<A(S), y> <= 0` for every positive S.
+    It is that of tP, where P is the positive part of `W = X' diag(y) X` of this rank and
+    `t = <A(P), y> / ||A(P)||^2`, which is positive because `<A(P), y> = <P, W> = ||P||^2`. If W has
+    no positive part, `<A(S), y> <= 0` for every positive semidefinite S.
     """
-    values, vectors = torch.linalg.eigh(problem.pull(problem.y, problem.X))
+    values, vectors = torch.linalg.eigh(problem.weighted_adjoint(problem.y, problem.X))
     U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
     predicted = problem.forward(U).square().sum(-1)
     scale = (predicted * problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)

@@ -1,1 +1,1 @@
-"""Proofs with every rounding error bounded."""
+"""Proofs in floating point, with bounds on all rounding errors."""

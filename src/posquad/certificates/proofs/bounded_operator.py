@@ -1,9 +1,9 @@
-"""The measurements as NumPy arrays, with a bound on the rounding of everything computed from them.
+"""Measurement operators in NumPy, with bounds on the rounding errors of their products.
 
-Two operators are known: `A_i = x_i x_i'` and a stack of symmetric matrices. Of a stack the
-symmetric part is meant, as everywhere. Each method returns what it computed and the size against
-which `gamma(depth)` bounds its error; `depth` counts the roundings on the longest way from data to
-result. `measure` bounds its error outright.
+There are two operators: `A_i = x_i x_i'`, and a stack of matrices, of which the symmetric part
+counts. A method returns its result and a size s, such that the error is at most `gamma(depth) s`;
+`depth` counts the roundings on the longest path from the data to a result. `measure` returns a
+bound on its error directly.
 """
 
 from __future__ import annotations
@@ -21,48 +21,49 @@ from posquad.problems.objectives import LeastSquares, Objective
 _BLOCK = 2**22  # entries of a block of rows of the tangent map
 
 
-class Forms(ABC):
-    """What proofs and searches need of `A(Q)_i = <A_i, Q>`."""
+class BoundedOperator(ABC):
+    """The operator `A(Q)_i = <A_i, Q>`, as proofs and searches need it."""
 
     n: int
     d: int
     depth: int
-    short: int  # the depth of what does not sum over the measurements
+    short: int  # depth of results that do not sum over the measurements
+    tag: str  # names the kind of measurements in fingerprints; files on disk depend on it
 
     @abstractmethod
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """The data, in the order in which a fingerprint reads them."""
+        """Return the data, in the order in which a fingerprint reads them."""
 
     @abstractmethod
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`A(UU')` and a bound on its errors, `[n]` each."""
+        """Return `A(UU')` and a bound on its errors, `[n]` each."""
 
     @abstractmethod
     def tangent_rows(self, U: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Blocks of the rows `vec(A_i U)` `[block, d r]`, and the same in absolute values."""
+        """Yield blocks of the rows `vec(A_i U)` `[block, d r]`, and the same in absolute values."""
 
     @abstractmethod
     def tangent(self, U: np.ndarray, Delta: np.ndarray) -> np.ndarray:
-        """`<A_i U, Delta>` `[n]` (for searches; no bound is kept)."""
+        """Return `<A_i U, Delta>` `[n]`, without an error bound, for searches."""
 
     @abstractmethod
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
-        """`A*(z)` `[d, d]`, symmetric, and the size of its error in spectral norm."""
+        """Return `A*(z)` `[d, d]`, symmetric, and the size of its error in spectral norm."""
 
     @abstractmethod
     def adjoint_factor(self, z: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`A*(z) U` and the size of its errors, `[d, r]` each."""
+        """Return `A*(z) U` and the size of its errors, `[d, r]` each."""
 
     @abstractmethod
     def gram(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`<A_i, A_j>` `[n, n]`; `tr A_i` `[n]`; numbers s with errors of the size `s_i s_j`."""
+        """Return `<A_i, A_j>` `[n, n]`, `tr A_i` `[n]`, and s `[n]`; errors have size `s_i s_j`."""
 
     @abstractmethod
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of A in the coordinates `H_ab`, a <= b, `[block, d(d+1)/2]`; their absolute size."""
+        """Return rows of A in the coordinates `H_ab`, a <= b, `[block, d(d+1)/2]`; their size."""
 
     def monomial_gram(self) -> tuple[np.ndarray, np.ndarray]:
-        """`sum_i m_i m_i'` over the rows of `monomials`; errors of the size `sqrt(s_j s_k)`, s."""
+        """Return the Gram matrix of the rows of `monomials`, and s; errors: `sqrt(s_j s_k)`."""
         q = self.d * (self.d + 1) // 2
         G, size = np.zeros((q, q)), np.zeros(q)
         rows = max(1, _BLOCK // q)
@@ -74,23 +75,25 @@ class Forms(ABC):
 
     @abstractmethod
     def weighted_gram(self, S: np.ndarray) -> np.ndarray:
-        """`tr(A_i S A_j S)` `[n, n]` for a symmetric S (for searches; no bound is kept)."""
+        """Return `tr(A_i S A_j S)` `[n, n]` for a symmetric S, without an error bound."""
 
     @abstractmethod
     def second_moment(self) -> tuple[np.ndarray, float]:
-        """`sum_i A_i^2` `[d, d]` and the size of its error in spectral norm."""
+        """Return `sum_i A_i^2` `[d, d]` and the size of its error in spectral norm."""
 
     @abstractmethod
     def apply(self, Q: np.ndarray) -> np.ndarray:
-        """`A(Q)` (for searches; no bound is kept)."""
+        """Return `A(Q)`, without an error bound, for searches."""
 
     @abstractmethod
     def apply_vector(self, v: np.ndarray) -> np.ndarray:
-        """`A(vv')` (for searches; no bound is kept)."""
+        """Return `A(vv')`, without an error bound, for searches."""
 
 
-class RankOneForms(Forms):
-    """`A_i = x_i x_i'` from the rows of X."""
+class BoundedRankOne(BoundedOperator):
+    """Rank-one measurements `A_i = x_i x_i'`, from the rows of X."""
+
+    tag = "RankOneForms"
 
     def __init__(self, X: np.ndarray) -> None:
         self.X = X
@@ -129,7 +132,7 @@ class RankOneForms(Forms):
 
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         Y = self.X.T @ (z[:, None] * self.X)
-        return _mirrored(Y), float(np.abs(z) @ np.square(self.X).sum(1))
+        return _symmetrized(Y), float(np.abs(z) @ np.square(self.X).sum(1))
 
     def adjoint_factor(self, z: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = self.absolute.T @ (np.abs(z)[:, None] * (self.absolute @ np.abs(U)))
@@ -138,7 +141,7 @@ class RankOneForms(Forms):
     def gram(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         inner = self.X @ self.X.T
         squares = np.square(self.X).sum(1)
-        return _mirrored(np.square(inner)), squares, squares
+        return _symmetrized(np.square(inner)), squares, squares
 
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
@@ -154,8 +157,10 @@ class RankOneForms(Forms):
         return self.adjoint(squares)
 
 
-class DenseForms(Forms):
-    """Any symmetric matrices `A[n, d, d]`."""
+class BoundedDense(BoundedOperator):
+    """Measurements by any symmetric matrices `A[n, d, d]`."""
+
+    tag = "DenseForms"
 
     def __init__(self, A: np.ndarray) -> None:
         self.A = (A + A.transpose(0, 2, 1)) / 2
@@ -191,7 +196,7 @@ class DenseForms(Forms):
 
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         size = np.tensordot(np.abs(z), self.absolute, 1)
-        return _mirrored(np.tensordot(z, self.A, 1)), float(size.sum(1).max())
+        return _symmetrized(np.tensordot(z, self.A, 1)), float(size.sum(1).max())
 
     def adjoint_factor(self, z: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = np.tensordot(np.abs(z), self.absolute, 1) @ np.abs(U)
@@ -200,7 +205,7 @@ class DenseForms(Forms):
     def gram(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         flat = self.A.reshape(self.n, -1)
         size = np.sqrt(np.square(self.absolute).sum((1, 2))) * np.sqrt(self.d)
-        return _mirrored(flat @ flat.T), np.trace(self.A, axis1=1, axis2=2), size
+        return _symmetrized(flat @ flat.T), np.trace(self.A, axis1=1, axis2=2), size
 
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
@@ -213,26 +218,26 @@ class DenseForms(Forms):
 
     def second_moment(self) -> tuple[np.ndarray, float]:
         stacked = self.A.reshape(-1, self.d)
-        return _mirrored(stacked.T @ stacked), float(np.square(self.absolute).sum())
+        return _symmetrized(stacked.T @ stacked), float(np.square(self.absolute).sum())
 
 
-def forms_of(objective: Objective) -> tuple[Forms, np.ndarray]:
-    """The measurements and responses of a least-squares objective, in double precision."""
+def bounded_problem(objective: Objective) -> tuple[BoundedOperator, np.ndarray]:
+    """Return the measurements and responses of a least-squares objective, in double precision."""
     expected = "one LeastSquares objective over RankOne or Dense measurements"
-    # A subclass may measure something else than what is read below.
+    # A subclass may define other measurements than those read below.
     if type(objective) is not LeastSquares:
         raise DtypeError("objective", expected=expected, got=type(objective).__name__)
     if objective.batch_shape:
         got = f"a batch of shape {tuple(objective.batch_shape)}"
         raise DomainError("objective", expected=expected, got=got)
-    operator, y = objective.measurements, objective.y.detach().double().cpu().numpy()
-    if type(operator) is RankOne:
-        return RankOneForms(operator.X.detach().double().cpu().numpy()), y
-    if type(operator) is Dense:
-        return DenseForms(operator.A.detach().double().cpu().numpy()), y
-    raise DtypeError("objective", expected=expected, got=repr(operator))
+    measurements, y = objective.measurements, objective.y.detach().double().cpu().numpy()
+    if type(measurements) is RankOne:
+        return BoundedRankOne(measurements.X.detach().double().cpu().numpy()), y
+    if type(measurements) is Dense:
+        return BoundedDense(measurements.A.detach().double().cpu().numpy()), y
+    raise DtypeError("objective", expected=expected, got=repr(measurements))
 
 
-def _mirrored(M: np.ndarray) -> np.ndarray:
-    """The lower triangle on both sides: each entry is still within its own bound."""
+def _symmetrized(M: np.ndarray) -> np.ndarray:
+    """Copy the lower triangle to the upper one; each entry stays within its error bound."""
     return np.tril(M) + np.tril(M, -1).T

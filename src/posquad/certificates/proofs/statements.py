@@ -1,8 +1,8 @@
-"""Proofs, one function each: numbers in, a bound or a yes out; no search, no iteration.
+"""Proofs of single statements, each a function that returns a bound or whether the proof succeeds.
 
-Statements are about the exact real matrices whose entries are the floating-point numbers given.
-The formulas are those of `docs/theory.md`, cited by number. A function that answers False has
-proved nothing, in particular not the contrary.
+Statements are about the exact real matrices whose entries are the given floating-point numbers. The
+numbered formulas are those of `docs/theory.md`. No function searches or iterates. A result of False
+proves nothing, in particular not the opposite.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from posquad.certificates.proofs.bounded_operator import Forms
+from posquad.certificates.proofs.bounded_operator import BoundedOperator
 from posquad.certificates.proofs.rounding import (
     UNDERFLOW,
     down,
@@ -27,70 +27,75 @@ from posquad.certificates.proofs.rounding import (
 Route = Literal["gram", "monomials", "moment"]
 
 
-def residual_above(forms: Forms, y: np.ndarray, U: np.ndarray) -> float:
-    """An upper bound on the root mean square of `A(UU') - y`."""
-    return residual_and_rounding(forms, y, U)[0]
+def residual_above(operator: BoundedOperator, y: np.ndarray, U: np.ndarray) -> float:
+    """Return an upper bound on the root mean square of `A(UU') - y`."""
+    return residual_and_rounding(operator, y, U)[0]
 
 
-def residual_and_rounding(forms: Forms, y: np.ndarray, U: np.ndarray) -> tuple[float, float]:
-    """`residual_above`, and an upper bound on what rounding contributes to it.
+def residual_and_rounding(
+    operator: BoundedOperator, y: np.ndarray, U: np.ndarray
+) -> tuple[float, float]:
+    """Return `residual_above`, and an upper bound on the part of it that is due to rounding.
 
-    Another machine, which rounds differently, arrives at no more than the first plus twice the
-    second, up to the rounding of scalars.
+    A machine that rounds differently obtains at most the first plus twice the second, up to the
+    rounding of scalars.
     """
-    if not in_range(*forms.arrays(), U):
+    if not in_range(*operator.arrays(), U):
         return math.inf, math.inf
-    values, error = forms.measure(U)
+    values, error = operator.measure(U)
     above = (np.abs(values - y) + error) * (1 + gamma(4)) + UNDERFLOW
-    root = math.sqrt(forms.n)
+    root = math.sqrt(operator.n)
     rounding = up(norm_above(error * (1 + gamma(4)) + gamma(4) * np.abs(y)) / root)
     return up(norm_above(above) / root), rounding
 
 
 def response_size_below(y: np.ndarray) -> float:
-    """A lower bound on the root mean square of y."""
+    """Return a lower bound on the root mean square of y."""
     squares = float(np.square(y).sum()) * (1 - gamma(y.size + 4)) - y.size * UNDERFLOW
     return down(math.sqrt(squares / y.size)) if squares > 0 else 0.0
 
 
 def trace_above(U: np.ndarray) -> float:
-    """An upper bound on `tr UU'`."""
+    """Return an upper bound on `tr UU'`."""
     return total(np.square(U).ravel() * (1 + gamma(4)))
 
 
 def trace_below(U: np.ndarray) -> float:
-    """A lower bound on `tr UU'`."""
+    """Return a lower bound on `tr UU'`."""
     return max(0.0, down(float(np.square(U).sum()) * (1 - gamma(U.size + 4))) - U.size * UNDERFLOW)
 
 
 def size_below(U: np.ndarray) -> float:
-    """A lower bound on `||UU'||_F`: it is at least `tr UU' / sqrt(r)`."""
+    """Return a lower bound on `||UU'||_F`, which is at least `tr UU' / sqrt(r)`."""
     return down(trace_below(U) / math.sqrt(U.shape[1]))
 
 
 def proves_largest(U: np.ndarray, largest: float) -> bool:
-    """`lambda_1(UU') <= largest`."""
+    """Prove `lambda_1(UU') <= largest`."""
     spread = np.sqrt(gamma(U.shape[0] + 4) * np.square(U).sum(0))
     return in_range(U) and proves_above(-(U.T @ U), spread, -down(largest))
 
 
 class TangentGram:
-    """`G = sum_i vec(A_i U) vec(A_i U)'`: `N(xi(Z))^2 = (4/n) vec(Z)' G vec(Z)` for every Z.
+    """The matrix `G = sum_i vec(A_i U) vec(A_i U)'`, with `N(xi(Z))^2 = (4/n) vec(Z)' G vec(Z)`.
 
-    G lives on all d r directions; the gauge ones are in its kernel.
+    G acts on all d r directions Z; the gauge directions are in its kernel.
     """
 
-    def __init__(self, forms: Forms, U: np.ndarray) -> None:
-        self.n, self.depth, self.U = forms.n, forms.depth, U
-        self.usable = in_range(*forms.arrays(), U)
+    def __init__(self, operator: BoundedOperator, U: np.ndarray) -> None:
+        self.n, self.depth, self.U = operator.n, operator.depth, U
+        self.usable = in_range(*operator.arrays(), U)
         self.G = np.zeros((U.size, U.size))
         self.size = np.zeros(U.size)
-        for rows, absolute in forms.tangent_rows(U):
+        for rows, absolute in operator.tangent_rows(U):
             self.G += rows.T @ rows
             self.size += np.square(absolute).sum(0)
 
     def with_gauge(self, weight: float) -> tuple[np.ndarray, np.ndarray]:
-        """`G + weight C` with `C(Z) = ||U'Z - Z'U||^2 / 2`, zero on horizontal Z; its spread."""
+        """Return `G + weight C` and its spread; `C(Z) = ||U'Z - Z'U||^2 / 2`.
+
+        C is zero on horizontal Z; the spread is that of `proves_above`.
+        """
         U = self.U
         d, r = U.shape
         gauge = np.einsum("ab,jk->ajbk", U @ U.T, np.eye(r)) - np.einsum("ak,bj->ajbk", U, U)
@@ -99,96 +104,97 @@ class TangentGram:
         return self.G + weight * gauge.reshape(d * r, d * r), spread
 
     def proves_smallest(self, value: float, weight: float) -> bool:
-        """`lambda_min^eff(UU') >= value` (statement 2)."""
+        """Prove `lambda_min^eff(UU') >= value` (statement 2)."""
         if not (self.usable and value > 0 and weight >= 0):
             return False
         G, spread = self.with_gauge(weight)
         return proves_above(G, spread, up(value * self.n / 4))
 
     def proves_largest(self, value: float) -> bool:
-        """`lambda_max^eff(UU') <= value`."""
+        """Prove `lambda_max^eff(UU') <= value`."""
         spread = np.sqrt(gamma(self.depth + 8) * self.size + UNDERFLOW)
         return self.usable and proves_above(-self.G, spread, -down(value * self.n / 4))
 
 
-def proves_quartic(forms: Forms, value: float, route: Route, parameter: float) -> bool:
-    """`max over unit v of N(vv')^2 <= value`, by one of three routes (statement 6).
+def proves_quartic(operator: BoundedOperator, value: float, route: Route, parameter: float) -> bool:
+    """Prove `N(vv')^2 <= value` for all unit vectors v, by one of three routes (statement 6).
 
-    - "gram": `K - k w w' <= n t I` on R^n with `K_ij = <A_i, A_j>`, `w_i = tr A_i`, the parameter
-      k in [0, 1/d) and `value = t (1 - k d + k) / (1 - k d)`;
-    - "monomials": `T_n <= (value - c) Id + c I (x) I` on symmetric matrices, the parameter c;
+    - "gram": `K - k w w' <= n t I` on R^n, where `K_ij = <A_i, A_j>`, `w_i = tr A_i`, k is the
+      parameter, in [0, 1/d), and `value = t (1 - k d + k) / (1 - k d)`;
+    - "monomials": `T_n <= (value - c) Id + c I (x) I` on symmetric matrices, where c is the
+      parameter;
     - "moment": `sum_i A_i^2 <= n value I` on R^d.
     """
-    n, d = forms.n, forms.d
-    if not (in_range(*forms.arrays()) and value > 0 and parameter >= 0):
+    n, d = operator.n, operator.d
+    if not (in_range(*operator.arrays()) and value > 0 and parameter >= 0):
         return False
     if route == "moment":
-        M, size = forms.second_moment()
-        slack = up(gamma(forms.depth) * size) + UNDERFLOW
+        M, size = operator.second_moment()
+        slack = up(gamma(operator.depth) * size) + UNDERFLOW
         return proves_above(-M, np.zeros(d), -(down(value * n) - slack))
     if route == "gram":
         rest = down(1 - up(parameter * d)) if up(parameter * d) < 1 else 0.0
         level = down(value * n * rest / up(rest * (1 + 1e-15) + parameter)) if rest > 0 else 0.0
-        K, w, size = forms.gram()
-        spread = np.sqrt(2 * gamma(forms.depth + 8)) * size
+        K, w, size = operator.gram()
+        spread = np.sqrt(2 * gamma(operator.depth + 8)) * size
         K = parameter * (w[:, None] * w) - K
         return level > 0 and proves_above(K, spread, -level)
     if route != "monomials":
         return False
-    G, size = forms.monomial_gram()
+    G, size = operator.monomial_gram()
     a, b = np.triu_indices(d)
     level = down(value - up(parameter)) if value > up(parameter) else 0.0
     M = -G
     diagonal = np.where(a == b, 1.0, 2.0) * n * level
     eye = (a == b) * 1.0
-    spread = np.sqrt(gamma(forms.depth + 8) * (size + n * (level + parameter) * 2))
+    spread = np.sqrt(gamma(operator.depth + 8) * (size + n * (level + parameter) * 2))
     M += (n * parameter) * (eye[:, None] * eye)
     M[np.diag_indices(len(a))] += diagonal
     return level > 0 and proves_above(M, spread, 0.0)
 
 
 def proves_dual(
-    forms: Forms, U: np.ndarray, z: np.ndarray, beta: float, lam: float, mu: float
+    operator: BoundedOperator, U: np.ndarray, z: np.ndarray, beta: float, lam: float, mu: float
 ) -> bool:
-    """Some `z0`, no longer than z, has `A*(z0) U = 0` and `V'A*(z0)V >= beta I`.
+    """Prove that a `z0`, no longer than z, has `A*(z0) U = 0` and `V'A*(z0)V >= beta I`.
 
-    Statement 9, given proved `lambda_min^eff >= lam > 0` and `mu`. z0 is the orthogonal projection
-    of z onto the kernel of `z -> A*(z) U`; `A*` of the difference is at most
-    `2 ||A*(z)U||_F sqrt(mu/lam)` in spectral norm. `A*(z0)` has r zeros on the range of U, so
-    that `A*(z0) + t WW' >= beta I` with any W of r columns suffices, and V need not be known.
+    This is statement 9, for proved bounds `lambda_min^eff >= lam > 0` and mu. z0 is the orthogonal
+    projection of z onto the kernel of `z -> A*(z) U`, and the spectral norm of `A*(z - z0)` is at
+    most `2 ||A*(z)U||_F sqrt(mu/lam)`. `A*(z0)` is zero on the range of U, of dimension r, so it
+    suffices that `A*(z0) + t WW' >= beta I` for some W of r columns; V need not be known.
     """
-    if not (in_range(*forms.arrays(), U, z) and beta > 0 and lam > 0 and mu > 0):
+    if not (in_range(*operator.arrays(), U, z) and beta > 0 and lam > 0 and mu > 0):
         return False
-    product, size = forms.adjoint_factor(z, U)
-    off = norm_above(np.abs(product) + gamma(forms.depth) * size)
+    product, size = operator.adjoint_factor(z, U)
+    off = norm_above(np.abs(product) + gamma(operator.depth) * size)
     moved = up(2 * off * math.sqrt(mu / lam))
-    Y, scale = forms.adjoint(z)
-    W = np.linalg.qr(U)[0]  # any is right; one that spans the range makes the proof succeed
+    Y, scale = operator.adjoint(z)
+    W = np.linalg.qr(U)[0]  # any W is valid; one that spans the range lets the proof succeed
     weight = 3 * (beta + moved)
     columns = np.square(W).sum()
     slack = up(
         moved
-        + gamma(forms.depth) * scale
-        + gamma(forms.depth) * (weight * columns + float(np.abs(Y).sum(1).max()))
+        + gamma(operator.depth) * scale
+        + gamma(operator.depth) * (weight * columns + float(np.abs(Y).sum(1).max()))
     )
     M = Y + weight * (W @ W.T)
     M = np.tril(M) + np.tril(M, -1).T
     return bool(proves_above(M, np.zeros(len(M)), up(beta + slack) + UNDERFLOW))
 
 
-def proves_dual_slack(forms: Forms, dual: np.ndarray, excess: float) -> bool:
-    """`A*(dual) <= (1 + excess) I`."""
-    if not (in_range(*forms.arrays(), dual) and excess >= 0):
+def proves_dual_slack(operator: BoundedOperator, dual: np.ndarray, excess: float) -> bool:
+    """Prove `A*(dual) <= (1 + excess) I`."""
+    if not (in_range(*operator.arrays(), dual) and excess >= 0):
         return False
-    Y, scale = forms.adjoint(dual)
-    slack = up(gamma(forms.depth) * scale) + UNDERFLOW
+    Y, scale = operator.adjoint(dual)
+    slack = up(gamma(operator.depth) * scale) + UNDERFLOW
     return proves_above(-Y, np.zeros(len(Y)), -(down(1 + excess) - slack))
 
 
 def trace_bound_below(y: np.ndarray, dual: np.ndarray, excess: float, misfit: float) -> float:
-    """A lower bound on `tr Q` over Q >= 0 with `||A(Q) - y|| <= sqrt(n) misfit` (statement 10).
+    """Return a lower bound on `tr Q` for Q >= 0 with `||A(Q) - y|| <= sqrt(n) misfit`.
 
-    Given `A*(dual) <= (1 + excess) I`.
+    This is statement 10; it requires a proof of `A*(dual) <= (1 + excess) I`.
     """
     products = y * dual
     rounding = gamma(y.size + 4) * total(np.abs(products))

@@ -1,1 +1,1 @@
-"""Searches for what a proof needs: curvature bounds, dual matrices, dual vectors of traces."""
+"""Searches for the numbers and arrays that a proof needs: curvature bounds and dual vectors."""

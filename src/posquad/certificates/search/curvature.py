@@ -1,6 +1,6 @@
 """Estimates that proofs start from: extreme effective eigenvalues, and mu from both sides.
 
-Nothing here is a proof except `quartic_below`, which bounds its own rounding.
+Only `quartic_below` is a proof: it bounds its rounding errors.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 import scipy
 import scipy.sparse.linalg
 
-from posquad.certificates.proofs.bounded_operator import Forms
+from posquad.certificates.proofs.bounded_operator import BoundedOperator
 from posquad.certificates.proofs.rounding import UNDERFLOW, down, gamma
 from posquad.certificates.proofs.statements import Route
 
-_sparse: Any = scipy.sparse.linalg  # its stubs do not know the operator's arguments
+_sparse: Any = scipy.sparse.linalg  # its type stubs lack the arguments of LinearOperator
 _DENSE = 600  # largest matrix whose eigenvalues are all computed
 _GRAM_LIMIT = 6000  # largest n x n or d(d+1)/2 matrix formed to bound mu
-_STARTS = 8
-_POWER_STEPS = 200
+_STARTS = 8  # random starts of the power iteration
+_POWER_STEPS = 200  # most steps from one start
 
 
 class QuarticGuess(NamedTuple):
@@ -32,7 +32,7 @@ class QuarticGuess(NamedTuple):
 
 
 def extreme_values(G: np.ndarray) -> tuple[float, float]:
-    """Smallest and largest eigenvalue of a symmetric matrix, to a few digits."""
+    """Return the smallest and largest eigenvalue of a symmetric matrix, to a few digits."""
     if len(G) <= _DENSE:
         values = np.linalg.eigvalsh(G)
         return float(values[0]), float(values[-1])
@@ -52,58 +52,61 @@ def _lanczos_largest(G: Any) -> float:
     try:
         values = _sparse.eigsh(G, k=1, which="LA", v0=v0, tol=1e-4, return_eigenvectors=False)
     except _sparse.ArpackError:
-        return math.nan  # nothing is claimed, nothing will be proved
+        return math.nan  # no proof succeeds with NaN
     return float(values[0])
 
 
-def quartic_below(forms: Forms, *, seed: int = 0) -> tuple[float, np.ndarray]:
-    """A proved lower bound on mu: `N(vv')^2` at the best v of a fourth-moment power iteration."""
+def quartic_below(operator: BoundedOperator, *, seed: int = 0) -> tuple[float, np.ndarray]:
+    """Return a proved lower bound on mu, and the unit vector v at which `N(vv')^2` attains it.
+
+    v is the best one found by a power iteration on the fourth moments.
+    """
     rng = np.random.default_rng(seed)
-    best, where = 0.0, np.eye(forms.d)[0]
+    best, where = 0.0, np.eye(operator.d)[0]
     for _ in range(_STARTS):
-        v = rng.standard_normal(forms.d)
+        v = rng.standard_normal(operator.d)
         v /= np.linalg.norm(v)
         before = 0.0
         for _ in range(_POWER_STEPS):
-            measured = forms.apply_vector(v)
-            level = float(measured @ measured) / forms.n
+            measured = operator.apply_vector(v)
+            level = float(measured @ measured) / operator.n
             if level > best:
                 best, where = level, v
             if level <= before * (1 + 1e-10):
                 break
             before = level
-            v = forms.adjoint_factor(measured, v[:, None])[0][:, 0]
+            v = operator.adjoint_factor(measured, v[:, None])[0][:, 0]
             size = float(np.linalg.norm(v))
             if not size > 0:
                 break
             v = v / size
-    measured, error = forms.measure(where[:, None])
+    measured, error = operator.measure(where[:, None])
     low = np.maximum(np.abs(measured) - error * (1 + gamma(4)) - UNDERFLOW, 0.0)
-    sure = float(np.square(low).sum()) * (1 - gamma(forms.n + 8)) / forms.n
-    return down(sure * (1 - gamma(4 * forms.d + 8))), where  # v is a unit vector to rounding
+    sure = float(np.square(low).sum()) * (1 - gamma(operator.n + 8)) / operator.n
+    return down(sure * (1 - gamma(4 * operator.d + 8))), where  # v has length 1 only up to rounding
 
 
-def quartic_guess(forms: Forms) -> QuarticGuess:
-    """The least upper estimate of mu over the parameter, by the smaller of the two matrices."""
-    q = forms.d * (forms.d + 1) // 2
-    if min(forms.n, q) > _GRAM_LIMIT:
-        return _moment_guess(forms)
-    return _gram_guess(forms) if forms.n <= q else _monomial_guess(forms)
+def quartic_guess(operator: BoundedOperator) -> QuarticGuess:
+    """Return the least upper estimate of mu, by the route with the smaller matrix."""
+    q = operator.d * (operator.d + 1) // 2
+    if min(operator.n, q) > _GRAM_LIMIT:
+        return _moment_guess(operator)
+    return _gram_guess(operator) if operator.n <= q else _monomial_guess(operator)
 
 
 def _largest(M: np.ndarray) -> float:
     return float(np.linalg.eigvalsh(M)[-1]) if len(M) <= 200 else _lanczos_largest(M)
 
 
-def _moment_guess(forms: Forms) -> QuarticGuess:
-    M = forms.second_moment()[0]
-    return QuarticGuess(_largest(M) / forms.n, "moment", 0.0)
+def _moment_guess(operator: BoundedOperator) -> QuarticGuess:
+    M = operator.second_moment()[0]
+    return QuarticGuess(_largest(M) / operator.n, "moment", 0.0)
 
 
-def _gram_guess(forms: Forms) -> QuarticGuess:
-    """By c: `t(k) = lambda_max(K - k ww')/n`, `value = t (1 + k / (1 - k d))`."""
-    n, d = forms.n, forms.d
-    K, w, _ = forms.gram()
+def _gram_guess(operator: BoundedOperator) -> QuarticGuess:
+    """Minimise `t (1 + k / (1 - k d))` over k, where `t = lambda_max(K - k ww') / n`."""
+    n, d = operator.n, operator.d
+    K, w, _ = operator.gram()
 
     def value(k: float) -> float:
         return max(_largest(K - k * (w[:, None] * w)), 0.0) / n * (1 + k / (1 - k * d))
@@ -112,11 +115,11 @@ def _gram_guess(forms: Forms) -> QuarticGuess:
     return QuarticGuess(best[1], "gram", best[0])
 
 
-def _monomial_guess(forms: Forms) -> QuarticGuess:
-    d = forms.d
+def _monomial_guess(operator: BoundedOperator) -> QuarticGuess:
+    d = operator.d
     a, b = np.triu_indices(d)
     scale = np.where(a == b, 1.0, math.sqrt(0.5))  # to an orthonormal basis
-    T = forms.monomial_gram()[0] * (scale[:, None] * scale / forms.n)
+    T = operator.monomial_gram()[0] * (scale[:, None] * scale / operator.n)
     trace = np.outer(a == b, a == b) * 1.0
 
     def value(c: float) -> float:
@@ -127,7 +130,7 @@ def _monomial_guess(forms: Forms) -> QuarticGuess:
 
 
 def _minimise(value, low: float, high: float) -> tuple[float, float]:
-    """Least value of a unimodal function, the ends included."""
+    """Return the minimizer and minimum of a unimodal function; the lower end is included."""
     found = scipy.optimize.minimize_scalar(
         value, bounds=(low, high), method="bounded", options={"xatol": 2e-3 * (high - low)}
     )

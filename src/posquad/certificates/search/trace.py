@@ -1,9 +1,9 @@
 """Search for a dual vector that bounds the trace from below; nothing here is a proof.
 
-Weak duality: `A*(dual) <= I` gives `tr Q >= <dual, y>` for every PSD interpolant Q. At a Q = UU' of
-least trace an optimal dual vector has `A*(dual) U = U`. The dual program has the strictly feasible
-point 0, so a barrier method solves it whatever the data are; its Hessian is that of the search for
-the dual matrix, `tr(A_i R A_j R)`.
+By weak duality, `A*(dual) <= I` implies `tr Q >= <dual, y>` for every PSD interpolant Q. If Q = UU'
+has the least trace, an optimal dual vector satisfies `A*(dual) U = U`. The dual program has the
+strictly feasible point 0, so a barrier method solves it for any data. The Hessian of the barrier is
+`tr(A_i R A_j R)`, as in the search for the dual matrix.
 """
 
 from __future__ import annotations
@@ -13,59 +13,63 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from posquad.certificates.proofs.bounded_operator import Forms
+from posquad.certificates.proofs.bounded_operator import BoundedOperator
 
 _LIMIT = 2500  # most measurements for which second-order steps are made
-_STEPS = 150
-_SLACK = 1e-13  # what is left for rounding, relative to the size of the dual matrix
+_STEPS = 150  # most Newton steps
+_SLACK = 1e-13  # allowance for rounding, relative to the size of the dual matrix
 
 
 class TraceDual(NamedTuple):
-    """A dual vector with `A*(dual) <= 1 + excess`, to be proved."""
+    """A candidate dual vector, with `A*(dual) <= 1 + excess` still to be proved."""
 
     dual: np.ndarray
     excess: float
     method: str  # "least squares" or "interior point"
 
 
-def trace_dual(forms: Forms, y: np.ndarray, U: np.ndarray) -> TraceDual | None:
-    """The candidate with the larger bound: least norm with `A*(dual) U = U`, or the program's."""
-    if forms.n > _LIMIT:
+def trace_dual(operator: BoundedOperator, y: np.ndarray, U: np.ndarray) -> TraceDual | None:
+    """Return the candidate with the largest bound on the trace.
+
+    Candidates are the dual vector of least norm with `A*(dual) U = U`, and solutions of the dual
+    program.
+    """
+    if operator.n > _LIMIT:
         return None
-    K = np.concatenate([rows for rows, _ in forms.tangent_rows(U)])  # [n, d r]
+    K = np.concatenate([rows for rows, _ in operator.tangent_rows(U)])  # [n, d r]
     least = np.linalg.lstsq(K.T, U.ravel(), rcond=1e-12)[0]
-    candidates = [_measured(forms, least, "least squares")]
+    candidates = [_with_excess(operator, least, "least squares")]
     trace = float(np.square(U).sum())
     if not _bound(y, candidates[0]) >= trace * (1 - 1e-9):
-        solved = barrier_dual(forms, y, trace)
-        # The barrier stops at 1e-9 or so; after a projection complementarity holds to rounding.
-        change = (U - forms.adjoint_factor(solved, U)[0]).ravel()
+        solved = barrier_dual(operator, y, trace)
+        # The barrier method is accurate to about 1e-9; refine it until A*(dual) U = U.
+        change = (U - operator.adjoint_factor(solved, U)[0]).ravel()
         refined = solved + np.linalg.lstsq(K.T, change, rcond=1e-9)[0]
-        candidates += [_measured(forms, v, "interior point") for v in (solved, refined)]
+        candidates += [_with_excess(operator, v, "interior point") for v in (solved, refined)]
     usable = [c for c in candidates if np.isfinite(c.dual).all() and np.abs(c.dual).max() > 0]
     return max(usable, key=lambda c: _bound(y, c), default=None)
 
 
-def barrier_dual(forms: Forms, y: np.ndarray, trace: float) -> np.ndarray:
+def barrier_dual(operator: BoundedOperator, y: np.ndarray, trace: float) -> np.ndarray:
     """Maximise `<dual, y>` over `A*(dual) <= I` by the barrier method, from 0.
 
-    Ends at a gap of 1e-10 of `trace`, or where the bound exceeds ten times it: then no PSD matrix
-    has these measurements and the program is unbounded.
+    It ends at a gap of `1e-10 trace`, or when the bound exceeds `10 trace`: then no PSD matrix has
+    these measurements, and the program is unbounded.
     """
-    d, dual = forms.d, np.zeros(forms.n)
+    d, dual = operator.d, np.zeros(operator.n)
     weight = d / max(trace, 1e-300)
     for _ in range(_STEPS):
-        S = np.eye(d) - forms.adjoint(dual)[0]
+        S = np.eye(d) - operator.adjoint(dual)[0]
         try:
             R = np.linalg.inv(S)
             R = (R + R.T) / 2
-            gradient = forms.apply(R) - weight * y
-            H = forms.weighted_gram(R)
+            gradient = operator.apply(R) - weight * y
+            H = operator.weighted_gram(R)
             H[np.diag_indices(len(H))] += 1e-14 * float(np.trace(H)) / len(H)  # dependent A_i
             factor = scipy.linalg.cho_factor(H, lower=True)
             step = -scipy.linalg.cho_solve(factor, gradient)
             L = np.linalg.cholesky(S)
-            half = scipy.linalg.solve_triangular(L, forms.adjoint(step)[0], lower=True)
+            half = scipy.linalg.solve_triangular(L, operator.adjoint(step)[0], lower=True)
             moved = scipy.linalg.solve_triangular(L, half.T, lower=True)
             worst = float(np.linalg.eigvalsh((moved + moved.T) / 2)[-1])
         except (np.linalg.LinAlgError, ValueError):
@@ -81,8 +85,9 @@ def barrier_dual(forms: Forms, y: np.ndarray, trace: float) -> np.ndarray:
     return dual
 
 
-def _measured(forms: Forms, dual: np.ndarray, method: str) -> TraceDual:
-    Y, size = forms.adjoint(dual)
+def _with_excess(operator: BoundedOperator, dual: np.ndarray, method: str) -> TraceDual:
+    """Return the candidate for a dual vector, with its excess estimated."""
+    Y, size = operator.adjoint(dual)
     top = float(np.linalg.eigvalsh(Y)[-1]) if np.isfinite(Y).all() else np.inf
     return TraceDual(dual, max(0.0, top - 1) + _SLACK * (1 + size), method)
 

@@ -1,1 +1,1 @@
-"""Solvers that fit a factor to quadratic responses, each usable alone."""
+"""Solvers that fit a factor to quadratic responses; each can be used on its own."""

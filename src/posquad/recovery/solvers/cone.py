@@ -1,9 +1,9 @@
-"""Least squares over the cone of positive semidefinite matrices, by its central path.
+"""Least squares over the cone of positive semidefinite matrices, by following the central path.
 
-Where no rank is cut off, `min ||A(Q) - y||^2 / 2` over `Q >= 0` is convex. Less `mu log det Q` it
-has a minimizer with the gradient `G = A*(e) = mu Q^{-1}`, which leads to the optimum as mu falls,
-inside the cone or on its boundary. With `Q = LL'` and a step `Q <- L(I + S)L'`, Newton's equations
-are a ridge regression on the inputs `L'x_i`: `min ||e + A_L(S)||^2 + mu ||S - I||^2`.
+Without a limit on the rank, minimising `||A(Q) - y||^2 / 2` over `Q >= 0` is convex. With the
+barrier `-mu log det Q` the minimizer satisfies `A*(e) = mu Q^{-1}`; as mu falls it tends to the
+optimum, inside the cone or on its boundary. With `Q = LL'` and a step `Q <- L(I + S)L'`, Newton's
+equations are a ridge regression on the inputs `L'x_i`: `min ||e + A_L(S)||^2 + mu ||S - I||^2`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import torch
 from torch import Tensor
 
 from posquad.core.symmetric import symmetric_matrix, symmetric_system
-from posquad.recovery.solvers.fit import Quadratic, Watch
+from posquad.recovery.solvers.fit import Budget, Quadratic
 
-_FALL = 0.1  # of mu, once a step is well inside the region of quadratic convergence
-_CENTRED = 0.3  # size of such a step
-_LEAST = 1e-15  # mu at the end, as a share of the sum of squares
-_STEPS = 120
-_PROVED = 1e-9  # gap at which the optimum counts as found
+_FALL = 0.1  # factor on mu after a step in the region of quadratic convergence
+_CENTRED = 0.3  # largest length of such a step
+_LEAST = 1e-15  # last mu, as a share of the sum of squares
+_STEPS = 120  # most steps
+_PROVED = 1e-9  # optimality gap at which the optimum counts as found
 
 
-def positive_fit(problem: Quadratic, watch: Watch) -> tuple[Tensor, Tensor]:
-    """Factors `L[..., d, d]` of the best positive matrices, and `[...]`, whether that is proved."""
+def positive_fit(problem: Quadratic, budget: Budget) -> tuple[Tensor, Tensor]:
+    """Return factors `L[..., d, d]` of the best positive semidefinite matrices.
+
+    The second tensor `[...]` says whether they are proved to be optimal.
+    """
     X, y, d = problem.X, problem.y, problem.d
     eye = torch.eye(d, dtype=X.dtype, device=X.device)
     identity = symmetric_system(eye).sum(0)  # svec(I)
@@ -30,7 +33,7 @@ def positive_fit(problem: Quadratic, watch: Watch) -> tuple[Tensor, Tensor]:
     L = size.clamp_min(1e-300).sqrt()[..., None, None] * eye
     mu = 0.1 * y.square().sum(-1)
     for _ in range(_STEPS):
-        if watch.late:
+        if budget.late:
             break
         Z = problem.forward(L)
         e = problem.residual(Z)
@@ -48,19 +51,19 @@ def positive_fit(problem: Quadratic, watch: Watch) -> tuple[Tensor, Tensor]:
         if bool(((mu <= least) & (length <= _CENTRED)).all()):
             break
         mu = torch.where(length <= _CENTRED, torch.maximum(_FALL * mu, least), mu)
-    return L, gap(problem, L) <= _PROVED
+    return L, optimality_gap(problem, L) <= _PROVED
 
 
-def gap(problem: Quadratic, U: Tensor) -> Tensor:
-    """The largest share of `||e||^2` by which any positive matrix, of any rank, could lower it.
+def optimality_gap(problem: Quadratic, U: Tensor) -> Tensor:
+    """Bound how much any positive semidefinite P could lower `||e||^2`, as a share of it.
 
-    With `G = A*(e)`, `||A(P) - y||^2 >= ||e||^2 + 2 <G, P - UU'>`; and the best P predicts no more
-    than y, so that `lambda_min(X'X) tr P <= sum_i x_i'P x_i <= n^(1/2) ||y||`.
+    With `G = A*(e)`, `||A(P) - y||^2 >= ||e||^2 + 2 <G, P - UU'>`. The predictions of the best P
+    have norm at most ||y||, so `lambda_min(X'X) tr P <= sum_i x_i'P x_i <= n^(1/2) ||y||`.
     """
     Z = problem.forward(U)
     e = problem.residual(Z)
     slope = (e * Z.square().sum(-1)).sum(-1)
-    lowest = torch.linalg.eigvalsh(problem.pull(e, problem.X))[..., 0]
+    lowest = torch.linalg.eigvalsh(problem.weighted_adjoint(e, problem.X))[..., 0]
     spread = torch.linalg.eigvalsh(problem.X.mT @ problem.X)[..., 0]
     trace = problem.n**0.5 * torch.linalg.vector_norm(problem.y, dim=-1) / spread
     return 2 * (slope - trace * lowest.clamp_max(0)) / e.square().sum(-1)

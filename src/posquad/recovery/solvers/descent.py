@@ -1,45 +1,38 @@
-"""First-order solvers: the paper's gradient descent with a step from the data, and ScaledGD."""
+"""First-order solvers: the paper's gradient descent, with a step size from the data; ScaledGD."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from posquad.core.arrays import A, positive_number
 from posquad.core.progress import Progress
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
-from posquad.dynamics.loop import Method
 from posquad.dynamics.trajectory import Trajectory
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.solvers.fit import (
+    FitMethod,
     FitState,
     Quadratic,
-    Solution,
-    Watch,
-    at_rounding,
-    clear_frame,
+    SolverResult,
     cosine,
-    enter,
-    fitted,
-    not_finite,
-    solve,
-    stationary,
+    fit_factor,
+    regularized_frame,
 )
 
 __all__ = ["data_driven_descent", "data_driven_step", "scaled_descent"]
 
 
 def data_driven_step(X: A, y: A, U0: A) -> A:
-    """`1 / lambda_max^eff(U0)`, half of what is stable for the largest curvature at U0; `[...]`.
+    """Return the step size `1 / lambda_max^eff(U0)`, `[...]`: half of the largest stable one at U0.
 
-    The paper's step needs an oracle (`rem:oracle-step-size`); this one needs about 20 Hessian
-    products, one pass over X each, and is measured at the start. Curvature grows with U: from a
-    start far below the solution use a spectral initializer, whose size is right.
+    The paper's step size needs an oracle (`rem:oracle-step-size`). This one is measured at U0, by
+    about 20 Hessian products of one pass over X each. The curvature grows with U, so U0 must not be
+    much smaller than the solution; a spectral initializer has the right size.
 
     >>> X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> y = np.array([1.0, 0.0, 1.0])
@@ -61,10 +54,10 @@ def data_driven_descent(
     tolerance: float = 1e-12,
     progress: Callable[[Progress], None] | None = None,
 ) -> Trajectory:
-    """The paper's gradient descent (`eq:factor-gradient-descent`) with `data_driven_step`.
+    """Run the paper's gradient descent (`eq:factor-gradient-descent`) with `data_driven_step`.
 
-    Cost a step: 1 pass that reads X once (two products). Ends when `||A(UU') - y|| <= tolerance
-    ||y||` (for a batch, the largest ||y||). The rate is that of the effective spectrum,
+    A step reads X once, for two products. The descent ends when `||A(UU') - y|| <= tolerance ||y||`
+    (in a batch, ||y|| is the largest one). It converges at the rate of the effective spectrum,
     `1 - lambda_min / lambda_max`.
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
@@ -97,11 +90,11 @@ def scaled_descent(
     max_steps: int = 5000,
     time_limit: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Solution:
-    """ScaledGD: `U <- U - step grad L(U) (U'U)^{-1}`, whose rate does not depend on kappa(Q).
+) -> SolverResult:
+    """Run ScaledGD, `U <- U - step grad L(U) (U'U)^{-1}`, whose rate is independent of kappa(Q).
 
-    Cost a step: 2 passes over X and O(d r^2). For Gaussian inputs the scaled curvature lies
-    between 4 and 8 + 4r in the population, so `step` is divided by (1 + r/2).
+    A step costs 2 passes over X and O(d r^2). For Gaussian inputs the scaled curvature of the
+    population lies between 4 and 8 + 4r, so `step` is divided by (1 + r/2).
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
     >>> y = (X @ [1.0, 2.0, 0.0]) ** 2
@@ -109,30 +102,35 @@ def scaled_descent(
     >>> np.allclose(found.U @ found.U.T, np.outer([1, 2, 0], [1, 2, 0]), atol=1e-10)
     True
     """
-    problem, u = enter(X, y, U0)
-    method = ScaledDescent(problem, positive_number("step", step) / (1 + u.shape[-1] / 2))
-    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
-    rules = [not_finite(), fitted(tolerance), stationary(), at_rounding(patience=100)]
-    with torch.no_grad():
-        state = FitState.begin(problem, u)
-    return solve(method, state, rules, watch, like_array=X)
+    step = positive_number("step", step)
+    return fit_factor(
+        lambda problem, rank: ScaledDescent(problem, step / (1 + rank / 2)),
+        X,
+        y,
+        U0,
+        tolerance=tolerance,
+        patience=100,
+        max_steps=max_steps,
+        time_limit=time_limit,
+        progress=progress,
+    )
 
 
-class ScaledDescent(Method[FitState]):
-    """One preconditioned gradient step of fixed length."""
+class ScaledDescent(FitMethod[FitState]):
+    """Preconditioned gradient steps of fixed length."""
 
     def __init__(self, problem: Quadratic, step: float) -> None:
         self.problem, self.step = problem, step
 
+    def start(self, U0: Tensor) -> FitState:
+        return FitState.begin(self.problem, U0)
+
     def advance(self, state: FitState) -> FitState:
         problem = self.problem
-        slope = problem.pull(state.e, state.Z)
-        basis = clear_frame(state.U)
+        slope = problem.weighted_adjoint(state.e, state.Z)
+        basis = regularized_frame(state.U)
         scaled = ((slope @ basis.P) / basis.s.square()[..., None, :]) @ basis.P.mT
         U = state.U - (2 * self.step / problem.n) * scaled
         measured: Tensor = cosine(problem, state, slope)
         new = state.moved(problem, U, problem.forward(U), passes=state.passes + 2)
         return replace(new, cosine=measured)
-
-    def record_due(self, state: FitState) -> bool:
-        return True

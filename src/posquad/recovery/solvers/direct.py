@@ -1,7 +1,7 @@
-"""Direct least squares over all symmetric matrices, when there are enough samples to determine one.
+"""Direct least squares over all symmetric matrices, if there are enough samples to determine one.
 
-With `n >= d(d+1)/2` samples in general position, `y_i = x_i'Qx_i` is a determined linear system for
-the entries of Q: no iteration, no start, no local minimum.
+With `n >= d(d+1)/2` samples in general position, the linear system `y_i = x_i'Qx_i` determines the
+entries of Q. It is solved without iterations and starts, and has no local minima.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from posquad.core.errors import DomainError
 from posquad.core.status import Status, from_codes
 from posquad.core.symmetric import symmetric_fit
 from posquad.recovery.initializers import positive_truncation
-from posquad.recovery.solvers.fit import Quadratic, Solution, enter_data
+from posquad.recovery.solvers.fit import Quadratic, SolverResult, checked_data
 
 __all__ = ["direct_least_squares"]
 
-_FITTED = 1e-10
+_FITTED = 1e-10  # relative residual at which responses count as reproduced
 
 
-def direct_least_squares(X: A, y: A, rank: int) -> Solution:
-    """`argmin ||A(Q) - y||` over symmetric Q, then its positive part of this rank.
+def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
+    """Minimise `||A(Q) - y||` over symmetric Q, and return its positive part of this rank.
 
-    Needs `n >= d(d+1)/2` and forms the n x d(d+1)/2 matrix of the system, by design. Cost
-    O(n d^4 / 2), once. The status is LOSS_REACHED when the responses are reproduced, BEST_FIT when
-    the least squares matrix is itself positive and of this rank, and else STALLED: what was cut off
-    matters, and an iterative solver should go on from here.
+    Needs `n >= d(d+1)/2`, forms the n x d(d+1)/2 matrix of the system, and costs O(n d^4 / 2). The
+    status is LOSS_REACHED if the responses are reproduced, and BEST_FIT if the least-squares matrix
+    is itself positive semidefinite and of this rank. Otherwise it is STALLED: the truncation has
+    changed the fit, and an iterative solver should continue from here.
 
     >>> X = np.random.default_rng(0).standard_normal((12, 3))
     >>> found = direct_least_squares(X, (X @ [1.0, 2.0, 0.0]) ** 2, 1)
@@ -37,7 +37,7 @@ def direct_least_squares(X: A, y: A, rank: int) -> Solution:
     (True, 'LOSS_REACHED')
     """
     inputs, responses = tensors(X=X, y=y)
-    problem = enter_data(inputs, responses)
+    problem = checked_data(inputs, responses)
     rank = positive_integer("rank", rank)
     D = problem.d * (problem.d + 1) // 2
     if problem.n < D:
@@ -47,17 +47,18 @@ def direct_least_squares(X: A, y: A, rank: int) -> Solution:
         expected = "inputs whose products x x' span the symmetric matrices"
         raise DomainError("X", expected=expected, got="a singular system")
     U, _ = positive_truncation(Q, rank)
-    return from_predictor(problem, U, Q, X)
+    return _truncation_result(problem, U, Q, X)
 
 
-def from_predictor(problem: Quadratic, U: Tensor, Q: Tensor, model: Array) -> Solution:
+def _truncation_result(problem: Quadratic, U: Tensor, Q: Tensor, model: Array) -> SolverResult:
+    """Return the result for the truncation UU' of the least-squares matrix Q."""
     residual = problem.relative(problem.residual(problem.forward(U)))
     lost = torch.linalg.matrix_norm(Q - U @ U.mT) / torch.linalg.matrix_norm(Q).clamp_min(1e-300)
     whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)
     codes = torch.where(residual <= _FITTED, Status.LOSS_REACHED.code, whole)
     one = torch.ones_like(codes)
     columns = math.ceil(problem.d / U.shape[-1])
-    return Solution(
+    return SolverResult(
         U=like(model, U),
         status=from_codes(codes),
         residual=like(model, residual),

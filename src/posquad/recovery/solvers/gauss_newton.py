@@ -1,8 +1,8 @@
-"""Gauss-Newton with conjugate gradients in the metric of the Gaussian population, matrix-free.
+"""Matrix-free Gauss-Newton, with conjugate gradients in the metric of the Gaussian population.
 
-The step solves `J'J D = -J'e` on horizontal directions, `J'J D = 4 X' diag(Z.XD) Z`, by conjugate
-gradients preconditioned with the closed-form inverse population curvature, only as accurately as
-the residual deserves; the exact line search of the quartic makes every step a descent.
+A step solves `J'J D = -J'e` over horizontal directions, where `J'J D = 4 X' diag(Z.XD) Z`, by
+conjugate gradients. The preconditioner is the closed-form inverse of the population curvature, and
+the accuracy follows the residual. An exact line search makes every step a descent step.
 """
 
 from __future__ import annotations
@@ -21,26 +21,21 @@ from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
 from posquad.recovery.solvers.fit import (
+    FitMethod,
     FitState,
     Quadratic,
-    Solution,
-    Watch,
-    at_rounding,
-    clear_frame,
+    SolverResult,
     cosine,
-    enter,
-    fitted,
+    fit_factor,
     inner,
-    not_finite,
-    solve,
-    stationary,
+    regularized_frame,
 )
 from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["gauss_newton"]
 
-_INNER = 60  # conjugate gradient steps at most, for one Gauss-Newton step
-_ACCURACY = (1e-3, 0.1)  # of the inner solution: as the residual, between these
+_INNER = 60  # most conjugate gradient steps for one Gauss-Newton step
+_ACCURACY = (1e-3, 0.1)  # bounds on the inner accuracy, which otherwise equals the residual
 
 
 def gauss_newton(
@@ -52,14 +47,14 @@ def gauss_newton(
     max_steps: int = 200,
     time_limit: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Solution:
+) -> SolverResult:
     """Minimise `||A(UU') - y||^2` from a full-rank `U0[..., d, r]` by inexact Gauss-Newton steps.
 
-    Cost a step: 2 passes over X for the gradient and the line search, and 2 for each inner step of
-    conjugate gradients (about 5 to 30 at n = 4p; the number does not depend on the conditioning of
-    the solution). Memory O(nr + dr). As in `population_lbfgs`, rows of X should have a covariance
-    near the identity. Arguments as there; with fewer passes in a step than `levenberg_marquardt`
-    has operations, it is the one for large n near the information limit.
+    A step costs 3 passes over X for the gradient and the line search, and 2 for each inner step of
+    conjugate gradients (about 5 to 30 at n = 4p, whatever the conditioning of the solution). Memory
+    is O(nr + dr). The arguments are those of `population_lbfgs`, and as there, the rows of X should
+    have a covariance near the identity. Use it near the information limit if n is too large for the
+    dense systems of `levenberg_marquardt`.
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
     >>> y = (X @ [1.0, 2.0, 0.0]) ** 2
@@ -67,57 +62,62 @@ def gauss_newton(
     >>> np.allclose(found.U @ found.U.T, np.outer([1, 2, 0], [1, 2, 0]), atol=1e-12)
     True
     """
-    problem, u = enter(X, y, U0)
-    method = GaussNewton(problem)
-    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
-    rules = [not_finite(), fitted(tolerance), stationary(), at_rounding()]
-    with torch.no_grad():
-        state = FitState.begin(problem, u)
-    return solve(method, state, rules, watch, like_array=X)
+    return fit_factor(
+        lambda problem, _: GaussNewton(problem),
+        X,
+        y,
+        U0,
+        tolerance=tolerance,
+        max_steps=max_steps,
+        time_limit=time_limit,
+        progress=progress,
+    )
 
 
-class GaussNewton(Method[FitState]):
-    """One inexact Gauss-Newton step with the exact line search."""
+class GaussNewton(FitMethod[FitState]):
+    """Inexact Gauss-Newton steps with an exact line search."""
 
     def __init__(self, problem: Quadratic) -> None:
         self.problem = problem
 
+    def start(self, U0: Tensor) -> FitState:
+        return FitState.begin(self.problem, U0)
+
     def advance(self, state: FitState) -> FitState:
         problem = self.problem
-        basis = clear_frame(state.U)
-        slope = problem.pull(state.e, state.Z)
+        basis = regularized_frame(state.U)
+        slope = problem.weighted_adjoint(state.e, state.Z)
         system = NormalEquations(problem, state.U, state.Z, basis)
         accuracy = state.residual.clamp(*_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.forward(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]
         U = state.U + t * D
-        Z = problem.forward(U)  # afresh: few steps, and the last ones set the accuracy
+        Z = problem.forward(U)  # not updated: steps are few, and the last ones set the accuracy
         passes = state.passes + 3 + 2 * products
         measured = cosine(problem, state, slope)
         return state.moved(problem, U, Z, passes=passes, cosine=measured)
 
-    def record_due(self, state: FitState) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class CGState(State):
+    """Conjugate gradient iterations on a batch of systems."""
+
     D: Tensor  # [..., d, r]  solution so far
     R: Tensor  # [..., d, r]  residual
     direction: Tensor  # [..., d, r]
     product: Tensor  # [...]  <R, P^{-1} R>
-    least: Tensor  # [...]  where to stop, squared and in the same metric
+    least: Tensor  # [...]  value of `product` at which to stop
 
 
 class NormalEquations(Method[CGState]):
-    """`2 X' diag(Z.XD) Z = right` on horizontal D, by preconditioned conjugate gradients."""
+    """The system `2 X' diag(Z.XD) Z = right` over horizontal D, for conjugate gradients."""
 
     def __init__(self, problem: Quadratic, U: Tensor, Z: Tensor, basis: Frame) -> None:
         self.problem, self.U, self.Z, self.basis = problem, U, Z, basis
 
     def solve(self, right: Tensor, accuracy: Tensor) -> tuple[Tensor, Tensor]:
-        """The solution to a relative accuracy in the inverse metric, and the products it took."""
+        """Return the solution, to a relative accuracy in the inverse metric, and the step count."""
         V = population_solve(self.basis, right)
         product = inner(right, V)
         state = CGState(
@@ -137,10 +137,11 @@ class NormalEquations(Method[CGState]):
 
     def advance(self, state: CGState) -> CGState:
         V = state.direction
-        curved = 2 * self.problem.pull((self.Z * self.problem.forward(V)).sum(-1), self.Z)
+        slopes = (self.Z * self.problem.forward(V)).sum(-1)
+        curved = 2 * self.problem.weighted_adjoint(slopes, self.Z)
         curved = horizontal_part(self.U, curved, self.basis)
         bend = inner(V, curved)
-        good = bend > 0  # a direction that the data do not see ends the solution where it is
+        good = bend > 0  # otherwise the data do not determine this direction: stop here
         t = torch.where(good, state.product / torch.where(good, bend, 1.0), 0.0)[..., None, None]
         R = state.R - t * curved
         S = population_solve(self.basis, R)

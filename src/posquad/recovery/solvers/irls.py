@@ -1,9 +1,10 @@
-"""Kernel log-det IRLS: iteratively reweighted least squares towards low rank, in dual form.
+"""Kernel log-det IRLS: iteratively reweighted least squares for low rank, in dual form.
 
-`D <- I`; repeat `K = (X D X')` squared entrywise, `a = K^{-1} y`, `Q = D X' diag(a) X D`,
-eigendecompose, `D <- V max(|lambda|, floor) V'`. Every iterate interpolates; the first is the
-interpolant of least Frobenius norm. The floor falls with |lambda|_{r+1} and by a fixed factor, so
-the iteration always ends: at a matrix of rank r, or not (STALLED).
+From `D = I`, each iteration squares the entries of `X D X'` to get K, solves `a = K^{-1} y`, forms
+`Q = D X' diag(a) X D = V diag(lambda) V'`, and sets `D = V max(|lambda|, floor) V'`. Every iterate
+interpolates; the first is the interpolant of least Frobenius norm. The floor is at most
+|lambda|_{r+1} and falls at least by a fixed factor, so the iteration always ends, either at a
+matrix of rank r or as STALLED.
 """
 
 from __future__ import annotations
@@ -28,11 +29,18 @@ from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock, iterate
 from posquad.recovery.initializers import kernel_solve
-from posquad.recovery.solvers.fit import Quadratic, Solution, Watch, enter_data, package
+from posquad.recovery.solvers.fit import (
+    Budget,
+    History,
+    Quadratic,
+    SolverResult,
+    checked_data,
+    solver_result,
+)
 
 __all__ = ["logdet_irls"]
 
-_DECAY = 0.85  # of the floor a step, at least
+_DECAY = 0.85  # factor by which every step lowers the floor at least
 
 
 def logdet_irls(
@@ -45,18 +53,21 @@ def logdet_irls(
     max_steps: int = 200,
     time_limit: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Solution:
-    """The interpolant of low rank that reweighting finds, and its positive part of rank `rank`.
+) -> SolverResult:
+    """Find an interpolant of low rank by reweighting; return the factor of its positive part.
 
-    For problems with n up to a few thousand and at most `d(d+1)/2`: cost a step O(n^2 d + n^3) and
-    memory n^2, about d/r passes over X. Needs no start; other `weight[..., d, d]` (positive
-    definite, default the identity) lead to other answers where several exist.
+    Use it for n up to a few thousand and at most `d(d+1)/2`. A step costs O(n^2 d + n^3), with
+    about d/r passes over X, and memory is O(n^2). No start is needed; if there are several answers,
+    different weights lead to different ones.
 
     Args:
         X, y, rank: `[..., n, d]`, `[..., n]` and the rank to reach.
-        weight: the first D; dimensions in front of those of X are further starts.
+        weight: the first D, `[..., d, d]`, positive definite; the identity by default. Dimensions
+            in front of those of X are further starts.
         tolerance: end when the floor is at most this share of the largest eigenvalue. Conditioning
-            limits it to about 1e-7; polish with `levenberg_marquardt`.
+            limits it to about 1e-7; refine the answer with `levenberg_marquardt`.
+        max_steps, time_limit: most steps and seconds.
+        progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((9, 4))
     >>> found = logdet_irls(X, (X @ [1.0, 2.0, 0.0, 1.0]) ** 2, 1)
@@ -64,7 +75,7 @@ def logdet_irls(
     (True, 'LOSS_REACHED')
     """
     inputs, responses = tensors(X=X, y=y)
-    problem = enter_data(inputs, responses)
+    problem = checked_data(inputs, responses)
     rank = positive_integer("rank", rank)
     if rank > problem.d:
         raise DomainError("rank", expected=f"at most d = {problem.d}", got=str(rank))
@@ -74,14 +85,14 @@ def logdet_irls(
         _, D = tensors(X=X, weight=weight)
         require_symmetric("weight", D)
     _require_range(problem)
-    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
+    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
     with torch.no_grad():
-        state = run(problem, rank, D, tolerance, watch)
-    return package(watch, state, X)
+        state = run_irls(problem, rank, D, tolerance, history)
+    return solver_result(history, state, X)
 
 
 def _require_range(problem: Quadratic) -> None:
-    """Refuse inputs whose fourth powers, summed and inverted, leave the dtype."""
+    """Refuse inputs whose fourth powers, or their inverses, overflow or underflow."""
     least, most = (2.0**k for k in (-60, 60)) if problem.X.dtype == torch.float64 else (2e-4, 5e3)
     size = float(problem.X.abs().amax()) if problem.X.numel() else 1.0
     if not least <= size <= most:
@@ -91,6 +102,8 @@ def _require_range(problem: Quadratic) -> None:
 
 @dataclass(frozen=True)
 class IRLSState(State):
+    """Weights and interpolants of a batch of problems."""
+
     weight: Tensor  # [..., d, d]
     floor: Tensor  # [...]  relative to the largest eigenvalue
     beyond: Tensor  # [...]  |lambda|_{r+1} / |lambda|_1
@@ -99,19 +112,21 @@ class IRLSState(State):
     passes: Tensor  # [...]
 
 
-def run(problem: Quadratic, rank: int, weight: Tensor, tolerance: float, watch: Watch) -> IRLSState:
-    """From a weight (with starts in front) to the end."""
+def run_irls(
+    problem: Quadratic, rank: int, weight: Tensor, tolerance: float, history: History
+) -> IRLSState:
+    """Iterate from a weight `[S, ..., d, d]`, one for each start, to the end."""
     method = Reweighting(problem, rank)
     rules: list[Rule[IRLSState]] = [
         (Status.LOSS_REACHED, lambda s: (s.floor <= tolerance) & (s.beyond <= 10 * tolerance)),
         (Status.STALLED, lambda s: s.floor <= tolerance),
-        watch.rule(),
+        history.budget.rule(),
     ]
-    return iterate(method, method.start(weight), rules, record=watch)
+    return iterate(method, method.start(weight), rules, record=history)
 
 
 class Reweighting(Method[IRLSState]):
-    """One weighted interpolation and the next weight."""
+    """Weighted interpolation, followed by the choice of the next weight."""
 
     def __init__(self, problem: Quadratic, rank: int) -> None:
         self.problem, self.rank = problem, rank

@@ -1,9 +1,9 @@
-"""L-BFGS in the metric of the Gaussian population, with the exact line search of a quartic.
+"""L-BFGS in the metric of the Gaussian population, with an exact line search.
 
 The population curvature `P(V) = 4 [V S + U V'U + tr(U'V) U]`, S = U'U, has a closed-form inverse
-(`lem:gaussian-population-operator`). Relative to it the local condition number does not depend on
-that of the solution, because the ratio of empirical to population curvature depends only on the
-range of U. It is the initial matrix of the two-loop recursion.
+(`lem:gaussian-population-operator`), which is the initial matrix of the two-loop recursion. With
+it the local condition number does not depend on that of the solution, because the ratio of
+empirical to population curvature depends only on the range of U.
 """
 
 from __future__ import annotations
@@ -16,31 +16,26 @@ from torch import Tensor
 
 from posquad.core.arrays import A
 from posquad.core.progress import Progress
-from posquad.dynamics.loop import Method, merge
+from posquad.dynamics.loop import merge
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
 from posquad.recovery.solvers.fit import (
+    FitMethod,
     FitState,
     Quadratic,
-    Solution,
-    Watch,
-    at_rounding,
-    clear_frame,
+    SolverResult,
     cosine,
-    enter,
-    fitted,
+    fit_factor,
     inner,
-    not_finite,
-    solve,
-    stationary,
+    regularized_frame,
 )
 from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["population_lbfgs"]
 
-_MEMORY = 4  # the metric moves with U: older pairs belong to another place
-_REFRESH = 20  # steps between two fresh products XU: the updated one gathers rounding
+_MEMORY = 4  # pairs kept; the metric changes with U, so older pairs are of little use
+_REFRESH = 20  # steps between two fresh products XU, because the updated one gathers rounding
 
 
 def population_lbfgs(
@@ -52,19 +47,20 @@ def population_lbfgs(
     max_steps: int = 1000,
     time_limit: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Solution:
+) -> SolverResult:
     """Minimise `||A(UU') - y||^2` from a full-rank `U0[..., d, r]` by preconditioned L-BFGS.
 
-    Cost a step: 2 passes over X (the direction forward, the gradient back; the line search reads
-    neither) and O(d r^2). Memory O(nr + dr). Rows of X should have a covariance near the
-    identity: the population metric is that of Gaussian inputs (`recover` whitens).
+    A step costs 2 passes over X, one for the direction and one for the gradient (the line search
+    needs none), and O(d r^2). Memory is O(nr + dr). The rows of X should have a covariance near the
+    identity, because the metric is that of standard Gaussian inputs; `recover` whitens them.
 
     Args:
         X, y, U0: `[..., n, d]`, `[..., n]` and `[..., d, r]`; further leading dimensions of U0 are
             starts.
-        tolerance: end when `||A(UU') - y|| <= tolerance ||y||`; in any case when rounding allows no
-            more, or at a stationary point.
-        max_steps, time_limit, progress: budget, and a hook called with a `Progress` every step.
+        tolerance: end when `||A(UU') - y|| <= tolerance ||y||`. The solver also ends at a
+            stationary point and when the residual is down to rounding.
+        max_steps, time_limit: most steps and seconds.
+        progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
     >>> y = (X @ [1.0, 2.0, 0.0]) ** 2
@@ -72,25 +68,31 @@ def population_lbfgs(
     >>> np.allclose(found.U @ found.U.T, np.outer([1, 2, 0], [1, 2, 0]), atol=1e-12)
     True
     """
-    problem, u = enter(X, y, U0)
-    method = PopulationLBFGS(problem)
-    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
-    rules = [not_finite(), fitted(tolerance), stationary(), at_rounding(patience=8)]
-    with torch.no_grad():
-        state = method.start(u)
-    return solve(method, state, rules, watch, like_array=X)
+    return fit_factor(
+        lambda problem, _: PopulationLBFGS(problem),
+        X,
+        y,
+        U0,
+        tolerance=tolerance,
+        patience=8,
+        max_steps=max_steps,
+        time_limit=time_limit,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)
 class LBFGSState(FitState):
+    """A fit with its gradient and the memory of L-BFGS."""
+
     gradient: Tensor  # [..., d, r]  of ||e||^2 / (2n)
     moves: Tensor  # [..., m, d, r]  last steps, newest first
     turns: Tensor  # [..., m, d, r]  their changes of gradient
     curvature: Tensor  # [..., m]  1 / <move, turn>, zero where there is no pair
 
 
-class PopulationLBFGS(Method[LBFGSState]):
-    """Two-loop recursion around the inverse population curvature, then the exact step."""
+class PopulationLBFGS(FitMethod[LBFGSState]):
+    """Two-loop recursion around the inverse population curvature, and an exact line search."""
 
     def __init__(self, problem: Quadratic) -> None:
         self.problem = problem
@@ -100,7 +102,7 @@ class PopulationLBFGS(Method[LBFGSState]):
         state = LBFGSState.begin(
             self.problem, U0, gradient=none, moves=none, turns=none, curvature=none
         )
-        slope = self.problem.pull(state.e, state.Z)
+        slope = self.problem.weighted_adjoint(state.e, state.Z)
         batch = slope.shape[:-2]
         pairs = slope.new_zeros(*batch, _MEMORY, *slope.shape[-2:])
         return replace(
@@ -114,10 +116,10 @@ class PopulationLBFGS(Method[LBFGSState]):
 
     def advance(self, state: LBFGSState) -> LBFGSState:
         problem, g = self.problem, state.gradient
-        basis = clear_frame(state.U)
+        basis = regularized_frame(state.U)
         D = -self._inverse(state, basis, g)
         uphill = inner(D, g) >= 0
-        if bool(uphill.any()):  # rounding, or memory of another region: forget it
+        if bool(uphill.any()):  # rounding, or pairs from another region: discard the memory
             forgotten = replace(state, curvature=torch.zeros_like(state.curvature))
             state = merge(uphill, forgotten, state)
             D = torch.where(uphill[..., None, None], -self._inverse(state, basis, g), D)
@@ -128,7 +130,7 @@ class PopulationLBFGS(Method[LBFGSState]):
         if fresh:
             Z = problem.forward(U)
         new = state.moved(problem, U, Z, passes=state.passes + 2 + fresh)
-        slope = problem.pull(new.e, new.Z)
+        slope = problem.weighted_adjoint(new.e, new.Z)
         return replace(
             new,
             gradient=slope * (2 / problem.n),
@@ -137,7 +139,7 @@ class PopulationLBFGS(Method[LBFGSState]):
         )
 
     def _inverse(self, state: LBFGSState, basis: Frame, g: Tensor) -> Tensor:
-        """Approximate inverse Hessian times g."""
+        """Return the approximate inverse Hessian times g."""
         shares = []
         for k in range(_MEMORY):
             share = state.curvature[..., k] * inner(state.moves[..., k, :, :], g)
@@ -149,12 +151,9 @@ class PopulationLBFGS(Method[LBFGSState]):
             v = v + (shares[k] - share)[..., None, None] * state.moves[..., k, :, :]
         return v
 
-    def record_due(self, state: LBFGSState) -> bool:
-        return True
-
 
 def _remember(state: LBFGSState, move: Tensor, turn: Tensor) -> dict[str, Tensor]:
-    """The memory with one more pair, if its curvature is positive beyond rounding."""
+    """Return the memory with one more pair, unused unless its curvature is clearly positive."""
     product = inner(move, turn)
     eps = torch.finfo(move.dtype).eps
     sizes = torch.linalg.matrix_norm(move) * torch.linalg.matrix_norm(turn)

@@ -1,11 +1,10 @@
-"""Levenberg-Marquardt with dense linear algebra, over batches of problems and starts.
+"""Levenberg-Marquardt with dense linear algebra, for batches of problems and starts.
 
-The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 x_i'D U'x_i`. In dual form
-it needs only the n x n matrix `J J' = 4 (X X') o (Z Z')`, Z = XU: solve `(J J' + damping I) a =
--e`, then `D = 2 X'(a Z)`. It is the step of least norm and horizontal by itself, because `U'D = 2
-Z'diag(a) Z` is symmetric. With many more samples than unknowns the primal dr x dr matrix J'J is
-smaller; with many more than d(d+1)/2 it comes from the fourth moments of the inputs, once computed,
-and no longer from the samples.
+The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 x_i'D U'x_i`. The dual form
+needs only the n x n matrix `J J' = 4 (X X') o (Z Z')`, Z = XU: solve `(J J' + damping I) a = -e`,
+then `D = 2 X' diag(a) Z`. The step is horizontal, because `U'D = 2 Z' diag(a) Z` is symmetric. With
+many more samples than unknowns the primal dr x dr matrix J'J is smaller; with many more samples
+than d(d+1)/2 it is computed from the fourth moments of the inputs, which are summed only once.
 """
 
 from __future__ import annotations
@@ -21,27 +20,23 @@ from posquad.core.arrays import A
 from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.core.symmetric import symmetric_jacobian
-from posquad.dynamics.loop import Method, Rule
+from posquad.dynamics.loop import Rule
 from posquad.recovery.solvers.fit import (
+    FitMethod,
     FitState,
     Quadratic,
-    Solution,
-    Watch,
-    at_rounding,
+    SolverResult,
     cosine,
-    enter,
+    fit_factor,
     fitted,
-    not_finite,
-    solve,
     stagnated,
-    stationary,
 )
 
 __all__ = ["levenberg_marquardt"]
 
-_FIRST = 1e-2  # first damping, relative to the mean curvature and the residual
-_CHUNK = 2**22  # entries of a part of the Jacobian
-_FLOOR = 1e-11  # least damping, relative to the mean curvature: the gauge stays regular
+_FIRST = 1e-2  # first damping, relative to the mean curvature times the relative residual
+_CHUNK = 2**22  # entries of a block of rows of the Jacobian
+_FLOOR = 1e-11  # least damping, relative to the mean curvature; J'J is singular along the gauge
 
 
 def levenberg_marquardt(
@@ -56,22 +51,24 @@ def levenberg_marquardt(
     max_steps: int = 300,
     time_limit: float | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> Solution:
-    """Minimise `||A(UU') - y||^2` from `U0[..., d, r]` by damped Gauss-Newton steps, dense.
+) -> SolverResult:
+    """Minimise `||A(UU') - y||^2` from `U0[..., d, r]` by damped, dense Gauss-Newton steps.
 
-    Cost a step: 3 passes over X, and O(n^2 r + n^3) (dual) or O(n d^2 r^2 + d^3 r^3) (primal, with
-    at most d^2 in the place of n); "auto" takes the cheaper. Quadratic convergence where the data
-    are interpolated. Dimensions of U0 in front of those of X are further starts.
+    A step costs 3 passes over X and O(n^2 r + n^3) in the dual form, or O(n d^2 r^2 + d^3 r^3) in
+    the primal form, with at most about d^2 in place of n. Convergence is quadratic if the data are
+    interpolated.
 
     Args:
-        X, y, U0: `[..., n, d]`, `[..., n]` and `[..., d, r]`.
-        form: which linear system is solved. In the dual form rounding of a residual that cannot
-            vanish (noise) limits the accuracy; the primal has no such limit.
-        tolerance: end when `||A(UU') - y|| <= tolerance ||y||`; in any case when rounding allows no
-            more, or at a stationary point.
-        patience, rate: give up (STALLED) when so many steps leave more than this share of the
-            residual.
-        max_steps, time_limit, progress: budget, and a hook called with a `Progress` every step.
+        X, y, U0: `[..., n, d]`, `[..., n]` and `[..., d, r]`; further leading dimensions of U0 are
+            starts.
+        form: the linear system to solve; "auto" takes the cheaper one. With noise, the rounding of
+            the residual limits the accuracy of the dual form, but not of the primal form.
+        tolerance: end when `||A(UU') - y|| <= tolerance ||y||`. The solver also ends at a
+            stationary point and when the residual is down to rounding.
+        patience, rate: end with STALLED when `patience` steps leave more than the share `rate` of
+            the residual.
+        max_steps, time_limit: most steps and seconds.
+        progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((12, 3))
     >>> y = (X @ [1.0, 2.0, 0.0]) ** 2
@@ -81,40 +78,40 @@ def levenberg_marquardt(
     """
     if form not in ("auto", "dual", "primal"):
         raise DomainError("form", expected="'auto', 'dual' or 'primal'", got=repr(form))
-    problem, u = enter(X, y, U0)
-    method = Levenberg(problem, u.shape[-1], form)
-    watch = Watch(max_steps=max_steps, time_limit=time_limit, progress=progress)
-    rules = [
-        not_finite(),
-        fitted(tolerance),
-        stationary(),
-        at_rounding(),
-        stagnated(patience, rate),
-    ]
-    with torch.no_grad():
-        state = method.start(u)
-    return solve(method, state, rules, watch, like_array=X)
+    return fit_factor(
+        lambda problem, rank: Levenberg(problem, rank, form),
+        X,
+        y,
+        U0,
+        tolerance=tolerance,
+        extra_rules=[stagnated(patience, rate)],
+        max_steps=max_steps,
+        time_limit=time_limit,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)
 class LevenbergState(FitState):
+    """A fit with its damping."""
+
     damping: Tensor  # [...]
-    growth: Tensor  # [...]  factor of the damping at the next rejection
+    growth: Tensor  # [...]  factor by which the next rejected step raises the damping
 
 
-class Levenberg(Method[LevenbergState]):
-    """Damped Gauss-Newton steps with Nielsen's control of the damping."""
+class Levenberg(FitMethod[LevenbergState]):
+    """Damped Gauss-Newton steps; the damping follows Nielsen's rule."""
 
     def __init__(self, problem: Quadratic, r: int, form: str = "auto") -> None:
         self.problem = problem
         n, m = problem.n, problem.d * r
         if form == "auto":
-            # n^3/3 + 2 n^2 r against 2 n m^2 + m^3/3 operations
+            # The dual form takes n^3/3 + 2 n^2 r operations, the primal 2 n m^2 + m^3/3.
             form = "dual" if n**2 * (n / 3 + 2 * r) < m**2 * (2 * n + m / 3) else "primal"
         self.dual = form == "dual"
         self.gram = 4 * problem.X @ problem.X.mT if self.dual else None
         D = problem.d * (problem.d + 1) // 2
-        self.from_moments = D * (D + m) < n * m  # D^2 m + D m^2 against n m^2 operations
+        self.from_moments = D * (D + m) < n * m  # cheaper than n m^2 operations
 
     def start(self, U0: Tensor) -> LevenbergState:
         none = U0.new_zeros(())
@@ -138,7 +135,7 @@ class Levenberg(Method[LevenbergState]):
         predicted = e.square().sum(-1) - linear.square().sum(-1)
         actual = e.square().sum(-1) - new.e.square().sum(-1)
         gain = (actual / torch.where(predicted > 0, predicted, 1.0)).clamp(0.0, 1.0)
-        # Where rounding hides the gain of a step, near the best fit of noisy data, trust the step.
+        # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
         rounding = 8 * torch.finfo(e.dtype).eps
         hidden = predicted <= rounding * e.square().sum(-1)
         better = new.residual - state.residual < torch.where(hidden, rounding * state.residual, 0)
@@ -150,7 +147,7 @@ class Levenberg(Method[LevenbergState]):
             Z=torch.where(mask, new.Z, Z),
             e=torch.where(mask[..., 0], new.e, e),
             residual=torch.where(better, new.residual, state.residual),
-            cosine=cosine(problem, state, problem.pull(e, Z)),
+            cosine=cosine(problem, state, problem.weighted_adjoint(e, Z)),
             steps=state.steps + better,
             passes=state.passes + 3,
             damping=torch.where(better, damping * shrink, damping * state.growth),
@@ -162,17 +159,18 @@ class Levenberg(Method[LevenbergState]):
         if self.gram is not None:
             K = self.gram * (Z @ Z.mT)
             K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
-            return -2 * self.problem.pull(_solve_positive(K, e), Z)
+            return -2 * self.problem.weighted_adjoint(_solve_positive(K, e), Z)
         if self.from_moments:
             B = symmetric_jacobian(state.U)
-            K, right = B.mT @ (self.problem.moments @ B), 2 * self.problem.pull(e, Z).flatten(-2)
+            K = B.mT @ (self.problem.moments @ B)
+            right = 2 * self.problem.weighted_adjoint(e, Z).flatten(-2)
         else:
             K, right = self._normal_equations(Z, e)
         K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
         return -_solve_positive(K, right).unflatten(-1, (self.problem.d, Z.shape[-1]))
 
     def _normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-        """`J'J` and `J'e`, over rows of J that fit in cache together."""
+        """Return `J'J` and `J'e`, summed over blocks of rows of J that fit in cache."""
         X = self.problem.X
         entries = self.problem.d * Z.shape[-1] * max(1, e[..., 0].numel())
         size = max(1, _CHUNK // entries)
@@ -182,19 +180,16 @@ class Levenberg(Method[LevenbergState]):
             K, right = K + J.mT @ J, right + (J.mT @ part[..., None])[..., 0]
         return K, right
 
-    def record_due(self, state: LevenbergState) -> bool:
-        return True
-
 
 def _solve_positive(K: Tensor, right: Tensor) -> Tensor:
-    """Cholesky; where it breaks down the step is NaN, is rejected, and the damping grows."""
+    """Solve by Cholesky; NaN if it breaks down, so that the step is rejected."""
     L, info = torch.linalg.cholesky_ex(K)
     solution = torch.cholesky_solve(right[..., None], L)[..., 0]
     return torch.where((info == 0)[..., None], solution, torch.nan)
 
 
 def screening_rules(tolerance: float, patience: int, rate: float) -> list[Rule[LevenbergState]]:
-    """For many starts of few problems: all starts of a problem end when one has fitted it."""
+    """Rules for screening many starts: all starts of a problem end when one has fitted it."""
 
     def settled(state: LevenbergState) -> Tensor:
         return (state.residual <= tolerance).any(0).expand(state.residual.shape)

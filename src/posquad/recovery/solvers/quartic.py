@@ -1,7 +1,7 @@
-"""The loss along a line is a quartic: its exact minimiser, without a further pass over X.
+"""Exact line search: the loss along a line is a quartic, minimised without a pass over X.
 
 With `Z = XU` and `W = XD`, the residual at U + tD is `e + 2t (Z.W) + t^2 (W.W)`, row by row. The
-coefficients are sums over rows, the stationary points the roots of a cubic.
+coefficients of the quartic are sums over rows; its stationary points are the roots of a cubic.
 """
 
 from __future__ import annotations
@@ -13,22 +13,28 @@ from torch import Tensor
 
 
 def exact_step(e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
-    """The t >= 0 of least `||e + 2t (Z.W) + t^2 (W.W)||^2`; `e[..., n]` and `Z, W[..., n, r]`."""
+    """Return the t >= 0 that minimises `||e + 2t (Z.W) + t^2 (W.W)||^2`, `[...]`.
+
+    `e[..., n]` is the residual, and `Z, W[..., n, r]`.
+    """
     a, b = 2 * (Z * W).sum(-1), W.square().sum(-1)  # [..., n]
-    # Derivative / 2: c0 + c1 t + c2 t^2 + c3 t^3, from sums without cancellation near t = 0.
+    # Half the derivative is c0 + c1 t + c2 t^2 + c3 t^3; no sum cancels near t = 0.
     c0, c1 = (e * a).sum(-1), a.square().sum(-1) + 2 * (e * b).sum(-1)
     c2, c3 = 3 * (a * b).sum(-1), 2 * b.square().sum(-1)
     roots = _cubic_roots(c0, c1, c2, c3)  # [..., 3], NaN where not real
     t = torch.where(roots > 0, roots, 0.0)  # NaN compares false
-    # The change of the loss itself, not the loss: nothing is subtracted from a larger number.
+    # Compare changes of the loss, not losses, to avoid cancellation.
     p0, p1, p2, p3 = (c[..., None] for c in (c0, c1, c2, c3))
     change = t * (2 * p0 + t * (p1 + t * (2 * p2 / 3 + t * p3 / 2)))
     return t.gather(-1, change.argmin(-1, keepdim=True))[..., 0]
 
 
 def _cubic_roots(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> Tensor:
-    """Real roots of `c0 + c1 t + c2 t^2 + c3 t^3`, polished by Newton; NaN for missing ones."""
-    # A scale of t at which the coefficients are comparable, so that none over- or underflows.
+    """Return the real roots of `c0 + c1 t + c2 t^2 + c3 t^3`, and NaN for those that are not.
+
+    The closed form is refined by Newton steps.
+    """
+    # Scale t so that the coefficients are comparable, and none overflows or underflows.
     scale = torch.where((c3 > 0) & (c0 != 0), (c0.abs() / c3).pow(1 / 3), 1.0)
     lead = torch.where(c3 > 0, c3 * scale**3, 1.0)
     a, b, c = c2 * scale**2 / lead, c1 * scale / lead, c0 / lead
