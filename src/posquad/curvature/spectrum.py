@@ -423,7 +423,7 @@ class _MatrixFree:
             block = self._coordinates(block)
             return block - deflated @ (deflated.mT @ block)
 
-        def beside(block: Tensor) -> Tensor:
+        def deflated_hessian(block: Tensor) -> Tensor:
             return torch.where(inside, project(self._hessian(block)), block)
 
         def lift(block: Tensor) -> Tensor:
@@ -441,7 +441,9 @@ class _MatrixFree:
             nothing = torch.zeros_like(values[..., 0])
             return Eigenpairs(values, K, residuals, nothing, here, self.products)
         root = Preconditioner(lift, lift_transpose, coordinates)
-        rest = _ascending(self._extreme_pairs(beside, root, project, wanted, removed=K.shape[-1]))
+        rest = _ascending(
+            self._extreme_pairs(deflated_hessian, root, project, wanted, removed=K.shape[-1])
+        )
         return rest._replace(
             values=torch.cat([values, rest.values], dim=-1),
             residuals=torch.cat([residuals, rest.residuals], dim=-1),

@@ -7,8 +7,8 @@ where L0 is -690 and the step 690. When L0 is far from feasible points, Newton's
 slow. It then solves a problem with a start of the scale of the data, and follows the solution by
 tangent steps as the start moves on a segment to L0; lam grows almost linearly on the way.
 
-The commuting problem (vectors) and its noncommuting analogue (matrices) differ only in `Family`.
-All tensors have one leading batch dimension b.
+The commuting problem (vectors) and its noncommuting analogue (matrices) differ only in their
+`ExponentialFamily`. All tensors have one leading batch dimension b.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEWTON = 60  # most Newton steps from one start; about ten are usual near the s
 _FLOOR = 8.0  # residual, in units of rounding, at which the constraints count as solved
 
 
-class Family(ABC):
+class ExponentialFamily(ABC):
     """Linear constraints `values(exp(L)) = y` on an exponential family."""
 
     y: Tensor  # [b, n]
@@ -57,7 +57,7 @@ class Family(ABC):
         """Logarithm of a start whose constraints have the scale of y, in the shape of L0."""
 
 
-class Solution(NamedTuple):
+class DualSolution(NamedTuple):
     """Logarithm of the projection, dual vector, and whether the constraints hold to rounding."""
 
     L: Tensor
@@ -67,11 +67,11 @@ class Solution(NamedTuple):
     witness: Tensor  # logarithm of a feasible point whose scale is that of the data
 
 
-def project(family: Family, L0: Tensor, *, max_steps: int) -> Solution:
+def project(family: ExponentialFamily, L0: Tensor, *, max_steps: int) -> DualSolution:
     """Project `exp(L0)`; follow a path where L0 is far from the scale of the data."""
     if family.y.numel() == 0:  # empty batch, or no constraints: the start is the answer
         solved = torch.ones(L0.shape[0], dtype=torch.bool, device=L0.device)
-        return Solution(L0, torch.zeros_like(family.y), solved, 0, L0)
+        return DualSolution(L0, torch.zeros_like(family.y), solved, 0, L0)
     start = family.scale_start(L0)
     gap = L0 - start
     far = gap.flatten(1).abs().amax(-1) > _FAR  # [b]
@@ -83,7 +83,9 @@ def project(family: Family, L0: Tensor, *, max_steps: int) -> Solution:
     return _follow_path(family, solution, torch.where(per_element(far, L0), gap, 0.0), max_steps)
 
 
-def _follow_path(family: Family, solution: Solution, gap: Tensor, max_steps: int) -> Solution:
+def _follow_path(
+    family: ExponentialFamily, solution: DualSolution, gap: Tensor, max_steps: int
+) -> DualSolution:
     """Move the start of each problem along its gap, by predictor and corrector steps."""
     L, lam, alive, steps, witness = solution
     distance = gap.flatten(1).abs().amax(-1)
@@ -111,10 +113,12 @@ def _follow_path(family: Family, solution: Solution, gap: Tensor, max_steps: int
     left = min(max_steps - steps, _NEWTON)
     final = _newton(family, L, lam, max_steps=left, loose=False)
     reached = alive & (done >= 1)
-    return Solution(final.L, final.lam, final.converged & reached, steps + final.steps, witness)
+    return DualSolution(final.L, final.lam, final.converged & reached, steps + final.steps, witness)
 
 
-def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bool) -> Solution:
+def _newton(
+    family: ExponentialFamily, L: Tensor, lam: Tensor, *, max_steps: int, loose: bool
+) -> DualSolution:
     """Solve `values(exp(L)) = y` from L, to rounding or (if loose) to a relative 1e-4."""
     goal = 1e-4 / torch.finfo(L.dtype).eps if loose else _FLOOR
     previous = torch.full_like(L.flatten(1)[:, 0], torch.inf)
@@ -127,7 +131,7 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
         stalled = (size < 1e3 * _FLOOR) & (size > previous / 2)
         converged = converged | (size <= goal) | stalled
         if count == max_steps or bool((converged | ~torch.isfinite(size)).all()):
-            return Solution(L, lam, converged, count, L)
+            return DualSolution(L, lam, converged, count, L)
         previous = size
         delta = _solve(gram, residual)
         move = family.step(delta)
@@ -138,7 +142,7 @@ def _newton(family: Family, L: Tensor, lam: Tensor, *, max_steps: int, loose: bo
 
 
 def _line_search(
-    family: Family, L: Tensor, move: Tensor, delta: Tensor, residual: Tensor
+    family: ExponentialFamily, L: Tensor, move: Tensor, delta: Tensor, residual: Tensor
 ) -> Tensor:
     """Step length at which the derivative of the dual along delta has fallen to half or less.
 

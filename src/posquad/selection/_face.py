@@ -22,7 +22,7 @@ def face_support(program: Program, vertex: Vertex) -> np.ndarray:
     if not len(entering):
         return positive
     columns, _ = _normalized(b[:, entering])
-    across, condition = _across(b[:, positive], columns)
+    across, condition = _orthogonal_parts(b[:, positive], columns)
     size = np.linalg.norm(across, axis=0)
     grows = size <= 10 * max(b.shape) * program.eps * condition  # in the range: it can grow freely
     if not grows.all():
@@ -65,7 +65,7 @@ def _normalized(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return columns / np.where(size > 0, size, 1.0), size
 
 
-def _across(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, float]:
+def _orthogonal_parts(basis: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, float]:
     """Parts of the columns orthogonal to the range of a basis, and the condition of the basis."""
     if not basis.shape[1]:
         return columns, 1.0

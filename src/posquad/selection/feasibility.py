@@ -27,7 +27,7 @@ def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
     scale = 1 / np.where(norms > 0, norms, 1.0) / largest
     b, v = rows * scale[:, None], y.cpu().numpy().astype(float) * scale
     v = v / max(np.abs(v).max(), 1e-300)
-    for candidate in (_farkas(b, v), _forcing(b, v)):
+    for candidate in (_farkas_vector(b, v), _forcing_vector(b, v)):
         if candidate is None:
             continue
         verdict = _checked(b, v, candidate)
@@ -52,7 +52,7 @@ def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
         )
 
 
-def _farkas(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
+def _farkas_vector(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
     """Minimiser of y'z over B'z >= 0 in a box; y'z < 0 exactly when no q >= 0 solves the system."""
     bounds = (-1, 1)
     program = scipy.optimize.linprog(
@@ -61,7 +61,7 @@ def _farkas(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
     return program.x if program.status == 0 and program.fun < 0 else None
 
 
-def _forcing(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
+def _forcing_vector(b: np.ndarray, v: np.ndarray) -> np.ndarray | None:
     """A z in the cone {B'z >= 0, y'z <= 0} whose B'z has the largest support.
 
     The unknowns `t_a <= (B'z)_a` in [0, 1] reach 1 where `(B'z)_a` can be positive.

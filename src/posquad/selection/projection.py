@@ -20,7 +20,7 @@ from posquad.core.arrays import (
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.results import Result
 from posquad.core.status import Status
-from posquad.selection._dual import Family, project
+from posquad.selection._dual import ExponentialFamily, project
 from posquad.selection._refine import refine
 from posquad.selection.feasibility import require_strictly_feasible
 from posquad.selection.system import System, prepare, require_positive
@@ -145,7 +145,7 @@ def divergence(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
     return (d * terms).sum(-1) / 4
 
 
-class SpectralFamily(Family):
+class SpectralFamily(ExponentialFamily):
     """`q = exp(L)` on the joint spectrum, with the independent rows of `Bq = y`."""
 
     def __init__(self, system: System, batch: torch.Size) -> None:

@@ -23,7 +23,7 @@ from posquad.core.errors import DomainError
 from posquad.core.linalg import symmetric_part
 from posquad.core.status import Status
 from posquad.problems.measurements import Dense
-from posquad.selection._dual import Family, project
+from posquad.selection._dual import ExponentialFamily, project
 from posquad.selection.projection import Projection
 from posquad.selection.system import expand_multipliers, independent_rows
 
@@ -126,7 +126,7 @@ def von_neumann_divergence(P: A, Q: A) -> A:
     return like(P, entropy - cross - values_p.sum(-1) + values_q.sum(-1))
 
 
-class _MatrixFamily(Family):
+class _MatrixFamily(ExponentialFamily):
     """`Q = exp(L)` on symmetric matrices, with the independent constraints of `<A_i, Q> = y_i`."""
 
     def __init__(self, a: Tensor, y: Tensor) -> None:

@@ -10,7 +10,7 @@ import math
 from posquad.core.arrays import positive_integer, positive_number
 from posquad.core.errors import DomainError
 from posquad.theory.basin import rho_n
-from posquad.theory.operators import kappa_d, over_square, probability
+from posquad.theory.operators import divide_by_square, kappa_d, probability
 from posquad.theory.signal import Signal, requires_signal
 
 __all__ = [
@@ -32,7 +32,7 @@ def response_mean_probability(n: int, epsilon: float) -> float:
     >>> response_mean_probability(200, 1.0)
     0.01
     """
-    return over_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
+    return divide_by_square(2 / positive_integer("n", n), positive_number("epsilon", epsilon))
 
 
 @requires_signal
@@ -95,7 +95,7 @@ def N_star(signal: Signal, delta: float) -> float:
     >>> print(f"{N_star(Signal.from_eigenvalues(10, [1.0, 0.5]), delta=0.05):.2e}")
     2.01e+16
     """
-    return over_square((kappa_d(signal.d) + 2) / probability(delta), epsilon_star(signal))
+    return divide_by_square((kappa_d(signal.d) + 2) / probability(delta), epsilon_star(signal))
 
 
 @requires_signal

@@ -39,7 +39,9 @@ def deviation_probability(n: int, d: int, epsilon: float) -> float:
     >>> deviation_probability(1050, 1, 1.0)
     0.1
     """
-    return over_square(kappa_d(d) / positive_integer("n", n), positive_number("epsilon", epsilon))
+    return divide_by_square(
+        kappa_d(d) / positive_integer("n", n), positive_number("epsilon", epsilon)
+    )
 
 
 def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
@@ -50,7 +52,7 @@ def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
     >>> round(deviation_sample_size(1, 1.0, 0.1))
     1050
     """
-    return over_square(kappa_d(d) / probability(delta), positive_number("epsilon", epsilon))
+    return divide_by_square(kappa_d(d) / probability(delta), positive_number("epsilon", epsilon))
 
 
 def population_coercivity(d: int) -> tuple[float, float]:
@@ -89,7 +91,7 @@ def effective_curvature_bounds(signal: Signal, epsilon: float = 0.0) -> tuple[fl
     return 2 * low * signal.lambda_r, 4 * high * signal.lambda_1
 
 
-def over_square(numerator: float, x: float) -> float:
+def divide_by_square(numerator: float, x: float) -> float:
     """`numerator / x^2`, infinite where the quotient overflows or the square underflows."""
     with np.errstate(over="ignore", divide="ignore"):
         return float(np.float64(numerator) / np.float64(x) / np.float64(x))
