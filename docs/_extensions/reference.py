@@ -1,4 +1,4 @@
-"""The reference: the directives `room` and `modules`, docstrings as reST, and names with more than one address."""
+"""The reference: directives `room` and `modules`, docstrings as reST, names with two addresses."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class Modules(SphinxDirective):
         for module_name in inventory.modules(self.arguments[0]):
             module = importlib.import_module(module_name)
             known = inventory.documented()
-            names = [n for n in inventory.public_names(module_name) if f"{module_name}.{n}" in known]
+            names = [
+                n for n in inventory.public_names(module_name) if f"{module_name}.{n}" in known
+            ]
             lines += [f".. rubric:: {module_name}", "", f".. automodule:: {module_name}", ""]
             lines += [f".. currentmodule:: {module_name}", ""]
             for name in names:
