@@ -119,7 +119,7 @@ def gpu() -> Row:
             f"`cvxpy.CUCLARABEL` exists; {'' if installed else 'not '}installed here, not run",
         ),
     }
-    return Row("GPU", "Where the iterates live.", cells, compact=False)
+    return Row("GPU", "Where the iterates live.", cells)
 
 
 def single_precision() -> Row:
@@ -152,9 +152,7 @@ def single_precision() -> Row:
     shown["CVXPY"] = f"least squares: answer in {_kind(Q)}, error {away(Q.double(), U):.0e}"
     kinds["CVXPY"] = "widened to float64"
     cells = {package: Cell(kinds[package], shown[package]) for package in shown}
-    return Row(
-        "float32 data", "One problem, n = 4p, data rounded to float32.", cells, compact=False
-    )
+    return Row("float32 data", "One problem, n = 4p, data rounded to float32.", cells)
 
 
 def _kind(U: Tensor) -> str:
@@ -281,7 +279,7 @@ def models() -> Row:
         "CVXPY": Cell("convex, or smooth with an NLP solver", _not_convex()),
     }
     run = "What is not a positive quadratic network."
-    return Row("other models", run, cells, compact=False)
+    return Row("other models", run, cells)
 
 
 def _not_convex() -> str:
@@ -308,7 +306,7 @@ def recent_numpy() -> Row:
         "NumPy 2.4 removed `numpy.trapz`. Each package imported with that name taken away; this "
         "page was made with an older NumPy for this reason."
     )
-    return Row("imports with NumPy 2.4", run, cells, compact=False)
+    return Row("imports with NumPy 2.4", run, cells)
 
 
 ROWS = [

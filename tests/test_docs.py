@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 import posquad
+from posquad.core.layers import LAYERS
 from posquad.labels import labels
 
 ROOT = Path(__file__).parent.parent
@@ -107,6 +110,43 @@ def test_every_relative_link_leads_somewhere(page):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_the_drawing_of_the_rooms_shows_the_imports_of_the_sources():
+    drawn = runpy.run_path(str(DOCS / "figures" / "architecture.py"))
+    imports, source = drawn["room_imports"](), Path(posquad.__file__).parent
+    assert set(imports) == set(LAYERS)
+    for room in LAYERS:
+        text = "".join(path.read_text("utf-8") for path in (source / room).rglob("*.py"))
+        lines = re.findall(r"^ *(?:from|import) posquad(?:\.| import )(\w+)", text, re.MULTILINE)
+        assert imports[room] == (set(lines) & set(LAYERS)) - {room}
+    # An arrow that is left out must follow from the others.
+    arrows = drawn["direct"](imports)
+    for room in LAYERS:
+        reached, waiting = set(), list(arrows[room])
+        while waiting:
+            reached.add(here := waiting.pop())
+            waiting += arrows[here]
+        assert imports[room] <= reached
+
+
+def test_the_modules_named_in_the_architecture_exist():
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    walks = text.split("\n## ")[1:]
+    assert [walk.split("\n")[0] for walk in walks] == ["Recover", "Fit", "Reproduce", "Certify"]
+    named = set(re.findall(r"`(posquad(?:\.\w+)+)`", text))
+    assert {name for name in named if importlib.util.find_spec(name) is None} == set()
+    assert all(len(re.findall(r"`posquad\.\w+\.\w+", walk)) >= 6 for walk in walks)
+    assert all(f"(api/{room}.md)" in text for room in LAYERS)
+
+
+def test_the_readme_is_short_and_its_scores_are_those_of_the_page():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) <= 120
+    scores = readme.split("<!-- scores -->")[1].split("<!-- /scores -->")[0]
+    rows = [line for line in scores.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 5
+    assert set(rows) <= set((DOCS / "measured.md").read_text("utf-8").splitlines())
 
 
 def test_every_drawing_is_used_and_every_one_used_exists():

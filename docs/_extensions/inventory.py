@@ -1,7 +1,8 @@
 """What the reference documents: the modules that `docs/api/*.md` name, and their public names.
 
 `.. room:: posquad.geometry` documents one module; `.. modules:: posquad.geometry` documents the
-other modules of that package. No Sphinx here, so that `tests/test_docs.py` can check the pages without a build.
+other modules of that package. Sphinx is not imported here, so that `tests/test_docs.py` can check
+the pages without a build.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WITHOUT_NAMES = re.compile(r"posquad\.(experiments\.exp\d\.(run|panels)|cli)\b")
 def public_names(module_name: str) -> list[str]:
     """The public names of a module, in the order of its source.
 
-    A package without `__all__` offers what it imports from posquad; a package that imports its names
+    A package without `__all__` offers what it imports from posquad; a package that imports names
     on first use lists them in `__dir__`. Constants are documented in the module that defines them.
     """
     if WITHOUT_NAMES.match(module_name):

@@ -1,7 +1,8 @@
 """The map from the paper's labels to functions, tests and experiments.
 
 `labels.toml` beside this file has one entry for each theorem, proposition, lemma, corollary,
-definition and remark of the paper. A test keeps it complete and its names alive.
+definition and remark of the paper. A test checks that it is complete and that every name in it
+exists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Label", "labels"]
 
 @dataclass(frozen=True)
 class Label:
-    """One numbered statement of the paper and where it lives here."""
+    """One numbered statement of the paper, with the functions and tests that belong to it."""
 
     name: str  # as in the paper, for instance "thm:effective-hessian"
     section: int
