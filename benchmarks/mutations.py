@@ -89,7 +89,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         yield "extreme", _changed(node, id=EXTREMES[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in EXTREMES:
         yield "extreme", _changed(node, attr=EXTREMES[node.attr])
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return", ast.Return(ast.Constant(None))
     if isinstance(node, ast.Assign | ast.AugAssign) or (
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
@@ -146,28 +146,39 @@ def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
             yield Mutant(file, node.lineno, operator, where, before, after, mutated, lines)
 
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+
+
 def lines_of(file: str, around: list[ast.stmt], texts: dict[str, str]) -> Iterator[tuple[str, int]]:
     """(file, line) whose execution depends on a change in the innermost of these statements.
 
     What runs at import belongs to no test: a default value is seen by those who call the function,
-    a constant by the lines that name it.
+    an attribute of a class by its methods, another constant by the lines that name it.
     """
     statement = around[-1]
-    functions = ast.FunctionDef | ast.AsyncFunctionDef
-    if isinstance(statement, functions):
+    first, last = 1, len(texts[file].splitlines())
+    if isinstance(statement, FUNCTIONS):
         first, last = statement.body[0].lineno, statement.end_lineno
-    elif any(isinstance(outer, functions) for outer in around):
+    elif any(isinstance(outer, FUNCTIONS) for outer in around):
         body = getattr(statement, "body", None)
         first, last = statement.lineno, body[0].lineno - 1 if body else statement.end_lineno
+    elif any(isinstance(part, FUNCTIONS) for part in getattr(around[0], "body", ())):
+        first, last = around[0].lineno, around[0].end_lineno
     elif isinstance(statement, ast.Assign | ast.AnnAssign):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        names = {part.id for t in targets for part in ast.walk(t) if isinstance(part, ast.Name)}
-        word = re.compile(rf"\b({'|'.join(names)})\b")
-        for other, text in texts.items():
-            for number, line in enumerate(text.splitlines(), 1):
-                if word.search(line):
-                    yield other, number
+        yield from _named(file, statement, texts)
         return
-    else:
-        first, last = 1, len(texts[file].splitlines())
     yield from ((file, number) for number in range(first, max(first, last) + 1))
+
+
+def _named(
+    file: str, statement: ast.Assign | ast.AnnAssign, texts: dict[str, str]
+) -> Iterator[tuple[str, int]]:
+    """The lines that name what is assigned here; what begins with `_` only in its own file."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    names = {part.id for t in targets for part in ast.walk(t) if isinstance(part, ast.Name)}
+    word = re.compile(rf"\b({'|'.join(names)})\b")
+    private = all(name.startswith("_") for name in names)
+    for other in [file] if private else texts:
+        for number, line in enumerate(texts[other].splitlines(), 1):
+            if word.search(line):
+                yield other, number

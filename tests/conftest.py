@@ -11,7 +11,12 @@ hypothesis.settings.register_profile("posquad", deadline=None, derandomize=True,
 hypothesis.settings.load_profile("posquad")
 torch.set_num_threads(1)
 pytest.register_assert_rewrite(
-    "browser_support", "conformance", "lab_support", "support", "tables_support"
+    "browser_support",
+    "cli_support",
+    "conformance",
+    "experiments_support",
+    "support",
+    "tables_support",
 )
 
 
@@ -32,7 +37,7 @@ def browser():
 @pytest.fixture(scope="session")
 def fits(tmp_path_factory):
     """Every example fitted as its command says: the result of the command and its folder."""
-    from lab_support import command  # the lab is not needed by the other tests
+    from cli_support import command  # click is not needed by the other tests
     from posquad.cli.demo_data import DEMOS
 
     folder = tmp_path_factory.mktemp("fits")

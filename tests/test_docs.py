@@ -22,7 +22,7 @@ LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,}|:{3,})[^\n]*\n.*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 # Experiments are data for the report, and the command line documents itself with --help.
-WITHOUT_PAGE = re.compile(r"posquad\.lab\.(exp\d|cli)")
+WITHOUT_PAGE = re.compile(r"posquad\.(experiments\.exp\d\.(run|panels)|cli)\b")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""What the reference documents: the rooms that `docs/api/*.md` name, and the public names in them.
+"""What the reference documents: the modules that `docs/api/*.md` name, and their public names.
 
-No Sphinx here, so that `tests/test_docs.py` can check the pages without a build.
+`.. room:: posquad.geometry` documents one module; `.. modules:: posquad.geometry` documents the
+other modules of that package. No Sphinx here, so that `tests/test_docs.py` can check the pages without a build.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,26 +17,32 @@ from typing import Any
 
 PAGES = Path(__file__).parent.parent / "api"
 ROOM = re.compile(r"^\.\. room:: (\S+)$", re.MULTILINE)
+MODULES = re.compile(r"^\.\. modules:: (\S+)$", re.MULTILINE)
+# Experiments are data for the report, and the command line documents itself with --help.
+WITHOUT_NAMES = re.compile(r"posquad\.(experiments\.exp\d\.(run|panels)|cli)\b")
 
 
 def public_names(module_name: str) -> list[str]:
     """The public names of a module, in the order of its source.
 
-    A package without a list of its own offers what it imports from posquad; constants are at home
-    where they are defined, beside the words that explain them.
+    A package without `__all__` offers what it imports from posquad; a package that imports its names
+    on first use lists them in `__dir__`. Constants are documented in the module that defines them.
     """
+    if WITHOUT_NAMES.match(module_name):
+        return []
     module = importlib.import_module(module_name)
     if hasattr(module, "__all__"):
         names = list(module.__all__)
         text = inspect.getsource(module)
         places = {name: _place(name, text) for name in names}
         return sorted(names, key=lambda name: places[name])
+    names = module.__dir__() if "__dir__" in vars(module) else list(vars(module))
+    things = {name: getattr(module, name) for name in names if not name.startswith("_")}
     return [
         name
-        for name, thing in vars(module).items()
-        if not name.startswith("_")
-        and not inspect.ismodule(thing)
-        and re.match(r"posquad\.(?!_)", getattr(thing, "__module__", ""))
+        for name, thing in things.items()
+        if not inspect.ismodule(thing)
+        and re.match(r"posquad\.(?!_|core\.extras)", getattr(thing, "__module__", ""))
     ]
 
 
@@ -47,31 +55,44 @@ def _place(name: str, text: str) -> int:
 def rooms() -> Iterator[tuple[Path, str]]:
     """Every page of the reference with every module it documents."""
     for page in sorted(PAGES.glob("*.md")):
-        for module_name in ROOM.findall(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        inside = (module for package in MODULES.findall(text) for module in modules(package))
+        for module_name in dict.fromkeys([*ROOM.findall(text), *inside]):
             yield page, module_name
 
 
 @functools.cache
-def documented() -> dict[str, Any]:
-    """Every documented name with its object. An object has one home: the first room naming it.
+def modules(package: str) -> list[str]:
+    """A package and its public modules, without those that a page documents by `room`."""
+    path = importlib.import_module(package).__path__
+    found = [package, *(info.name for info in pkgutil.walk_packages(path, f"{package}."))]
+    return [name for name in sorted(found) if name not in _own_room() and "._" not in name]
 
-    Packages that gather names from their modules come before those modules.
+
+@functools.cache
+def _own_room() -> frozenset[str]:
+    pages = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    return frozenset(name for text in pages for name in ROOM.findall(text))
+
+
+@functools.cache
+def documented() -> dict[str, Any]:
+    """Every documented name with its object. An object is documented once.
+
+    A package with a `room` of its own documents the names that it gathers from its modules.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    for module_name in sorted((name for _, name in rooms()), key=_precedence):
+    for module_name in sorted({name for _, name in rooms()}, key=lambda n: (n.count("."), n)):
         module = importlib.import_module(module_name)
+        if module_name not in _own_room() and not hasattr(module, "__all__"):
+            continue
         for name in public_names(module_name):
             thing = getattr(module, name)
             if id(thing) not in seen or isinstance(thing, float | int | str):
                 seen.add(id(thing))
                 found[f"{module_name}.{name}"] = thing
     return found
-
-
-def _precedence(module_name: str) -> tuple[int, bool, str]:
-    # theory gathers sharper's functions, but they are at home in sharper
-    return module_name.count("."), module_name == "posquad.theory", module_name
 
 
 @functools.cache

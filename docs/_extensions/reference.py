@@ -1,4 +1,4 @@
-"""The reference: the directive `room`, docstrings as reST, and names with more than one address."""
+"""The reference: the directives `room` and `modules`, docstrings as reST, and names with more than one address."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ class Room(SphinxDirective):
             lines += [".. autosummary::", "   :nosignatures:", ""]
             lines += [*(f"   {name}" for name in names), ""]
         for name in names:
-            lines += self._entry(module_name, name, getattr(module, name))
+            lines += self.entry(module_name, name, getattr(module, name))
         self.env.note_dependency(inspect.getsourcefile(module) or "")
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
     @staticmethod
-    def _entry(module_name: str, name: str, thing: Any) -> list[str]:
+    def entry(module_name: str, name: str, thing: Any) -> list[str]:
+        """The directive of autodoc for one name."""
         kind = next((kind for test, kind in KINDS if test(thing)), "autodata")
         if inspect.isclass(thing) and issubclass(thing, Exception):
             kind = "autoexception"
@@ -63,6 +64,26 @@ class Room(SphinxDirective):
             if any(id(base) in inventory.homes() for base in thing.__bases__):
                 entry.append("   :show-inheritance:")
         return [*entry, ""]
+
+
+class Modules(SphinxDirective):
+    """Document the modules of a package that have no `room` of their own, one after the other."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """For each module its name, its docstring, and the names documented nowhere else."""
+        lines: list[str] = []
+        for module_name in inventory.modules(self.arguments[0]):
+            module = importlib.import_module(module_name)
+            known = inventory.documented()
+            names = [n for n in inventory.public_names(module_name) if f"{module_name}.{n}" in known]
+            lines += [f".. rubric:: {module_name}", "", f".. automodule:: {module_name}", ""]
+            lines += [f".. currentmodule:: {module_name}", ""]
+            for name in names:
+                lines += Room.entry(module_name, name, getattr(module, name))
+            self.env.note_dependency(inspect.getsourcefile(module) or "")
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 class PublicNames(SphinxDirective):
@@ -162,6 +183,7 @@ def tidy(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the hooks."""
     app.add_directive("room", Room)
+    app.add_directive("modules", Modules)
     app.add_directive("public-names", PublicNames)
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
     app.connect("autodoc-process-signature", short_signature)

@@ -175,5 +175,5 @@ for threshold in (scale, 5 * np.median(residual)):
 # another minimum (see 30% above). A bad response that happens to fall near the truth is kept;
 # then :func:`~posquad.recover` answers BEST_FIT or STALLED instead of CERTIFIED, and one lowers
 # the threshold. :class:`~posquad.SmoothObjective` forms the d x d matrix Q and n predictions from
-# it at each step: for d in the thousands, derive from ``posquad.objectives.Objective`` and write
+# it at each step: for d in the thousands, derive from ``posquad.problems.Objective`` and write
 # the loss on the factor.

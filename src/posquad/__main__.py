@@ -2,22 +2,21 @@
 
 import sys
 
+from posquad.cli.interrupts import leave_on_interrupt
 from posquad.core.errors import MissingExtraError
 from posquad.core.extras import optional
 
 
 def main() -> None:
-    """Start the command line, or say which extra it needs."""
+    """Start the command line, or name the extra that it needs."""
+    leave_on_interrupt()
     try:
         for package in ("click", "rich"):
             optional(package, "lab")
-        command = optional("posquad.cli.main", "lab").main  # a second of imports
+        command = optional("posquad.cli.main", "lab").main
     except MissingExtraError as problem:
         print(f"Error: the command line needs {problem}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("Interrupted: nothing was written.", file=sys.stderr)
-        raise SystemExit(130) from None
     command(prog_name="posquad")
 
 

@@ -23,6 +23,7 @@ from adversarial import Family, Outcome
 from posquad import Certificate, Dense, LeastSquares, RankOne, certify
 from posquad.certificates import FINDINGS, Verdict, files, load, save, verify, words
 from posquad.core.errors import DomainError
+from posquad.core.files import json_checksum
 from posquad.geometry import dimension, horizontal_basis
 
 Rng = np.random.Generator
@@ -541,7 +542,7 @@ def forged_file(rng: Rng, case: Case, certificate: Certificate, folder: Path) ->
         body["claims"]["largest"] *= 0.5
     else:
         body["findings"]["global_uniqueness"]["details"]["within"] = 0.0
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     path.write_text(json.dumps(body))
     if verify(case.objective, load(path)).valid:
         return [f"a forged file was accepted (change {choice})"]

@@ -207,6 +207,32 @@ def test_margins_and_numbers_of_what_is_proved():
 
 
 @pytest.mark.parametrize(
+    ("find", "words"),
+    [
+        (
+            lambda: words.interpolation(CONCLUSIONS, 1e-8, {}),
+            "||A(UU') - y|| / ||y|| <= 1.000e-09 <= tolerance 1.0e-08",
+        ),
+        (lambda: words.identifiability(CONCLUSIONS, SEEN), "lambda_min^eff >= 4.000000e+00 > 0"),
+        (
+            lambda: words.global_uniqueness(CONCLUSIONS, 0.25, DUAL),
+            "UU' is the only PSD matrix of any rank with its measurements; one that explains y to "
+            "rms misfit eps lies within 3.000e+00 (eps + 1.0e-02)",
+        ),
+        (
+            lambda: words.minimum_trace(CONCLUSIONS, 1e-6, {}),
+            "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-09 of the least trace of PSD "
+            "matrices that fit as well (<= 1e-06)",
+        ),
+    ],
+)
+def test_what_is_proved_is_said_in_its_numbers(find, words):
+    finding = find()
+    assert finding.verdict is Verdict.PROVED
+    assert finding.reason == words
+
+
+@pytest.mark.parametrize(
     ("told", "above", "below"),
     [
         (lambda g: words.interpolation(CONCLUSIONS, 1e-8, {}, g), ("residual",), ()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
+import inspect
 import json
 import os
 import zipfile
@@ -16,8 +16,11 @@ import pytest
 import posquad
 from adversarial.certificates import planted, tampered
 from posquad import Dense, LeastSquares, RankOne, certify
-from posquad.certificates import FINDINGS, Verdict, files, load, save, verify, words
+from posquad.certificates import FINDINGS, Verdict, load, save, verify, words
 from posquad.core.errors import DomainError, DtypeError
+from posquad.core.files import json_checksum
+from posquad.core.layers import room
+from posquad.core.sources import source_closure
 
 SOURCE = Path(posquad.__file__).parent / "certificates"
 
@@ -95,7 +98,7 @@ def rewritten(path: Path, change) -> None:
     """The JSON file with a change, and a checksum that fits."""
     body = json.loads(path.read_text())
     change(body)
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     path.write_text(json.dumps(body))
 
 
@@ -212,35 +215,21 @@ def test_texts_of_a_file_are_not_believed(example, tmp_path):
 # The verifier.
 
 
-def local_imports(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "posquad.certificates":
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "posquad.certificates."
-        ):
-            names.add(node.module.rsplit(".", 1)[1])
-    return {name for name in names if (SOURCE / f"{name}.py").exists()}
-
-
 def test_verifier_shares_no_code_with_the_search():
-    reached, waiting = set(), {"verifier"}
-    while waiting:
-        name = waiting.pop()
-        reached.add(name)
-        waiting |= local_imports(SOURCE / f"{name}.py") - reached
-    assert reached == {
-        "verifier",
-        "certificate",
-        "_claims",
-        "_forms",
-        "_proofs",
-        "_report",
-        "_rounding",
+    """Of the certificates' room it reaches only the proofs, the words and the certificate."""
+    files = source_closure(
+        "posquad.certificates.verifier", leave_out=lambda name: room(name) != "certificates"
+    )
+    assert {path.relative_to(SOURCE).as_posix() for path in files} == {
+        "verifier.py",
+        "certificate.py",
+        "words.py",
+        "proofs/bounded_operator.py",
+        "proofs/claims.py",
+        "proofs/rounding.py",
+        "proofs/statements.py",
     }
-    size = sum(len((SOURCE / f"{name}.py").read_text().splitlines()) for name in reached)
-    assert size < 1500  # small enough to be read
+    assert sum(len(path.read_text().splitlines()) for path in files) < 1500  # can be read
 
 
 def test_every_forgery_is_rejected_and_says_where(example):
@@ -264,11 +253,11 @@ def test_absurd_claims_prove_nothing(example, tmp_path, name):
         path, _ = save(certificate, tmp_path / "c")
         body = json.loads(path.read_text())
         body["claims"][name] = float(number)
-        body["sha256"] = files.json_checksum(body)
+        body["sha256"] = json_checksum(body)
         text = json.dumps(body).replace("Infinity", number)
         path.write_text(text)
         body = json.loads(text)
-        body["sha256"] = files.json_checksum(body)
+        body["sha256"] = json_checksum(body)
         path.write_text(json.dumps(body).replace("Infinity", number))
         assert not verify(case.objective, load(path)).valid
 
@@ -343,3 +332,15 @@ def test_forged_proofs_of_minimum_trace_are_rejected():
     ):
         forged = replace(certificate, witness=replace(witness, dual=dual))
         assert not verify(objective, forged).valid
+
+
+@pytest.mark.parametrize("function", [certify, verify])
+def test_tolerances_are_a_billionth_and_a_millionth(example, function):
+    """What certify promises by default, verify asks for by default."""
+    case, certificate = example
+    given = inspect.signature(function).parameters
+    assert (given["tolerance"].default, given["trace_tolerance"].default) == (1e-9, 1e-6)
+    told = function(case.objective, case.U if function is certify else certificate)
+    findings = told.findings if function is verify else vars(told)
+    assert findings["interpolation"].details["tolerance"] == 1e-9
+    assert findings["minimum_trace"].details["tolerance"] == 1e-6

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab_support import assert_refused
+from cli_support import assert_refused
 from posquad.cli.main import main
 
 RNG = np.random.default_rng(0)
@@ -51,7 +51,7 @@ def test_ten_gigabytes_of_zeros_are_no_model(files, tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(10 * 2**30)
-    assert_refused(command(files[0], path), "huge.json", "more than 16 MB")
+    assert_refused(command(files[0], path), "huge.json", "larger than 16 MB")
 
 
 def test_dense_measurements(tmp_path):
@@ -84,7 +84,7 @@ def test_what_is_not_proved_has_status_one(files, tmp_path, change):
     # A certificate that claims little is right about it, and still no proof of the answer.
     again = command(data, tmp_path / "answer.json")
     assert again.exit_code == 1
-    words = "it does not say that the answer is the only one"
+    words = "it does not prove that the answer is the only one"
     if change != "few":
         words = "the responses are not fitted exactly, so nothing is proved about them"
     assert again.stdout.splitlines()[-1].startswith("valid, but ")
@@ -216,7 +216,7 @@ def test_saving_replaces_nothing_that_was_read_and_needs_a_place(files, tmp_path
     assert "can be written" in result.stderr
     command(*files, "--save", tmp_path / "answer")
     again = command(files[0], tmp_path / "answer.json", "--save", tmp_path / "more")
-    assert_refused(again, "--save", "kept certificate already")
+    assert_refused(again, "--save", "already a saved certificate")
 
 
 def test_help_has_examples():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import posquad.__main__ as program
-from posquad.cli import certify, demo, predict
-from posquad.cli import main as command_line
+import posquad
+from posquad.__main__ import main as program
+from posquad.cli import certify, claims, demo, info, predict
+from posquad.cli.interrupts import leave_on_interrupt
 from posquad.cli.main import main
 
 INTERRUPTED = "Interrupted: nothing was written.\n"
@@ -27,7 +31,7 @@ def interrupt(*_, **__):
         (certify, "certify", ["certify", "data.npz", "factor.npz"]),
         (predict, "load_model", ["predict", "fit", "data.npz"]),
         (demo, "make", ["demo", "few"]),
-        (command_line, "_claim_row", ["claims"]),
+        (claims, "_claim_row", ["claims"]),
     ],
 )
 def test_ctrl_c_in_every_command(tmp_path, monkeypatch, module, name, words):
@@ -44,12 +48,42 @@ def test_ctrl_c_in_every_command(tmp_path, monkeypatch, module, name, words):
     assert "130 after Ctrl-C" in " ".join(CliRunner().invoke(main, [words[0], "-h"]).stdout.split())
 
 
-def test_ctrl_c_during_the_imports(monkeypatch, capsys):
-    monkeypatch.setattr(program, "optional", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        program.main()
-    assert ended.value.code == 130
-    assert tuple(capsys.readouterr()) == ("", INTERRUPTED)
+@pytest.mark.parametrize("swallowed", [False, True], ids=["passed on", "swallowed"])
+def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path, swallowed):
+    """A module in the place of torch is interrupted; a package may swallow the exception."""
+    interrupted = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    if swallowed:
+        interrupted = f"try:\n    {interrupted}\nexcept BaseException:\n    pass"
+    (tmp_path / "torch.py").write_text(f"import os, signal, time\n{interrupted}\n")
+    source = str(Path(posquad.__file__).parents[1])
+    run = subprocess.run(
+        [sys.executable, "-m", "posquad", "info"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", INTERRUPTED)
+
+
+def test_ctrl_c_is_left_to_the_command_once_it_is_imported(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["posquad", "info"])
+    seen = []
+    monkeypatch.setattr(
+        info, "system_information", lambda: seen.append(signal.getsignal(signal.SIGINT)) or {}
+    )
+    with pytest.raises(SystemExit):
+        program()
+    assert seen == [signal.default_int_handler]
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a shell
+    try:
+        leave_on_interrupt()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lab_support import CERTIFICATE, FILES, assert_refused, command, contents
+from cli_support import CERTIFICATE, FILES, assert_refused, command
+from experiments_support import contents
 from posquad.cli.demo_data import DEMOS, make
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor, regressor
@@ -42,7 +43,7 @@ def test_the_exact_examples_are_the_truth(fits):
 
 def test_what_to_do_next_has_numbers(fits):
     few = fits["few"][0].stdout
-    assert "Collect at least 4 more samples: 12 are there, and rank 2 needs 16." in few
+    assert "Collect at least 4 more samples: there are 12, and rank 2 needs 16." in few
     assert "free directions    3" in few
     offset = fits["offset"][0].stdout
     assert 4.9 < float(offset.split("\n  intercept")[1].split()[0]) < 5.1
@@ -70,7 +71,7 @@ def test_the_proof_is_checked_again_by_the_command_of_the_report(fits, monkeypat
     assert direct.stdout.startswith("proved to be the only answer")
     assert command("certify", "few.csv", folder).exit_code == 1  # of other data it is not
     constant = command("certify", "offset.csv", "offset-fit")
-    assert_refused(constant, "without a constant")
+    assert_refused(constant, "without an intercept")
 
 
 def test_a_weighted_proof_leaves_out_rows_of_weight_zero(tmp_path):
@@ -182,7 +183,7 @@ def test_columns_that_are_zero_are_named(tmp_path):
     write_columns(tmp_path / "data.csv", columns)
     result = command("fit", tmp_path / "data.csv", "--rank", 2, "--out", tmp_path / "out")
     told = " ".join(result.stdout.split())
-    assert "zero throughout: --drop x3" in told
+    assert "zero in every row: --drop x3" in told
 
 
 def test_columns_that_repeat_others_are_named_and_dropped(tmp_path):
@@ -196,7 +197,7 @@ def test_columns_that_repeat_others_are_named_and_dropped(tmp_path):
     assert "(replaced" not in told
     fewer = command("fit", data, "--drop", "x3,x5", "--rank", 2, "--out", tmp_path / "out")
     assert "Model:" in fewer.stdout
-    assert "model.json (replaced: an earlier fit was there)" in fewer.stdout
+    assert "model.json (replaces an earlier fit)" in fewer.stdout
     kept = PositiveQuadraticRegressor.load(tmp_path / "out" / "model").feature_names_in_.tolist()
     assert kept == ["x1", "x2", "x4", "x6", "x7", "x8"]
 

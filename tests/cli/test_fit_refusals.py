@@ -11,11 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from lab_support import assert_refused, command, contents
+from cli_support import assert_refused, command
+from experiments_support import contents
 from posquad.cli import fit
 from posquad.cli.demo_data import make
+from posquad.core import files
 from posquad.estimator import regressor
-from posquad.experiments import records
 from posquad.io.tables import read_samples, write_columns
 
 # Bad input: one sentence, status 2, nothing written.
@@ -84,7 +85,7 @@ def test_files_on_the_way_are_not_named(fits, tmp_path, monkeypatch):
     def full(path, content):
         raise OSError(28, "No space left on device", f".{path.name}.7.partial")
 
-    monkeypatch.setattr(records, "write_whole", full)
+    monkeypatch.setattr(files, "write_whole", full)
     out = tmp_path / "out"
     refused = command("fit", data, "--out", out)
     assert_refused(refused, f"{out}: expected a folder to write to; got No space left on device")
@@ -106,7 +107,7 @@ def test_what_was_read_is_not_replaced(fits, tmp_path):
     copy = tmp_path / "copy.csv"
     write_columns(copy, make("recovery"))
     result = command("predict", fits["recovery"][1], copy, "--out", copy)
-    assert_refused(result, "which it would replace")
+    assert_refused(result, "which would be replaced")
     assert read_samples(copy).X.shape == (60, 8)
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab_support import command
+from cli_support import command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import HEADINGS, Fit, answer, explained
+from posquad.report.fit_answer import HEADINGS, FittedModel, answer, format_r_squared
 from posquad.report.fit_report import render
 
 # Words and page.
 
 
-def fit_with(status: Status, **changes: object) -> Fit:
+def fit_with(status: Status, **changes: object) -> FittedModel:
     X = np.random.default_rng(0).standard_normal((40, 3))
     y = (X[:, 0] + X[:, 1]) ** 2
     model = PositiveQuadraticRegressor(1).fit(X, y)
@@ -29,7 +29,9 @@ def fit_with(status: Status, **changes: object) -> Fit:
     for name, value in changes.items():
         setattr(model, name, value)
     samples = Samples(Path("data.csv"), X, y, None, ("<b>a</b>", "b", "c"), True, "<i>y</i>")
-    return Fit(model, samples, model.predict(X), 1.0, "posquad <u>fit</u>", Path("fit/model.json"))
+    return FittedModel(
+        model, samples, model.predict(X), 1.0, "posquad <u>fit</u>", Path("fit/model.json")
+    )
 
 
 @pytest.mark.parametrize("status", HEADINGS)
@@ -58,7 +60,7 @@ def test_advice_follows_the_numbers():
     assert "--tolerance 1e-05" in words
     assert "leave --rank out" in words
     fit.samples.y[:5] = -10.0
-    worse = Fit(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
+    worse = FittedModel(fit.model, fit.samples, fit.predicted, 1.0, "", Path("fit/model.json"))
     words = " ".join(step.words for step in answer(worse).steps)
     assert "5 of 40 responses are negative" in words
     assert worse.r_squared == pytest.approx(
@@ -72,7 +74,7 @@ def best_fit_of(y: np.ndarray, **options: object) -> str:
     X = np.random.default_rng(0).standard_normal((len(y), 3))
     model = PositiveQuadraticRegressor(1, **options).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
     model.status_ = Status.BEST_FIT
     said = answer(fit)
     return " ".join([said.message, *(step.words for step in said.steps)])
@@ -109,7 +111,7 @@ def test_numbers_that_are_not_defined_are_not_shown():
     y = np.full(40, 2.0)
     model = PositiveQuadraticRegressor(1).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b", "c"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "", Path("fit/model.json"))
     facts = dict(answer(fit).facts)
     assert facts["R²"] == "undefined (constant responses)"
     assert facts["samples"].startswith("40; at least 4 are needed")
@@ -124,12 +126,12 @@ def test_numbers_that_are_not_defined_are_not_shown():
     [(0.5123, "0.5123"), (1 - 4.6e-4, "0.9995"), (1 - 3e-6, "0.999997"), (1 - 3e-8, "1 - 3.0e-08")],
 )
 def test_a_share_close_to_one_can_be_read(value, told):
-    assert explained(value) == told
+    assert format_r_squared(value) == told
 
 
 def test_a_certificate_of_noisy_data_says_what_it_is_about(fits):
     result, folder = fits["noisy"]
-    assert "does not apply: the responses are not reproduced exactly" in result.stdout
+    assert "not applicable: the responses are not reproduced exactly" in result.stdout
     assert result.stdout.split("\n")[1].startswith("The model explains 99.6% of the variance.")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Unique for its own fitted values; the responses are not fitted exactly" in page
@@ -147,8 +149,8 @@ def test_a_spectrum_of_which_only_the_ends_are_known():
     fit = fit_with(Status.BEST_FIT, **ends)
     fit.model.n_features_in_ = 1200
     page = render(fit)
-    assert "1200 directions, how many are not identified was not counted" in page
-    assert "Only the two ends were computed: 0.5 and 8." in page
+    assert "1200 directions, the number not identified is unknown" in page
+    assert "Only the smallest and the largest eigenvalue were computed: 0.5 and 8." in page
 
 
 def test_many_rows_are_thinned_and_the_largest_residuals_kept():
@@ -158,12 +160,12 @@ def test_many_rows_are_thinned_and_the_largest_residuals_kept():
     y[12_345] += 100
     model = PositiveQuadraticRegressor(1).fit(X, y)
     samples = Samples(Path("data.csv"), X, y, None, ("a", "b"), True, "y")
-    fit = Fit(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
+    fit = FittedModel(model, samples, model.predict(X), 1.0, "posquad fit", Path("fit/model.json"))
     page = render(fit)
-    assert "of 30000 rows are drawn, the largest residuals among them" in page
+    assert "of 30000 rows, including the largest residuals" in page
     assert len(page) < 2_000_000
     told = " ".join(step.words for step in answer(fit).steps)
-    assert "Row 12346 stands far out: look for mistakes there, and fit without it." in told
+    assert "Row 12346 is an outlier: check for errors, and fit again without it." in told
 
 
 def test_the_model_file_is_plain(fits):

@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -18,9 +19,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import posquad
-from lab_support import contents, falsified, measured, small_record, stand_in
+from experiments_support import contents, falsified, measured, small_record, stand_in
 from posquad.__main__ import main as program
-from posquad.cli import progress
+from posquad.cli import failure, progress
 from posquad.cli.main import main
 from posquad.experiments.claims import claims
 from posquad.experiments.records import record_key
@@ -140,7 +141,7 @@ def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls,
     assert result.exit_code == 0
     words = {entry["id"]: entry for entry in strict_json(out / "claims.json")}
     assert words["exp5.stop-base"]["verdict"] == "not-comparable"
-    assert words["exp5.stop-base"]["why"] == "not run, or not run once: epsilon = 0.1"
+    assert words["exp5.stop-base"]["why"] == "this run has no single value at epsilon = 0.1"
     assert words["exp5.stop-base"]["measured"] is None
 
 
@@ -351,7 +352,7 @@ def test_claims_shows_a_finished_run(calls, out):
     ours = [entry["verdict"] for entry in entries if entry["source"] != "paper"]
     assert lines[-1] == (
         f"{published.count('holds')} of {len(published)} published claims hold, none differs, "
-        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} checks of our own hold."
+        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} additional checks hold."
     )
 
 
@@ -478,6 +479,39 @@ def test_the_examples_in_the_help_are_valid():
         assert posquad_command(*words[1:], "--list").exit_code == 0
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_do_not_import_torch(tmp_path, option):
+    """Importing torch takes seconds; a user who asks for the version must not wait for it."""
+    code = (
+        f"import atexit, sys; sys.argv = ['posquad', '{option}']\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib'}\n"
+        "atexit.register(lambda: print('imported:', sorted(heavy & set(sys.modules))))\n"
+        "from posquad.__main__ import main; main()"
+    )
+    result = python("-c", code, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("imported: []\n")
+    assert len(result.stdout.splitlines()) > 1
+
+
+def test_help_lists_every_command_with_its_sentence():
+    """The sentences stand in one table, read without importing the commands."""
+    context = click.Context(main)
+    lines = posquad_command("--help").stdout.split("Commands:\n")[1].splitlines()
+    found = dict(line.split(maxsplit=1) for line in lines)
+    files = {path.stem for path in Path(failure.__file__).parent.glob("*.py")}
+    assert (
+        set(found)
+        == set(main.list_commands(context))
+        == {name for name in files if main.get_command(context, name) is not None}
+    )
+    for name, sentence in found.items():
+        assert sentence.endswith(".")
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+
+
 def test_version():
     assert posquad_command("--version").stdout.strip().endswith(posquad.__version__)
 
@@ -504,7 +538,7 @@ def test_plain_lines_where_nobody_watches(calls, out):
         assert isinstance(watcher, progress.Lines)
 
 
-def test_a_bar_in_foretold_seconds_on_a_terminal(monkeypatch):
+def test_a_bar_in_expected_seconds_on_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     text = io.StringIO()
     monkeypatch.setattr(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab_support import assert_refused, command
+from cli_support import assert_refused, command
 from posquad.cli.demo_data import DEMOS, make
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import read_samples, write_columns
@@ -60,7 +60,7 @@ def test_a_response_that_is_still_missing_is_no_obstacle(fits, tmp_path):
     assert result.exit_code == 0, result.output
     whole = command("predict", fits["noisy"][1], fits["noisy"][1].parent / "noisy.csv")
     assert result.stdout == whole.stdout
-    assert result.stderr.startswith("Not compared with 'y': ")
+    assert result.stderr.startswith("Predictions are not compared with 'y': ")
     assert "a missing value" in result.stderr
     assert_refused(command("predict", fits["noisy"][1], data, "--response", "y"), "missing value")
 
@@ -82,7 +82,7 @@ def test_standard_errors_cover_the_truth(fits):
 def test_the_response_of_the_fit_is_the_one_that_is_compared(fits, tmp_path):
     data, folder = fits["portfolio"][1].parent / "portfolio.csv", fits["portfolio"][1]
     told = command("predict", folder, data).stderr
-    assert told.startswith("Against column 'variance': R²")
+    assert told.startswith("Compared with column 'variance': R²")
     proof = command("certify", data, folder)
     assert proof.exit_code == 1, proof.output  # noise: not proved, and nothing was to be named
     columns = make("portfolio")
@@ -91,7 +91,7 @@ def test_the_response_of_the_fit_is_the_one_that_is_compared(fits, tmp_path):
     write_columns(other, columns)
     assert command("predict", folder, other).stderr == ""  # a column that is called y by chance
     assert_refused(command("certify", other, folder), "a column 'variance'")
-    assert "Against column 'y'" in command("predict", folder, other, "--response", "y").stderr
+    assert "Compared with column 'y'" in command("predict", folder, other, "--response", "y").stderr
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
@@ -107,7 +107,7 @@ def test_inputs_out_of_all_proportion_are_refused_with_their_place(fits, tmp_pat
     write_columns(data, columns)
     result = command("predict", fits["noisy"][1], data)
     assert result.exit_code == 0
-    assert result.stderr.startswith("Not compared with 'y': ")
+    assert result.stderr.startswith("Predictions are not compared with 'y': ")
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from posquad.core.status import Status
+from posquad.curvature import eigen
 from posquad.curvature.eigen import (
     Preconditioner,
     _Lanczos,
@@ -190,3 +191,29 @@ def test_growth_of_the_lanczos_polynomial_by_hand():
     values, vectors = chain.lowest(2)
     torch.testing.assert_close(values, torch.tensor([1.0, 3.0], dtype=torch.float64))
     torch.testing.assert_close(vectors[:, 0].abs(), torch.tensor([0.0, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("width", "limit"), [(3, 48), (6, 72)])
+def test_the_basis_stays_small_and_products_are_counted(rng, width, limit, monkeypatch):
+    """At most `max(12 width, 48)` vectors are kept, over restarts; a column is a product."""
+    bases, columns = [], []
+    symmetric = eigen.symmetric_part
+    monkeypatch.setattr(
+        eigen, "symmetric_part", lambda T: bases.append(T.shape[-1]) or symmetric(T)
+    )
+    values = torch.linspace(1.0, 2.0, 400, dtype=torch.float64)
+    start = normal(rng, 400, width)
+
+    def operator(block):
+        columns.append(block.shape[-1])
+        return values[:, None] * block
+
+    same = lambda block: block  # noqa: E731
+    pairs = extreme_eigenpairs(
+        operator, no_preconditioner(same), same, start,
+        k=1, largest=False, dimension=400, tolerance=1e-10, max_products=3000,
+    )  # fmt: skip
+    assert float(pairs.values[0]) == pytest.approx(1.0, rel=1e-12)
+    assert max(bases) <= limit
+    assert min(bases[bases.index(max(bases)) + 1 :]) <= 3 * width + width  # it was restarted
+    assert pairs.products == sum(columns)

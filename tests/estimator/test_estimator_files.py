@@ -16,7 +16,9 @@ from sklearn.model_selection import KFold
 
 import posquad.estimator._files as files
 from posquad.certificates import Certificate
+from posquad.core import store
 from posquad.core.errors import DomainError
+from posquad.core.files import json_checksum, write_whole
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
@@ -289,7 +291,7 @@ def forge(folder, change, name="one"):
     data = save_arrays({key: np.ascontiguousarray(array) for key, array in arrays.items()})
     array_path.write_bytes(data)
     body["arrays_sha256"] = hashlib.sha256(data).hexdigest()
-    body["sha256"] = files.json_checksum(body)
+    body["sha256"] = json_checksum(body)
     json_path.write_text(json.dumps(body))
 
 
@@ -364,11 +366,15 @@ def test_a_crash_between_two_writes_leaves_the_old_model_or_one_that_is_refused(
         if len(made) == writes:
             raise KeyboardInterrupt
         made.append(path)
-        whole(path, data)
+        write_whole(path, data)
 
-    whole = files.write_whole
-    monkeypatch.setattr("posquad.estimator._files.write_whole", interrupted)
-    monkeypatch.setattr("posquad.certificates.files.write_whole", interrupted)
+    save_pair = store.save_pair
+
+    def interrupted_pair(*pair):
+        save_pair(*pair, write=interrupted)
+
+    for module in ("posquad.estimator._files", "posquad.certificates.files"):
+        monkeypatch.setattr(f"{module}.save_pair", interrupted_pair)
     with pytest.raises(KeyboardInterrupt):
         model.save(copy / "one")
     assert len(made) == writes

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from posquad.experiments.framework import described
+from posquad.experiments.framework import describe_parameters
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import picture, save_figures, themed_svg
 from posquad.report.palette import COLOURS, DARK
@@ -184,7 +184,7 @@ def test_keys_are_unique_and_fit_a_file_name():
 @pytest.mark.parametrize("key", KEYS)
 def test_parameters_are_documented_and_quick_ones_exist(key):
     experiment = EXPERIMENTS[key]
-    for entry in described(experiment.parameters()):
+    for entry in describe_parameters(experiment.parameters()):
         assert entry["doc"]
         assert entry["source"] in ("paper", "chosen here")
     names = {f.name for f in dataclasses.fields(experiment.parameters)}

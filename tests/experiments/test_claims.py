@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from lab_support import REAL, falsified, measured
-from posquad.experiments.claims import Claim, Judged, Verdict, claims, failures, judge, tally
+from experiments_support import REAL, falsified, measured
+from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, judge, tally
 from posquad.experiments.framework import Measured
 
 CLAIMS = claims()
@@ -49,7 +49,7 @@ TABLES = {
     "tab:conditioning-flow-rates",
     "tab:bregman-selection-results",
 }
-HOLDS, DIFFERS, UNKNOWN = Verdict.HOLDS, Verdict.DIFFERS, Verdict.NOT_COMPARABLE
+HOLDS, DIFFERS, UNKNOWN = Agreement.HOLDS, Agreement.DIFFERS, Agreement.NOT_COMPARABLE
 EVERYTHING = {"absolute": 1.0, "bound": 1.0, "level": 0.95, "trials": 16, "reason": "because"}
 
 
@@ -75,7 +75,7 @@ def of_trials(rate: float, trials: int) -> Measured:
     return result
 
 
-def verdict(claim: Claim, values) -> Verdict:
+def verdict(claim: Claim, values) -> Agreement:
     return judge(claim, measuring(values)).verdict
 
 
@@ -260,7 +260,7 @@ def test_a_quantity_that_was_not_measured():
     judged = judge(claim_of("1.0", rule="printed"), Measured())
     assert judged.verdict is UNKNOWN
     assert judged.measured is None
-    assert judged.why == "its quantity was not measured in this run"
+    assert judged.why == "this run did not measure its quantity"
 
 
 def test_a_coordinate_that_was_not_run():
@@ -271,7 +271,7 @@ def test_a_coordinate_that_was_not_run():
     result.add("base_stop", [29.72, 29.72], "epsilon")
     judged = judge(claim, result)
     assert judged.verdict is UNKNOWN
-    assert judged.why == "not run, or not run once: epsilon = 0.1"
+    assert judged.why == "this run has no single value at epsilon = 0.1"
     result.along("epsilon", [0.1, 0.1])  # which of the two?
     assert judge(claim, result).verdict is UNKNOWN
     result.along("epsilon", [0.1, 0.25])
@@ -292,7 +292,7 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind):
         strict = kind in {"identity", "deterministic"}
         assert judged.verdict is (DIFFERS if strict else UNKNOWN)
         assert judged.measured is None
-        assert judged.why == "what was measured is not finite"
+        assert judged.why == "the measured value is not finite"
         assert failures([judged]) == ([judged] if strict else [])
         json.dumps(judged.as_dict(), allow_nan=False)
 
@@ -356,14 +356,14 @@ def test_printed_vectors(values, expected):
     assert judged.measured == values
     assert judged.as_dict()["published"] == [0.3, 0.2, 0.0]
     if len(values) != 3:
-        assert judged.why == f"{len(values)} numbers measured, 3 published"
+        assert judged.why == f"{len(values)} numbers were measured, but 3 are published"
 
 
 @pytest.mark.parametrize(
     ("values", "worst", "expected", "why"),
     [
-        ([0.3, 0.7], 0.7, DIFFERS, "off by 80 times what is allowed"),  # 0.4 / 0.005
-        ([0.7, 0.3], 0.7, DIFFERS, "off by 80 times what is allowed"),
+        ([0.3, 0.7], 0.7, DIFFERS, "off by 80 times the tolerance"),  # 0.4 / 0.005
+        ([0.7, 0.3], 0.7, DIFFERS, "off by 80 times the tolerance"),
         ([0.3, 0.304, 0.299], 0.304, HOLDS, ""),
     ],
 )
@@ -389,7 +389,7 @@ def test_published_fractions(values, expected):
     entry = judged.as_dict()
     assert (entry["published"], entry["printed"]) == ([1.0, 1 / 3], ["1", "1/3"])
     if len(values) == 1:
-        assert judged.why == "1 numbers measured, 2 published"
+        assert judged.why == "1 numbers were measured, but 2 are published"
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_published_fractions(values, expected):
     [
         (1.25, 1.25, HOLDS),
         (0.75, 0.75, HOLDS),
-        (1.2500002, 1.2500002, HOLDS),  # a millionth of what is allowed is a tie of rounding
+        (1.2500002, 1.2500002, HOLDS),  # a millionth of the tolerance is a tie of rounding
         (1.2500003, 1.2500003, DIFFERS),
         (0.7499998, 0.7499998, HOLDS),
         (0.7499997, 0.7499997, DIFFERS),
@@ -523,7 +523,7 @@ def test_prediction_from_few_samples_says_so(samples):
         return
     assert judged.verdict is UNKNOWN
     assert judged.measured is None
-    assert judged.why == f"{samples} samples say too little about a distribution"
+    assert judged.why == f"{samples} samples are too few to estimate a distribution"
 
 
 def fisher(hits: int, of: int, others: int, of_others: int) -> Fraction:
@@ -587,7 +587,7 @@ def test_true(values, expected):
 def test_only_identities_and_deterministic_claims_that_differ_are_failures():
     judged = [
         Judged(claim_of("1.0", kind, rule="printed"), 1.0, "rule", word, "why")
-        for kind, word in product(sorted(KINDS), Verdict)
+        for kind, word in product(sorted(KINDS), Agreement)
     ]
     found = {(j.claim.kind, j.verdict) for j in failures(judged)}
     assert found == {("identity", DIFFERS), ("deterministic", DIFFERS)}
@@ -595,7 +595,7 @@ def test_only_identities_and_deterministic_claims_that_differ_are_failures():
 
 
 def test_the_words_of_verdicts_are_fixed_by_the_design():
-    assert [word.value for word in Verdict] == ["holds", "differs", "not-comparable"]
+    assert [word.value for word in Agreement] == ["holds", "differs", "not-comparable"]
 
 
 # Words.
@@ -614,8 +614,8 @@ def test_a_check_of_our_own_names_its_number_not_a_published_one():
         ([], [], "no claim belongs to this run"),
         (["holds"] * 3, [], "3 of 3 published claims hold, none differs"),
         (["differs"] * 2, [], "0 of 2 published claims hold, 2 differ"),
-        ([], ["holds", "not-comparable"], "1 of 2 checks of our own hold, 1 cannot be compared"),
-        ([], ["differs"], "0 of 1 checks of our own hold, 1 differs"),
+        ([], ["holds", "not-comparable"], "1 of 2 additional checks hold, 1 cannot be compared"),
+        ([], ["differs"], "0 of 1 additional checks hold, 1 differs"),
     ],
 )
 def test_counts_in_words(paper, ours, words):

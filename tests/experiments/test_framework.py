@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posquad.core.errors import DomainError
-from posquad.experiments.framework import Measured, Parameters, chosen, described, override, stated
+from posquad.experiments.framework import (
+    Measured,
+    Parameters,
+    chosen,
+    describe_parameters,
+    override,
+    stated,
+)
 from posquad.experiments.registry import EXPERIMENTS
 
 
@@ -27,7 +34,7 @@ class Sample(Parameters):
 
 
 def test_parameters_say_what_they_mean_and_where_they_come_from():
-    entries = {entry["name"]: entry for entry in described(Sample(seed=3, n=7))}
+    entries = {entry["name"]: entry for entry in describe_parameters(Sample(seed=3, n=7))}
     assert list(entries) == ["seed", "n", "scale", "window", "counts", "B"]
     assert entries["seed"]["value"] == 3
     assert entries["n"] == {"name": "n", "value": 7, "doc": "samples", "source": "paper"}
@@ -36,7 +43,7 @@ def test_parameters_say_what_they_mean_and_where_they_come_from():
 
 @pytest.mark.parametrize("key", EXPERIMENTS)
 def test_every_experiment_describes_its_parameters(key):
-    entries = described(EXPERIMENTS[key].parameters())
+    entries = describe_parameters(EXPERIMENTS[key].parameters())
     assert entries[0]["name"] == "seed"
     for entry in entries:
         assert entry["doc"].strip()

@@ -18,7 +18,7 @@ from PIL import Image
 
 from browser_support import LUMINANCE, Watched, unavailable
 from posquad.experiments import registry, report, reproduce
-from posquad.experiments.claims import Verdict
+from posquad.experiments.claims import Agreement
 from posquad.report.figures import Drawing
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -280,7 +280,7 @@ def test_hostile_words_are_shown_as_text(opened, made, monkeypatch, tmp_path):
     lines = tuple(
         dataclasses.replace(judged, claim=dataclasses.replace(claim, id=f"x.{v.value}"),
                             why=f"why {HOSTILE}", verdict=v)
-        for v in Verdict
+        for v in Agreement
     )  # fmt: skip
     changed = dataclasses.replace(outcome, records=(record,), judged=lines)
     svg = "<svg xmlns='http://www.w3.org/2000/svg' width='4' height='3'/>"

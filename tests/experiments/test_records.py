@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pickle
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ import pytest
 import scipy
 import torch
 
-from lab_support import contents, measured, small_record
+from experiments_support import contents, measured, small_record
 from posquad.core.errors import PosquadError
-from posquad.core.files import FileError, write_file
+from posquad.core.files import FileError, json_checksum, write_file
 from posquad.core.system import system_information
 from posquad.experiments import records
 from posquad.experiments.records import load, record_key, save
@@ -76,10 +77,8 @@ def test_what_the_files_are(folder):
     assert words["parameters"]["seed"] == 0
     assert words["system"] == {"torch": "2.13.0", "devices": []}
     data = array_file(folder).read_bytes()
-    assert words["arrays"] == {
-        "file": array_file(folder).name,
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
+    assert words["arrays_sha256"] == hashlib.sha256(data).hexdigest()
+    assert words["arrays_bytes"] == len(data)
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         assert sorted(arrays.files) == sorted(
             ["coord epsilon", "coord step", "error", "single", "found", "count"]
@@ -106,21 +105,30 @@ def flip(path: Path) -> None:
 def with_arrays(folder: Path, data: bytes) -> None:
     """Replace the arrays and make the digest fit, as somebody who means harm would."""
     array_file(folder).write_bytes(data)
-    words = json.loads(word_file(folder).read_text(encoding="utf-8"))
-    words["arrays"]["sha256"] = hashlib.sha256(data).hexdigest()
-    word_file(folder).write_text(json.dumps(words))
+    saying(folder, arrays_sha256=hashlib.sha256(data).hexdigest(), arrays_bytes=len(data))
 
 
 def without(folder: Path, name: str) -> None:
     words = json.loads(word_file(folder).read_text(encoding="utf-8"))
     del words[name]
+    words["sha256"] = json_checksum(words)
     word_file(folder).write_text(json.dumps(words))
 
 
 def saying(folder: Path, **changes: object) -> None:
+    """Change entries of the JSON file and make its checksum match."""
     words = json.loads(word_file(folder).read_text(encoding="utf-8"))
     assert set(changes) < set(words)
-    word_file(folder).write_text(json.dumps(words | changes))
+    words |= changes
+    words["sha256"] = json_checksum(words)
+    word_file(folder).write_text(json.dumps(words))
+
+
+def misstate(folder: Path) -> None:
+    """Change a number in the JSON file, which stays valid JSON."""
+    text = word_file(folder).read_text(encoding="utf-8")
+    assert '"seconds": 0.25' in text
+    word_file(folder).write_text(text.replace('"seconds": 0.25', '"seconds": 0.26'))
 
 
 class Trap:
@@ -149,7 +157,9 @@ DAMAGE = {
     "json without key": lambda folder: without(folder, "key"),
     "json without format": lambda folder: without(folder, "format"),
     "json without dimensions": lambda folder: without(folder, "dimensions"),
-    "json without arrays": lambda folder: without(folder, "arrays"),
+    "json without arrays": lambda folder: without(folder, "arrays_sha256"),
+    "json changed": misstate,
+    "json nested": lambda folder: word_file(folder).write_text("[" * 100_000),
     "json of another format": lambda folder: saying(folder, format=records.FORMAT + 1),
     "json of another experiment": lambda folder: saying(folder, experiment="exp6"),
     "json of another key": lambda folder: saying(folder, key=small_record(1).key),
@@ -177,7 +187,7 @@ def test_a_damaged_record_is_one_clear_error_and_stays_as_it_is(folder, damage):
     assert Trap.sprung == []
     assert isinstance(caught.value, PosquadError)
     assert caught.value.argument == str(word_file(folder))
-    assert "expected a whole record; nothing was changed" in str(caught.value)
+    assert "expected a complete record; nothing was changed" in str(caught.value)
     assert "--fresh" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(folder) == before
@@ -239,7 +249,7 @@ def test_a_kill_while_a_record_is_computed_again_never_mixes_the_two(folder, mon
     if ending == ".npz":
         assert_same(load(folder, "exp5", KEY), small_record())
     else:
-        with pytest.raises(FileError, match="is not the file that was written"):
+        with pytest.raises(FileError, match="checksum does not match"):
             load(folder, "exp5", KEY)
     monkeypatch.undo()
     save(folder, small_record(value=2.0))
@@ -311,12 +321,13 @@ def test_the_new_content_is_complete_before_it_has_the_name(tmp_path, monkeypatc
     seen, fsync = [], os.fsync
 
     def watched(descriptor):
-        seen.append((path.exists(), os.fstat(descriptor).st_size))
+        found = os.fstat(descriptor)
+        seen.append((path.exists(), "folder" if stat.S_ISDIR(found.st_mode) else found.st_size))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", watched)
     write_file(path, b"12345")
-    assert seen == [(False, 5)]
+    assert seen == [(False, 5), (True, "folder")]  # the folder keeps the new name
     assert contents(tmp_path) == {"deep/er/file": b"12345"}
 
 
@@ -388,7 +399,9 @@ def test_experiments_with_equal_parameters_have_different_keys():
         ("exp1", "experiments/problems.py", True),
         ("exp5", "experiments/exp1/run.py", False),
         ("exp5", "estimator/regressor.py", False),
-        ("exp6", "experiments/exp6/panels.py", False),
+        ("exp2", "experiments/exp2/ratios.py", True),
+        ("exp3", "experiments/exp3/published.py", True),
+        *((f"exp{k}", f"experiments/exp{k}/panels.py", False) for k in range(1, 9)),
         ("exp5", "report/palette.py", False),
         ("exp5", "cli/main.py", False),
     ],

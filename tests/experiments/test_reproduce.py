@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from lab_support import REAL, contents, falsified, measured, stand_in
+from experiments_support import REAL, contents, falsified, measured, stand_in
 from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
-from posquad.experiments.claims import Verdict, claims, judge
+from posquad.experiments.claims import Agreement, claims, judge
 from posquad.experiments.framework import (
-    Table,
+    ReportTable,
 )
 from posquad.experiments.records import load, record_key
 from posquad.experiments.registry import EXPERIMENTS
@@ -80,7 +80,11 @@ def test_plan_quick_seed_and_changes_in_that_order():
     [
         (["exp9"], {}, r"^experiment: expected one of exp1, .*exp8; got exp9$"),
         ([], {"exp9": {"n": "1"}}, r"^experiment: expected one of .*; got exp9$"),
-        (["exp5"], {"exp2": {"n": "1"}}, r"^set: expected parameters of exp5.*parameters of exp2$"),
+        (
+            ["exp5"],
+            {"exp2": {"n": "1"}},
+            r"^set: .*to run \(exp5\); got parameters of exp2$",
+        ),
         (["exp5"], {"exp5": {"m": "1"}}, r"^exp5\.m: expected one of seed, .*no such parameter$"),
         (["exp5"], {"exp5": {"seed": "x"}}, r"^exp5\.seed: expected something like 0; got x$"),
     ],
@@ -311,7 +315,7 @@ def test_a_measurement_that_is_infinite_does_not_lose_the_run(calls, monkeypatch
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     outcome = run(tmp_path, plan(["exp5"]))
     (affected,) = [j for j in outcome.judged if j.claim.measure == "lyapunov_max"]
-    assert affected.verdict is Verdict.DIFFERS  # an identity, so it must be finite
+    assert affected.verdict is Agreement.DIFFERS  # an identity, so it must be finite
     json.loads((tmp_path / "claims.json").read_text(), parse_constant=pytest.fail)
     assert (tmp_path / "report.html").exists()
 
@@ -322,7 +326,7 @@ def test_a_damaged_record_stops_the_run_before_it_starts_and_nothing_is_changed(
     path.write_bytes(path.read_bytes()[:100])
     before = contents(tmp_path)
     calls.clear()
-    message = r"exp6-[0-9a-f]{16}\.json: expected a whole record; nothing was changed"
+    message = r"exp6-[0-9a-f]{16}\.json: expected a complete record; nothing was changed"
     with pytest.raises(FileError, match=message):
         run(tmp_path, plan(["exp5", "exp6"], changes={"exp5": {"seed": "2"}}))
     assert calls == []
@@ -420,7 +424,7 @@ def hostile(monkeypatch, tmp_path):
     answer = measured("exp5")
     answer.remarks.append(HOSTILE)
     panel = Panel("exp5-dots", HOSTILE, HOSTILE, dots, lambda result: HOSTILE, HOSTILE)
-    table = Table("t", HOSTILE, (HOSTILE,), lambda result: [[HOSTILE, HOSTILE]], HOSTILE)
+    table = ReportTable("t", HOSTILE, (HOSTILE,), lambda result: [[HOSTILE, HOSTILE]], HOSTILE)
     experiment = stand_in(
         "exp5",
         [],
@@ -485,7 +489,7 @@ def test_a_panel_that_cannot_be_drawn_becomes_words_and_costs_no_other(
 ):
     good = Panel("exp5-good", "good", "caption", dots, lambda result: "seen well")
     bad = dataclasses.replace(good, key="exp5-bad", title="bad", **{part: broken})
-    table = Table("t", "title", ("one",), broken)
+    table = ReportTable("t", "title", ("one",), broken)
     monkeypatch.setitem(
         EXPERIMENTS, "exp5", stand_in("exp5", calls, panels=(bad, good), tables=(table,))
     )
@@ -541,8 +545,8 @@ def test_a_check_of_our_own_is_called_so_where_it_cannot_be_compared(calls, monk
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
-    assert "0 of 1 checks of our own hold; 1 cannot be compared." in text
-    told = f"{own.statement} : a check of our own; its quantity was not measured in this run."
+    assert "0 of our 1 own checks hold; 1 cannot be compared." in text
+    told = f"{own.statement} : one of our own checks; this run did not measure its quantity."
     assert told.replace(" :", ":") in text.replace(" :", ":")
     assert own.measure not in text
 
@@ -553,14 +557,14 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     outcome = run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
     paper = [j for j in outcome.judged if j.claim.source == "paper"]
-    counts = {word: sum(j.verdict is word for j in paper) for word in Verdict}
-    assert counts[Verdict.DIFFERS] == 1
+    counts = {word: sum(j.verdict is word for j in paper) for word in Agreement}
+    assert counts[Agreement.DIFFERS] == 1
     assert len(outcome.judged) == len(paper) + 1
-    assert "Besides, 1 of 1 checks of our own hold." in text
+    assert "Our own check also holds." in text
     total = sum(counts.values())
-    assert f"{counts[Verdict.HOLDS]} of {total} published claims hold; 1 differs;" in text
-    assert f"{counts[Verdict.NOT_COMPARABLE]} cannot be compared" in text
-    (differs,) = [j for j in outcome.judged if j.verdict is Verdict.DIFFERS]
+    assert f"{counts[Agreement.HOLDS]} of {total} published claims hold; 1 differs;" in text
+    assert f"{counts[Agreement.NOT_COMPARABLE]} cannot be compared" in text
+    (differs,) = [j for j in outcome.judged if j.verdict is Agreement.DIFFERS]
     assert differs.claim.statement in text
     assert "What differs, and why" in text
     assert "quick run" in text
@@ -604,7 +608,7 @@ def test_the_command_in_the_report_gives_the_same_parameters(key, quick):
     ],
 )
 def test_values_in_few_characters(value, text):
-    assert report.shown(value) == text
+    assert report.format_value(value) == text
 
 
 @pytest.mark.parametrize(

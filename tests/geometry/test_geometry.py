@@ -233,6 +233,20 @@ def test_horizontal_basis_of_an_ill_conditioned_factor(rng, condition):
 # The quotient metric
 
 
+@pytest.mark.parametrize("condition", [1e3, 1e6])
+def test_recording_a_gradient_does_not_change_the_value(rng, condition):
+    """The formula that is differentiated divides by the square of the condition; the value not."""
+    U = ill_conditioned(rng, 6, 3, condition)
+    Z = normal(rng, 6, 3)
+    xi = geometry.differential(U, Z)
+    for function, other in ((geometry.horizontal_projection, Z), (geometry.horizontal_lift, xi)):
+        plain = function(U, other)
+        recorded = function(U.clone().requires_grad_(), other)
+        assert recorded.requires_grad
+        # Two additions of a difference of at most eps cond^2 to the value itself.
+        assert norm(recorded.detach() - plain) <= 1e-15 * max(1, condition**2 * 1e-15) * norm(plain)
+
+
 @sizes
 @kinds
 def test_horizontal_lift_is_the_solution_of_least_norm(rng, d, r, batch, dtype):

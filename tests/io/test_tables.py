@@ -139,7 +139,7 @@ def test_a_mapped_member_is_compared_with_its_checksum(tmp_path, monkeypatch):
     np.savez(tmp_path / "data.npz", X=RNG.standard_normal((20_000, 3)), y=np.zeros(20_000))
     data = bytearray((tmp_path / "data.npz").read_bytes())
     data[400_000] ^= 1  # in the middle of X, far from what is read to describe it
-    assert "checksum does not fit" in refusal(written(tmp_path, bytes(data), "data.npz"))
+    assert "checksum does not match" in refusal(written(tmp_path, bytes(data), "data.npz"))
 
 
 # Which columns.
@@ -154,7 +154,7 @@ def test_columns_by_name(tmp_path):
     assert "a column 'q' for --weights; got age, size" in refusal(path, weights="q")
     assert "a column 'agee' for --features" in refusal(path, features=["agee"])
     assert "'age' twice" in refusal(path, features=["age", "age"])
-    assert "'y' as --response too" in refusal(path, features=["y"], response="y")
+    assert "'y', which is also --response" in refusal(path, features=["y"], response="y")
     assert "for both" in refusal(path, response="y", weights="y")
 
 

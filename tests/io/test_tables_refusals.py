@@ -24,8 +24,8 @@ from tables_support import SUFFIXES, TEXT, X, Y, refusal, written
     ("content", "words"),
     [
         ("", "got an empty file"),
-        ("\n \n", "nothing but blank lines"),
-        ("a,b,y\n", "a header and no row"),
+        ("\n \n", "only blank lines"),
+        ("a,b,y\n", "a header without rows"),
         ("a,b,y\n1,2,3\n4,5\n", "line 3: expected 3 cells, as the header has; got 2"),
         ("a,b,y\n\n1,2,3,4\n", "line 3: expected 3 cells, as the header has; got 4"),
         ("a b y\n1 2\n", "line 2: expected 3 cells"),
@@ -35,8 +35,8 @@ from tables_support import SUFFIXES, TEXT, X, Y, refusal, written
         ("a,b,y\n1,NA,3\n", "line 2, column 'b': expected a finite number; got a missing value"),
         ("a,b,y\n1,nan,3\n", "line 2, column 'b': expected a finite number; got nan"),
         ("a,b,y\n1,2,-Inf\n", "line 2, column 'y': expected a finite number; got -Inf"),
-        ("a,b,y\n1,2,1e999\n", "got 1e999, which is beyond double precision"),
-        ("a;b;y\n1;2,5;3\n", "got '2,5'; write decimals with a point"),
+        ("a,b,y\n1,2,1e999\n", "got 1e999, which exceeds double precision"),
+        ("a;b;y\n1;2,5;3\n", "got '2,5'; use a decimal point"),
         ("a,b,y\n1,1_000,3\n", "got '1_000'"),
         ("a,b,y\n1,0x10,3\n", "got '0x10'"),
         ("a,b,y\n1,1+2j,3\n", "got '1+2j'"),
@@ -46,16 +46,16 @@ from tables_support import SUFFIXES, TEXT, X, Y, refusal, written
         ("a,b,y\n1,2\0,3\n", "a binary file"),
         (f"a,b,y\n1,{'z' * 500},3\n", f"got '{'z' * 40}...'"),
         ("a,a,y\n1,2,3\n", "got 'a' for columns 1 and 2"),
-        (",a,y\n1,2,3\n", "got none for column 1"),
+        (",a,y\n1,2,3\n", "got no name for column 1"),
         ('a,b,y\n1,"2,3\n', "line 2"),
         ("y\n1\n", "columns of inputs"),
         ("a,b\n1,2\n", "name the response with --response"),
         ("y,target,a\n1,2,3\n", "y and target"),
         (b"a,b,y\n1,2,3\n\xe9,5,6\n", "line 3: expected text in UTF-8; got the byte 0xe9"),
         ("a,b,y\n1,2,3\n".encode("utf-16"), "UTF-16"),
-        (bytes(5000), "nothing but zero bytes"),
+        (bytes(5000), "only zero bytes"),
         (b"\x89PNG\r\n\x1a\n\0\0", "a binary file"),
-        ("<html><body>not found</body></html>\n", "a header and no row"),
+        ("<html><body>not found</body></html>\n", "a header without rows"),
     ],
 )
 def test_text_that_is_refused(tmp_path, content, words):
@@ -65,7 +65,7 @@ def test_text_that_is_refused(tmp_path, content, words):
 
 def test_a_line_without_end_is_refused_without_being_read(tmp_path):
     path = written(tmp_path, b"a,y\n" + b"1" * (LONGEST + 5))
-    assert "no end of the line" in refusal(path)
+    assert "a line of more than" in refusal(path)
 
 
 def npz(**arrays: object) -> bytes:
@@ -105,7 +105,7 @@ BAD = np.array([[1.0, 2.0], [np.nan, 4.0]])
         (b"\x93NUM", "a part of one"),
         (b"no array at all", "magic"),
         (npy(X)[:40], "a part of one"),
-        (npy(X)[:-8], "it is not whole"),
+        (npy(X)[:-8], "the file is not complete"),
         (npy(X) + b"more", "bytes of numbers"),
         (npy(np.array([{}, 1], dtype=object)), "pickled Python objects, which are never loaded"),
         (pickle.dumps({"X": 1}), "magic"),
@@ -120,7 +120,7 @@ BAD = np.array([[1.0, 2.0], [np.nan, 4.0]])
         (npy(np.zeros(3, dtype=[("a", float), ("y", float)])), "fields a, y"),
         (npy(BAD), "row 2, column 'x1': expected a finite number; got NaN"),
         (npy(np.full((2, 2), 2**53 + 1)), "expected a double precision number"),
-        (header((10**6, 10**6)), "it is not whole"),
+        (header((10**6, 10**6)), "the file is not complete"),
         (header((-1, 2)), ""),
         (b"\x93NUMPY\x01\x00\x06\x00{'a':}", ""),
         (b"\x93NUMPY\x09\x00\x06\x00{'a':}", "a part of one"),
@@ -134,7 +134,7 @@ def test_npy_that_is_refused(tmp_path, content, words):
     ("content", "words"),
     [
         (b"", "an empty file"),
-        (npy(X), "name it .npy"),
+        (npy(X), "rename the file to .npy"),
         (npz(X=X, y=Y)[:200], "not a zip file"),
         (npz(X=X), "x1, x2, x3"),
         (npz(X=X, z=Y), "X (7, 3), z (7,)"),

@@ -11,7 +11,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery import ranks, search
-from posquad.recovery.diagnose import Diagnosis, needed_samples, verdict
+from posquad.recovery.diagnose import Diagnosis, diagnose, needed_samples, verdict
 from posquad.recovery.prepare import Prepared, evened, prepare, structured
 from posquad.recovery.solvers.fit import Quadratic, Watch, at_rounding, cosine, stagnated
 from support import gaussian_problem, normal
@@ -85,6 +85,19 @@ def test_how_many_starts_must_agree(n, max_starts, least):
     assert bool(search.settled)
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "kernel"), [(10, 4, True), (11, 4, False), (1500, 60, True), (1501, 60, False)]
+)
+def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_matrices(
+    n, d, kernel
+):
+    """d(d+1)/2 = 10 at d = 4; at most 1500, where it would take the time of all else."""
+    problem = Quadratic(torch.ones(n, d, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(0)
+    finder = search.Search(problem, 1, 1e-10, Watch(max_steps=1), generator, 1)
+    assert finder.kernel is kernel
+
+
 def test_a_search_ends_when_reproduced_or_out_of_starts():
     search = search_of(8, tolerance=1e-3)
     assert bool(search.open)
@@ -152,6 +165,12 @@ def test_perturbed_starts_are_as_far_as_the_start_is_large(rng):
     # 16,000 normal numbers of standard deviation 3: the sample one is within 5 / sqrt(2 * 16000).
     assert float(away.std()) == pytest.approx(3, rel=0.03)
     assert abs(float(away.mean())) < 5 * 3 / math.sqrt(16_000)
+    # Of a batch each problem has its own size: entries 1, 2 and 3 of (d, r) = (4, 2).
+    entries = vector(1.0, 2.0, 3.0)
+    search.first = entries[:, None, None].expand(3, 4, 2)
+    away = search._perturbed(torch.tensor([0, 2]), 4000) - search.first[[0, 2]]
+    assert away.shape == (4000, 2, 4, 2)
+    torch.testing.assert_close(away.std((0, 2, 3)), vector(1.0, 3.0), rtol=0.03, atol=0)
 
 
 # The rules by which a run ends.
@@ -181,6 +200,13 @@ def test_stagnation_looks_back_once_in_so_many_attempts():
     path = [1.0, 0.9, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.11]
     assert met(stagnated(3, 0.5), path) == [False] * 8 + [True]
     assert met(stagnated(3, 0.5), [1.0, 0.9, 0.51]) == [False, False, True]
+
+
+def test_residuals_are_relative_to_the_responses_and_absolute_to_none():
+    X = torch.ones(2, 1, dtype=torch.float64)
+    e = vector(0.6, 0.8)
+    assert float(Quadratic(X, vector(3.0, 4.0)).relative(e)) == pytest.approx(1 / 5, rel=1e-15)
+    assert float(Quadratic(X, vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
 
 
 def test_budget_of_a_watch():
@@ -404,6 +430,38 @@ def test_the_word_that_is_said(changes, residual, options, status):
         interrupted=options.get("interrupted", False),
     )
     assert codes.tolist() == [status.code]
+
+
+def test_diagnosis_is_that_of_the_dense_jacobian(rng):
+    """Ends of the spectrum, first-order error, and from which residual the first order decides."""
+    X, U, y = gaussian_problem(rng, 60, 4, 2, smallest=0.5)
+    T = torch.diag(vector(1.0, 2.0, 4.0, 0.5))  # x_user T = x, and Q_user = T Q T'
+    prepared = Prepared(
+        problem=Quadratic(X, y), transform=T, scale=vector(1.0)[0], span=torch.tensor(4),
+        distinct=torch.tensor(10), strengths=None, count=torch.tensor(60),
+    )  # fmt: skip
+    J = 2 * np.einsum("ia,ib->iab", X, X @ U).reshape(60, 8)
+    values = np.linalg.eigvalsh(J.T @ J / 60)[1:]  # one gauge direction
+    top = np.linalg.norm(U.numpy(), 2) ** 2
+    size = float(torch.linalg.vector_norm(y))
+    limit = values[0] / (20 * math.sqrt(values[-1] / top)) * math.sqrt(60) / size
+    for share in (0.99, 1.01):
+        found = diagnose(prepared, U, vector(share * limit)[0])
+        assert float(found.low) == pytest.approx(values[0] / top, rel=1e-10)
+        assert float(found.high) == pytest.approx(values[-1] / top, rel=1e-10)
+        assert bool(found.isolated) is (share < 1)
+        assert not bool(found.free)
+        assert found.needed == 8  # 4 * 2 - 1 unknowns and one more
+        # ||Q - Q*|| <= 2 |U| |Delta| with |Delta| <= rms / sqrt(low), stretched by |T|^2.
+        rms = share * limit * size / math.sqrt(60)
+        Q = (T @ U @ U.mT @ T).numpy()
+        error = 2 * math.sqrt(top) * rms / math.sqrt(values[0]) * 4.0**2 / np.linalg.norm(Q)
+        assert float(found.error) == pytest.approx(error, rel=1e-9)
+    off = diagnose(
+        Prepared(**{**vars(prepared), "problem": Quadratic(X, y + 1)}), U, vector(0.1)[0]
+    )
+    own = (y + 1).abs() + X.square().sum(-1) * top
+    assert float(off.exact) == pytest.approx(float((1 / own).max()), rel=1e-10)
 
 
 # Working coordinates.

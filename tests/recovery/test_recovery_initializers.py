@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.errors import DomainError, RankDeficientError, ShapeError
 from posquad.geometry import procrustes_distance
 from posquad.recovery import initializers, spectral_initializer
 from support import gaussian_problem, normal
@@ -87,6 +87,9 @@ def test_sizes_that_a_kind_cannot_take_are_refused(rng, monkeypatch):
         spectral_initializer(X, y, 1, kind="interpolant")
     with pytest.raises(DomainError, match=r"at least r\(r\+1\)/2 samples"):
         spectral_initializer(X[:2], y[:2], 3, kind="bounded")
+    for kind in ("moment", "bounded", "interpolant"):
+        with pytest.raises(ShapeError, match=r"^y: expected"):
+            spectral_initializer(X[:9], y[:8], 1, kind=kind)
     with pytest.raises(DomainError, match="kind: expected 'moment' or 'bounded'"):
         spectral_initializer(X, y, 1, kind="other")
 

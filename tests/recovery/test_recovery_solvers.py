@@ -377,6 +377,18 @@ def test_data_driven_step_is_the_inverse_of_the_largest_curvature(rng):
     assert error(path.U, U) < 1e-10
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
+def test_data_driven_descent_ends_at_its_tolerance(rng, tolerance):
+    """The loss is `||A(UU') - y||^2 / (2n)`; a step divides it by less than ten here."""
+    X, U, y = gaussian_problem(rng, 60, 4, 2, smallest=0.5)
+    path = data_driven_descent(X, y, nearby(rng, U, 0.5), tolerance=tolerance)
+    missed = torch.linalg.vector_norm((X @ path.U).square().sum(-1) - y)
+    relative = float(missed / torch.linalg.vector_norm(y))
+    assert tolerance / 10**0.5 < relative <= tolerance
+    forever = data_driven_descent(X, y, nearby(rng, U, 0.5), tolerance=0.0, max_steps=3)
+    assert forever.status is Status.STEPS_EXHAUSTED
+
+
 def test_direct_least_squares_is_numpys(rng):
     """Against lstsq on the plain d^2 monomials, with noise, for the untruncated rank d."""
     X, U, y = gaussian_problem(rng, 40, 3, 3, smallest=0.5)

@@ -13,7 +13,7 @@ from browser_support import LUMINANCE, Watched
 from posquad.cli.demo_data import make
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import Fit
+from posquad.report.fit_answer import FittedModel
 from posquad.report.fit_figures import panels
 from posquad.report.fit_report import render
 
@@ -22,7 +22,7 @@ LONG = "a_name_without_a_blank_" * 8
 KINDS = {"recovery": "Certified", "noisy": "Best fit", "few": "Not identified"}
 
 
-def fitted(name: str, first: str = "x1", response: str = "y") -> Fit:
+def fitted(name: str, first: str = "x1", response: str = "y") -> FittedModel:
     columns = make(name)
     y = columns.pop("y")
     X = np.column_stack(list(columns.values()))
@@ -30,7 +30,7 @@ def fitted(name: str, first: str = "x1", response: str = "y") -> Fit:
     model = PositiveQuadraticRegressor(rank, certify=True).fit(X, y)
     features = (first, *list(columns)[1:])
     samples = Samples(Path(f"{name}.csv"), X, y, None, features, True, response)
-    return Fit(
+    return FittedModel(
         model, samples, model.predict(X), 1.0, f"posquad fit {first}", Path("fit/model.json")
     )
 

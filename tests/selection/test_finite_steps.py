@@ -456,3 +456,13 @@ def test_an_unstable_interpolant_is_no_limit():
     assert abs(path[-1, 0] - 1) > 1e-3
     stable = descent_limit(one[None], one, one, one + 1e-10, 0.4)  # 4 eta < 2
     assert stable.status is Status.LOSS_REACHED
+
+
+def test_a_reference_that_misses_says_by_how_much():
+    """Bp - y = 1/2 of |B|p + |y| = 5/2."""
+    with pytest.raises(DomainError, match=r"relative misfit 2\.000e-01"):
+        descent_constants(*ONE, np.ones(1), reference=np.array([1.5]))
+    # A billionth of |B|p + |y| = 2 is forgiven.
+    descent_constants(*ONE, np.ones(1), reference=np.array([1 + 1.9e-9]))
+    with pytest.raises(DomainError, match="reference"):
+        descent_constants(*ONE, np.ones(1), reference=np.array([1 + 2.1e-9]))

@@ -471,3 +471,17 @@ def test_an_answer_that_does_not_prove_itself_is_refused(failure):
         q, face = np.array([0.5, 0.5, 0.0, 0.3]), trace.Face((0, 1), (2, 3), 1)
     with pytest.raises(DomainError, match=failure):
         checked(*WRONG[failure](q, dual))
+
+
+def test_the_dual_vector_has_the_largest_smallest_slack():
+    """q = (1, 0, 0) alone solves it; z_1 = 1 is tight; -z_2 and 1 - z_2 are at least 1 at z_2 = -1.
+
+    The dual vector of least norm, z = (1, 0), has the slack 0 instead: two constraints, one of them
+    free.
+    """
+    B = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    found = minimum_trace(B, np.array([1.0, 0.0]), np.ones(3))
+    np.testing.assert_allclose(found.q, [1, 0, 0], atol=1e-12)
+    slack = 1 - B.T @ found.dual
+    assert abs(slack[0]) < 1e-12
+    assert slack[1:].min() >= 1 - 1e-9

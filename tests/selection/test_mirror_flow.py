@@ -328,3 +328,10 @@ def test_bad_input_is_refused(changed, error, named):
     arguments = {"B": B, "y": y, "multiplicities": d, "q0": np.full(4, 0.1)} | changed
     with pytest.raises(error, match=rf"^{named}: expected .*; got"):
         mirror_flow(**arguments)
+
+
+def test_a_flow_that_starts_at_the_solution_has_reached_it():
+    """A residual of zero is within a tolerance of zero."""
+    one = np.ones(1)
+    flow = mirror_flow(one[None], one, one, one, residual_tolerance=0.0)
+    assert (flow.status, int(flow.steps)) == (Status.LOSS_REACHED, 0)

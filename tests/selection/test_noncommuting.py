@@ -515,3 +515,10 @@ def test_semidefinite_programs_do_not_depend_on_units(scale):
                          (minimum_trace_interpolant(scale * A, scale * y), 1.0)):  # fmt: skip
         assert scaled.status is Status.CONVERGED
         assert scaled.value / unit == pytest.approx(plain.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("corner", [0.0, 1.0, 2.0])
+def test_distance_to_the_one_minimum_trace_interpolant(corner):
+    """<e1 e1', Q> = 1 has the one solution diag(1, 0); diag(c, c) is |(c - 1, c)| away from it."""
+    far = distance_to_minimum_trace(np.diag([1.0, 0.0])[None], np.ones(1), corner * np.eye(2))
+    assert far == pytest.approx(math.hypot(corner - 1, corner), abs=1e-4)

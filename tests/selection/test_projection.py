@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from posquad.core.errors import DomainError, DtypeError, InfeasibleError, NonFiniteError, ShapeError
 from posquad.core.status import Status
 from posquad.selection import _dual, bregman_divergence, bregman_projection
+from posquad.selection.feasibility import _checked
 from posquad.selection.projection import Projection, SpectralFamily
 from posquad.selection.system import prepare
 
@@ -845,3 +846,15 @@ def test_forced_zeros_of_many_coordinates_fit_in_memory():
     with pytest.raises(InfeasibleError) as caught:
         bregman_projection(B, B @ q, np.ones(m), np.ones(m))
     assert caught.value.forced_zero == (0,)
+
+
+def test_a_proof_of_infeasibility_does_not_depend_on_its_length():
+    """B = I, y = (-1, 0): z = (1, 1e-9) is polished to (1, 0), however long it comes."""
+    for length in (1e-12, 1.0, 1e12):
+        z, forced = _checked(np.eye(2), np.array([-1.0, 0.0]), length * np.array([1.0, 1e-9]))
+        np.testing.assert_allclose(z, [1.0, 0.0], atol=1e-16)
+        assert forced == ()
+    assert _checked(np.eye(2), np.array([-1.0, 0.0]), np.zeros(2)) is None
+    assert _checked(np.eye(2), np.array([1.0, 0.0]), np.array([-1.0, 0.0])) is None
+    # y'z = 0 and B'z = (0, 1): the second coordinate vanishes in every solution.
+    assert _checked(np.eye(2), np.array([1.0, 0.0]), np.array([0.0, 5.0]))[1] == (1,)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import math
 import os
 import zipfile
@@ -21,7 +19,7 @@ from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, Finding, Verdict
 from posquad.certificates.proofs.claims import Claims, Witness
 from posquad.core.errors import DomainError
-from posquad.core.files import json_checksum, read_json, write_whole
+from posquad.core.store import StoreError, read_arrays, read_body, save_pair
 
 __all__ = ["load", "save"]
 
@@ -31,7 +29,8 @@ _UNREADABLE = (
     *(ValueError, KeyError, TypeError, ArithmeticError, OSError, EOFError, MemoryError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),  # NotImplementedError is a RuntimeError
 )
-_KEYS = {"format", "library", "fingerprint", "claims", "findings", "arrays_sha256", "sha256"}
+_KEYS = {"format", "library", "fingerprint", "claims", "findings", "sha256"}
+_KEYS |= {"arrays_bytes", "arrays_sha256"}
 
 
 def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, Path]:
@@ -62,11 +61,8 @@ def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, 
         "fingerprint": certificate.fingerprint,
         "claims": {name: _number(v) for name, v in asdict(certificate.claims).items()},
         "findings": {name: _plain(getattr(certificate, name)) for name in FINDINGS},
-        "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
     }
-    body["sha256"] = json_checksum(body)
-    write_whole(npz_path, arrays)
-    write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
+    save_pair(json_path, body, npz_path, arrays)
     return json_path, npz_path
 
 
@@ -86,16 +82,12 @@ def load(path: str | os.PathLike[str]) -> Certificate:
         if not needed.is_file():
             _refuse(needed, "no such file")
     try:
-        body = read_json(json_path, parse_int=_integer)
-    except ValueError as error:
-        _refuse(json_path, f"no JSON ({error})")
-    if not isinstance(body, dict) or set(body) != _KEYS or body["format"] != _FORMAT:
+        body = read_body(json_path, _FORMAT, parse_int=_integer)
+        arrays = read_arrays(npz_path, body)
+    except StoreError as problem:
+        _refuse(problem.path, problem.got)
+    if set(body) | {"arrays_bytes"} != _KEYS:  # older files do not hold the size
         _refuse(json_path, f"a file that is not of the format {_FORMAT!r}")
-    if body["sha256"] != json_checksum(body):
-        _refuse(json_path, "one that was changed: its checksum does not fit")
-    arrays = npz_path.read_bytes()
-    if body["arrays_sha256"] != hashlib.sha256(arrays).hexdigest():
-        _refuse(npz_path, "one that was changed: its checksum does not fit")
     try:
         with np.load(io.BytesIO(arrays), allow_pickle=False) as stored:
             held = {name: stored[name] for name in stored.files}

@@ -1,4 +1,4 @@
-"""The command `posquad certify`: make a certificate for a factor, or prove a saved one again."""
+"""The command `posquad certify`: make a certificate, or verify a saved one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from posquad.certificates import certify, load, save, verify
 from posquad.cli.failure import Failure
-from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.options import DROP, FILE, columns_option, split_names
 from posquad.cli.threads import suitable_threads
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, is_certificate, load_model
 from posquad.io.tables import TableError, arrays, open_table
-from posquad.io.tables.reading import Samples, choose, require_file, taken
+from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.report.fit_certificate import certificate_words, misses_responses
@@ -24,23 +24,23 @@ from posquad.report.fit_certificate import certificate_words, misses_responses
 __all__ = ["certify_command"]
 
 
-@click.command("certify", short_help="Prove that an answer is the only one, or check a proof.")
+@click.command("certify")
 @click.argument("data", type=FILE)
 @click.argument("model", type=FILE)
 @columns_option(
     "--response",
-    "Column of the responses.  [default: that of the model; else y, response or target]",
+    "Column of the responses.  [default: the column of the model; else y, response or target]",
 )
-@columns_option("--features", "Columns of the inputs.  [default: those of the model]")
+@columns_option("--features", "Columns of the inputs.  [default: the columns of the model]")
 @DROP
 @columns_option(
-    "--weights", "Column of weights: rows of weight zero are left out.  [default: none]"
+    "--weights", "Column of weights; rows with weight zero are left out.  [default: none]"
 )
 @click.option(
     "--save",
     "target",
     type=FILE,
-    help="Keep the certificate as PATH.json and .npz.  [default: it is only printed]",
+    help="Save the certificate as PATH.json and PATH.npz.  [default: only print it]",
 )
 def certify_command(
     data: Path,
@@ -51,19 +51,19 @@ def certify_command(
     weights: str | None,
     target: Path | None,
 ) -> None:
-    """Say what is proved about the answer MODEL to the measurements DATA.
+    """Prove what can be proved about the answer MODEL to the measurements DATA.
 
     DATA is a table as for `posquad fit`, or an .npz file with symmetric matrices A (n, d, d) and
     responses y (n). MODEL is the model.json of a fit (or its folder), or an .npz file with a factor
-    U (d, r): a certificate for UU' is made, printed and, with --save, kept. Or MODEL is a kept
-    certificate, .json with its .npz beside it: then what it says is proved again from the data, by
-    code that shares nothing with the search.
+    U (d, r). A certificate for UU' is made, printed, and saved if --save is given. MODEL can also
+    be a saved certificate, a .json file with its .npz file beside it. Its statements are then
+    proved again from the data, by code that is independent of the search.
 
-    Numbers are taken as the double precision numbers they are; decimals of a text file as the
-    nearest ones. Rows of weight zero are no part of the proof; other weights do not matter to it.
+    The proof is about the double precision numbers in the file; decimals in a text file are rounded
+    to the nearest ones. Rows with weight zero are left out; other weights do not affect the proof.
 
     Exit status: 0 if UU' is proved to fit the data and to be the only positive semidefinite matrix
-    with its measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
+    with these measurements; 1 if not; 2 for files that cannot be used; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -72,8 +72,8 @@ def certify_command(
       posquad certify data.npz answer.json
     """
     try:
-        asked = {"response": response, "features": names(features), "weights": weights}
-        asked |= {"drop": names(drop, "--drop") or ()}
+        asked = {"response": response, "features": split_names(features), "weights": weights}
+        asked |= {"drop": split_names(drop, "--drop") or ()}
         require_file(data)
         if target is not None:
             _require_own_files(target, data, model)
@@ -86,7 +86,7 @@ def certify_command(
     except PosquadError as problem:
         raise Failure(str(problem)) from None
     except MemoryError:
-        raise Failure(f"{data}: expected a proof that fits into memory; it ran out") from None
+        raise Failure(f"{data}: the proof needs more memory than is available") from None
     if not proved:
         raise SystemExit(1)
 
@@ -110,7 +110,7 @@ def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
 
 def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | None) -> bool:
     if target is not None:
-        got = f"{model}, which is a kept certificate already"
+        got = f"{model}, which is already a saved certificate"
         raise DomainError("--save", expected="a model to certify", got=got)
     certificate = load(model)
     objective = _objective(data, asked)
@@ -126,7 +126,7 @@ def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | 
         words = certificate_words(certificate)
         click.echo(f"valid, but {words[0].lower()}{words[1:]}")
     elif not certificate.proved:
-        click.echo("valid, but it does not say that the answer is the only one")
+        click.echo("valid, but it does not prove that the answer is the only one")
     else:
         click.echo("valid: proved to be the only answer")
     return outcome.valid and certificate.proved
@@ -138,16 +138,16 @@ def _entries(objective: LeastSquares) -> int:
 
 
 def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquares, np.ndarray]:
-    """The data of a fitted model by its columns, and its factor."""
+    """Return the data in the columns of a fitted model, and its factor."""
     fitted = load_model(model)
     if fitted.intercept_ != 0:
         got = f"one with the intercept {fitted.intercept_:.6g}"
-        raise TableError(str(model), expected="a model x'Qx without a constant", got=got)
+        raise TableError(str(model), expected="a model x'Qx without an intercept", got=got)
     if not fitted.rank_:
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
     table = open_table(data)
     choice = columns_for(fitted, table, **asked, optional_response=False)
-    return _of_rows(taken(table, choice)), fitted.components_.T
+    return _of_rows(load_samples(table, choice)), fitted.components_.T
 
 
 def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
@@ -159,7 +159,7 @@ def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
             A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
             return LeastSquares(Dense(A), y)
     table = open_table(data)
-    return _of_rows(taken(table, choose(table, **asked)))
+    return _of_rows(load_samples(table, choose_columns(table, **asked)))
 
 
 def _of_rows(samples: Samples) -> LeastSquares:
@@ -180,7 +180,7 @@ def _factor(model: Path) -> np.ndarray:
 
 
 def _require_own_files(target: Path, *inputs: Path) -> None:
-    """What is written must not replace what was read."""
+    """Refuse to write over a file that was read."""
     stem = target.with_suffix("") if target.suffix in (".json", ".npz") else target
     for path in inputs:
         if path.resolve() in {Path(f"{stem}{end}").resolve() for end in (".json", ".npz")}:

@@ -1,4 +1,4 @@
-"""The command `posquad demo`: example data."""
+"""The command `posquad demo`: write example data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posquad.io.tables.writing import require_suffix, write_columns
 __all__ = ["demo_command"]
 
 
-@click.command("demo", short_help="Write example data.")
+@click.command("demo")
 @click.argument("name", required=False)
 @click.option(
     "--out",
@@ -27,14 +27,13 @@ __all__ = ["demo_command"]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the random numbers: another seed gives other data of the same kind.",
+    help="Seed of the random numbers; another seed gives other data of the same kind.",
 )
-@click.option("--list", "listing", is_flag=True, help="List the example data, and stop.")
+@click.option("--list", "listing", is_flag=True, help="List the example data and exit.")
 def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
-    """Write the example data NAME, and say what to run next.
+    """Write the example data NAME, and print the command to run next.
 
-    Exit status: 0; 2 for a NAME that is not known or a file that cannot be written; 130 after
-    Ctrl-C.
+    Exit status: 0; 2 for an unknown NAME or a file that cannot be written; 130 after Ctrl-C.
 
     \b
     Examples:
@@ -46,8 +45,8 @@ def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -
         for demo in DEMOS.values():
             click.echo(f"{demo.name:<10} {demo.shows}; {demo.says}")
             options = fit_options(demo.name, ".csv")
-            told = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
-            click.echo(f"{'':<10} {told.rstrip()}")
+            command = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
+            click.echo(f"{'':<10} {command.rstrip()}")
         return
     try:
         columns = make(name, seed)

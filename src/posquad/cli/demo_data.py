@@ -1,4 +1,4 @@
-"""Example data, each showing one thing that a fit can say."""
+"""Example data; each data set shows one possible outcome of a fit."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["DEMOS", "Demo", "fit_options", "make"]
 
 @dataclass(frozen=True)
 class Demo:
-    """A kind of example data."""
+    """An example data set."""
 
     name: str
-    shows: str  # what the data are
-    says: str  # what a fit will say
-    options: str  # of the fit
+    shows: str  # description of the data
+    says: str  # the expected outcome of a fit
+    options: str  # of `posquad fit`
     columns: Callable[[Generator], dict[str, np.ndarray]]
 
 
 def make(name: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """The columns of example data, inputs first; the same for the same seed.
+    """Return the columns of an example data set, inputs first; reproducible by its seed.
 
     >>> columns = make("few")
     >>> list(columns)[-1], len(columns["y"])
@@ -37,13 +37,13 @@ def make(name: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def fit_options(name: str, suffix: str) -> str:
-    """The options with which example data in a file of this kind are fitted.
+    """Return the options of `posquad fit` for example data in a file of this kind.
 
     >>> fit_options("few", ".csv"), fit_options("few", ".npy")
     ('--rank 2', '--rank 2 --response x9')
     """
     words = DEMOS[name].options.split()
-    if suffix == ".npy":  # columns have no names there
+    if suffix == ".npy":  # columns of an array have no names
         places = {column: f"x{k + 1}" for k, column in enumerate(make(name))}
         words = [places.get(word, word) for word in words]
         words += [] if "--response" in words else ["--response", places["y"]]
@@ -53,7 +53,7 @@ def fit_options(name: str, suffix: str) -> str:
 def _sampled(
     rng: Generator, n: int, d: int, scales: list[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gaussian inputs, a random factor whose squared singular values these are, responses."""
+    """Draw Gaussian inputs and a random factor with squared singular values `scales`."""
     X = rng.standard_normal((n, d))
     U = np.linalg.qr(rng.standard_normal((d, len(scales))))[0] * np.sqrt(scales)
     return X, U, np.square(X @ U).sum(axis=1)
@@ -139,36 +139,36 @@ DEMOS = {
         ),
         Demo(
             "outliers",
-            "200 exact measurements, 6 of them spoiled",
-            "best fit, and the residuals show which rows to look at",
+            "200 exact measurements, 6 of them corrupted",
+            "best fit; the residuals show which rows to check",
             "--rank 2",
             _outliers,
         ),
         Demo(
             "phase",
             "64 squared projections of a signal of 16 points: phase retrieval",
-            "certified: the signal is the one component, up to its sign",
+            "certified: the signal is the only component, up to its sign",
             "--rank 1",
             _phase,
         ),
         Demo(
             "portfolio",
-            "variances of 400 mixes of 6 assets, 2% noise, columns with names",
-            "best fit; the components are the factors that move the market",
+            "variances of 400 portfolios of 6 assets with 2% noise; the columns have names",
+            "best fit; the components are the risk factors of the market",
             "--response variance",
             _portfolio,
         ),
         Demo(
             "weights",
-            "300 measurements, half of them 40 times as noisy, with weights",
-            "best fit, in which the good half counts",
+            "300 measurements, half of them 40 times as noisy as the rest, with weights",
+            "best fit, determined by the precise half",
             "--weights weight",
             _weights,
         ),
         Demo(
             "offset",
-            "300 measurements on a constant background",
-            "best fit with the background as the intercept",
+            "300 measurements with a constant background",
+            "best fit, with the background as the intercept",
             "--intercept",
             _offset,
         ),

@@ -1,17 +1,19 @@
-"""How a command of `posquad` fails: on bad input, on Ctrl-C, on an output that takes no more."""
+"""How commands of `posquad` are found, and how they fail."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
 
-__all__ = ["INTERRUPTED", "Commands", "Failure"]
+from posquad.cli.interrupts import INTERRUPTED, allow_interrupt
 
-INTERRUPTED = "Interrupted: nothing was written."
+__all__ = ["Commands", "Failure"]
 
 
 class Failure(click.ClickException):
@@ -21,10 +23,33 @@ class Failure(click.ClickException):
 
 
 class Commands(click.Group):
-    """A group whose commands all end alike: 130 after Ctrl-C, 2 without room for the output."""
+    """A group that imports a command only when it is used, and whose commands end alike.
+
+    `modules` gives, for each command, its module and the sentence that the help shows. The status
+    is 130 after Ctrl-C, and 2 if the output cannot be written.
+    """
+
+    def __init__(self, *args: Any, modules: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self.modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.modules:
+            return None
+        command = getattr(import_module(self.modules[cmd_name][0]), f"{cmd_name}_command")
+        allow_interrupt()
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.modules[name][1]) for name in sorted(self.modules)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Ctrl-C that it does not answer itself is status 130, and one line."""
+        """Run a command; Ctrl-C that it does not handle itself ends it with one line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -32,20 +57,20 @@ class Commands(click.Group):
             raise SystemExit(130) from None
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Start the command line; a closed pipe ends it quietly, which is click's doing."""
+        """Start the command line; click itself ends it quietly if a pipe is closed."""
         try:
             return super().main(*args, **options)
         except OSError as problem:
-            if problem.filename is not None:  # not the output, which has no name
+            if problem.filename is not None:  # a file, not standard output, which has no name
                 raise
-            _forget_output()
+            _discard_output()
             got = problem.strerror or str(problem)
             Failure(f"standard output: expected a place to write to; got {got}").show()
             raise SystemExit(Failure.exit_code) from None
 
 
-def _forget_output() -> None:
-    """What could not be written would be tried again, with a traceback, when Python ends."""
+def _discard_output() -> None:
+    """Redirect standard output to nowhere: Python would try to flush it again at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The command `posquad fit`: from a data file to a model and a report."""
+"""The command `posquad fit`: fit a model to a data file and write a report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typing import Any
 
 import click
 
-from posquad.cli.failure import INTERRUPTED, Failure
-from posquad.cli.options import DROP, FILE, columns_option, names
+from posquad.cli.failure import Failure
+from posquad.cli.interrupts import INTERRUPTED
+from posquad.cli.options import DROP, FILE, columns_option, split_names
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -25,36 +26,38 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
-from posquad.io.models import MODEL, predicted
+from posquad.io.models import MODEL, predict
 from posquad.io.tables import Samples, TableError, read_samples
-from posquad.report.fit_answer import Answer, Fit, answer
+from posquad.report.fit_answer import Answer, FittedModel, answer
 from posquad.report.fit_report import render
 
 __all__ = ["fit_command"]
 
 REPORT = "report.html"
-_COPIES = 6  # of X that a fit holds at its largest, measured at 400,000 x 100
-_WIDTH = 80  # of a plain terminal
-_PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof is tried unasked: seconds
+_COPIES = 6  # peak memory of a fit in copies of X, measured at 400,000 x 100
+_WIDTH = 80  # columns of a plain terminal
+_PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes seconds
 
 
 class _Stopped(BaseException):
-    """Ctrl-C. No KeyboardInterrupt, which `recover` answers with the best so far."""
+    """Ctrl-C. Not a KeyboardInterrupt, which `recover` catches to return its best answer."""
 
 
-@click.command("fit", short_help="Fit a model to a data file; write the model and a report.")
+@click.command("fit")
 @click.argument("data", type=FILE)
 @columns_option("--response", "Column of the responses.  [default: y, response or target]")
-@columns_option("--weights", "Column of weights of the squared errors.  [default: all alike]")
-@columns_option("--features", "Columns of the inputs.  [default: all others]")
+@columns_option("--weights", "Column of weights of the squared errors.  [default: equal weights]")
+@columns_option("--features", "Columns of the inputs.  [default: all other columns]")
 @DROP
-@click.option("--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen]")
+@click.option(
+    "--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen by the criterion]"
+)
 @click.option(
     "--criterion",
     type=click.Choice(["bic", "cv"]),
     default="bic",
     show_default=True,
-    help="How the rank is chosen: information criterion or cross-validation.",
+    help="Criterion for the rank: information criterion or cross-validation.",
 )
 @click.option(
     "--max-rank",
@@ -65,32 +68,32 @@ class _Stopped(BaseException):
 @click.option(
     "--certify/--no-certify",
     default=None,
-    help="Try to prove that the answer is the only one.  [default: if the problem is small]",
+    help="Try to prove that the answer is the only one.  [default: only for small problems]",
 )
 @click.option(
     "--tolerance",
     type=float,
-    help="Relative residual that counts as reproduced.  [default: rounding of the numbers]",
+    help="Relative residual below which responses count as reproduced.  [default: rounding error]",
 )
 @click.option(
     "--max-starts",
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="Starts of the search.",
+    help="Largest number of starts of the search.",
 )
 @click.option(
     "--time-limit",
     type=float,
     metavar="SECONDS",
-    help="Stop with the best so far.  [default: none]",
+    help="Stop the search after this time with the best answer.  [default: no limit]",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the random starts: the same seed gives the same answer.",
+    help="Seed of the random starts; the same seed gives the same answer.",
 )
 @click.option(
     "--out",
@@ -109,19 +112,19 @@ def fit_command(
     out: Path,
     **options: Any,
 ) -> None:
-    """Find the positive semidefinite Q of low rank with x'Qx close to the responses in DATA.
+    """Find a low-rank positive semidefinite Q with x'Qx close to the responses in DATA.
 
-    DATA is a table: .csv, .tsv or .txt (comma, semicolon, tab or blanks; a header with names, or
-    none), .parquet, .npy (rows are samples), or .npz with X (n, d), y (n) and, if wanted, weights
-    (n), or with one array for each column. Large .npy and uncompressed .npz files are mapped, not
-    read into memory.
+    DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
+    without a header), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y
+    (n) and optionally weights (n), or one array for each column. Large .npy and uncompressed .npz
+    files are memory-mapped, not read into memory.
 
-    Says first how sure the answer is, then what to do next. Writes model.json and
-    model.safetensors (and the certificate, if one was made) and report.html into the output
-    folder, each whole or not at all, and only when everything is computed.
+    The command prints how certain the answer is and what to do next. When everything is computed,
+    it writes model.json, model.safetensors, report.html and, if one was made, the certificate
+    into the output folder. Each file is written completely or not at all.
 
-    Exit status: 0 if a model was written, whatever it says of itself; 2 for data or options that
-    cannot be used; 130 after Ctrl-C, which leaves everything as it was.
+    Exit status: 0 if a model was written, whatever its status; 2 for data or options that cannot
+    be used; 130 after Ctrl-C, which leaves all files as they were.
 
     \b
     Examples:
@@ -141,16 +144,16 @@ def fit_command(
                 data,
                 response=response,
                 weights=weights,
-                features=names(features),
-                drop=names(drop, "--drop") or (),
+                features=split_names(features),
+                drop=split_names(drop, "--drop") or (),
                 copies=_COPIES,
             )
             with _stoppable(), suitable_threads(samples.X.size):
                 model = _fitted(samples, certify, options)
-                fit = Fit(
+                fit = FittedModel(
                     model=model,
                     samples=samples,
-                    predicted=predicted(model, samples.X),
+                    predicted=predict(model, samples.X),
                     seconds=time.monotonic() - began,
                     command=shlex.join(["posquad", *sys.argv[1:]]),
                     model_path=out / f"{MODEL}.json",
@@ -165,17 +168,17 @@ def fit_command(
             replaced = fit.model_path.exists()
             _write(out, fit, text)
         finally:
-            for folder in new:  # where nothing was written, nothing is left
+            for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
                     folder.rmdir()
     except PosquadError as problem:
         raise Failure(str(problem)) from None
     except MemoryError:
-        raise Failure(f"{data}: expected a fit that fits into memory; it ran out") from None
+        raise Failure(f"{data}: the fit needs more memory than is available") from None
     except (_Stopped, KeyboardInterrupt):
         click.echo(INTERRUPTED, err=True)
         raise SystemExit(130) from None
-    _tell(answer(fit), out, replaced)
+    _print_answer(answer(fit), out, replaced)
 
 
 def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
@@ -186,7 +189,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
         where = f"{samples.path}: --rank"
         raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
     if certify and intercept:
-        expected = "no --intercept beside it: a certificate is about x'Qx alone"
+        expected = "no --intercept with it: a certificate is about x'Qx alone"
         raise DomainError("--certify", expected=expected, got="both")
     if certify is None:
         certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
@@ -204,7 +207,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
     names = list(samples.features) if samples.named else None
     require_scale(samples)
     with fit_progress() as progress, warnings.catch_warnings():
-        # the answer says it in words of its own
+        # the answer reports it in its own words
         warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
         try:
             return model.fit(
@@ -217,18 +220,24 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             )
         except PosquadError:
             raise
-        except (ValueError, ArithmeticError, RuntimeError) as problem:  # of scikit-learn and torch
+        except (
+            ValueError,
+            ArithmeticError,
+            RuntimeError,
+        ) as problem:  # from sklearn, torch
             reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
             raise TableError(str(samples.path), expected="data to fit", got=reason) from None
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:
-    """Find out before any work whether results can be kept; the folders that are new for it."""
+    """Check, before any work, that results can be written; return the folders that are new."""
     written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
     written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
     for name in written:
         if (out / name).resolve() == data.resolve():
-            raise FileError("--out", expected="another folder", got=f"{data} would be replaced")
+            raise FileError(
+                "--out", expected="another folder", got=f"{out}, where {data} would be replaced"
+            )
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     require_folder(out, written)
     return new
@@ -236,7 +245,7 @@ def _require_place(data: Path, out: Path) -> list[Path]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let Ctrl-C end the computation at once."""
+    """Let Ctrl-C stop the computation at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise _Stopped
@@ -251,22 +260,22 @@ def _stoppable() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _write(out: Path, fit: Fit, text: str) -> None:
-    """The model last, and of it model.json last: with it, everything is there."""
+def _write(out: Path, fit: FittedModel, text: str) -> None:
+    """Write the report, then the model; model.json comes last and completes the fit."""
     before = None
     if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a few files, then it is done
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # writing a few files takes no time
     try:
-        # A file name need not be text; in the page a question mark stands for what is not.
+        # A file name may hold bytes that are not text; the page shows a question mark for them.
         write_file(out / REPORT, text.encode(errors="replace"))
         try:
             fit.model.save(out / MODEL)
         except OSError as problem:
-            with suppress(OSError):  # a report of a model that is not there
+            with suppress(OSError):  # the report would be about a model that does not exist
                 (out / REPORT).unlink()
             got = f"{problem.strerror or problem}"
             raise FileError(str(out), expected="a folder to write to", got=got) from None
-        if fit.model.certificate_ is None:  # one of an earlier fit would not be about this model
+        if fit.model.certificate_ is None:  # a certificate of an earlier fit is about another model
             for end in (".json", ".npz"):
                 (out / f"{MODEL}.certificate{end}").unlink(missing_ok=True)
     finally:
@@ -274,7 +283,7 @@ def _write(out: Path, fit: Fit, text: str) -> None:
             signal.signal(signal.SIGINT, before)
 
 
-def _tell(said: Answer, out: Path, replaced: bool) -> None:
+def _print_answer(said: Answer, out: Path, replaced: bool) -> None:
     click.echo(f"{said.word}: {said.headline}.")
     click.echo(click.wrap_text(said.message, _WIDTH))
     click.echo()
@@ -283,8 +292,8 @@ def _tell(said: Answer, out: Path, replaced: bool) -> None:
     click.echo("\nWhat to do next:")
     for number, step in enumerate(said.steps, 1):
         click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
-        if step.command:  # on a line of its own, to be copied
+        if step.command:  # on its own line, so that it can be copied
             click.echo(f"       {step.command}")
-    before = " (replaced: an earlier fit was there)" if replaced else ""
+    before = " (replaces an earlier fit)" if replaced else ""
     click.echo(f"\nModel:  {out / f'{MODEL}.json'}{before}")
     click.echo(f"Report: {out / REPORT}")

@@ -11,14 +11,14 @@ import click
 
 from posquad.core.errors import DomainError
 
-__all__ = ["FILE", "columns_option", "names"]
+__all__ = ["FILE", "columns_option", "split_names"]
 
 FILE: Any = click.Path(path_type=Path)
-"""A path; whether it can be used is for the command to say."""
+"""A path; the command itself checks whether it can be used."""
 
 
 def columns_option(name: str, words: str) -> Callable[[Any], Any]:
-    """An option that names a column, or several with commas between them.
+    """Return an option that names one column, or several separated by commas.
 
     >>> callable(columns_option("--response", "Column of the responses."))
     True
@@ -27,10 +27,10 @@ def columns_option(name: str, words: str) -> Callable[[Any], Any]:
     return click.option(name, metavar=shown, help=words)
 
 
-def names(text: str | None, option: str = "--features") -> list[str] | None:
-    """Names between commas; a name that holds a comma stands in quotation marks.
+def split_names(text: str | None, option: str = "--features") -> list[str] | None:
+    """Split a list of names at its commas; a name with a comma must be in quotation marks.
 
-    >>> names('age, "height, cm"')
+    >>> split_names('age, "height, cm"')
     ['age', 'height, cm']
     """
     if text is None:
@@ -42,4 +42,13 @@ def names(text: str | None, option: str = "--features") -> list[str] | None:
 
 
 DROP = columns_option("--drop", "Columns to leave out of the inputs.  [default: none]")
-"""The option beside --features."""
+"""The option that leaves columns out of the inputs."""
+
+RESULTS = click.option(
+    "--out",
+    type=FILE,
+    default=Path("reproduction"),
+    show_default=True,
+    help="Folder of the results.",
+)
+"""The option that names the folder of `posquad reproduce`."""

@@ -1,4 +1,4 @@
-"""The command `posquad predict`: a model applied to a data file."""
+"""The command `posquad predict`: apply a model to a data file."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import click
 import numpy as np
 
 from posquad.cli.failure import Failure
-from posquad.cli.options import FILE, columns_option, names
+from posquad.cli.options import FILE, columns_option, split_names
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError
-from posquad.io.models import columns_for, load_model, predicted
+from posquad.io.models import columns_for, load_model, predict
 from posquad.io.tables import Table, TableError, open_table, write_columns
-from posquad.io.tables.reading import Choice, Samples, taken
+from posquad.io.tables.reading import Choice, Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
 
 __all__ = ["predict_command"]
 
 
-@click.command("predict", short_help="Predict responses with a fitted model.")
+@click.command("predict")
 @click.argument("model", type=FILE)
 @click.argument("data", type=FILE)
 @columns_option(
-    "--response", "Column to compare with.  [default: that of the model, if DATA has it]"
+    "--response", "Column to compare with.  [default: the response of the model, if DATA has it]"
 )
 @columns_option(
     "--features",
-    "Columns of the inputs by position: the first is the model's first, whatever its name.  "
-    "[default: those of the model, by name]",
+    "Columns of the inputs, in the order of the model's inputs; names may differ.  "
+    "[default: the columns of the model, by name]",
 )
 @click.option(
     "--out",
@@ -41,7 +41,7 @@ __all__ = ["predict_command"]
 @click.option(
     "--std/--no-std",
     default=None,
-    help="Standard errors beside the predictions.  [default: where the model knows them]",
+    help="Also write standard errors.  [default: if the model has them]",
 )
 def predict_command(
     model: Path,
@@ -53,10 +53,11 @@ def predict_command(
 ) -> None:
     """Predict x'Qx for the rows of DATA with MODEL, the model.json of a fit or its folder.
 
-    Columns are found by name, in any order, and others are ignored; where the model or the data
-    have no names, by position. Writes a column `prediction` and, where the model knows them, a
-    column `standard_error` of the mean response: as CSV to standard output, or to the file --out,
-    whole or not at all. If DATA have the response too, says on standard error how well it is met.
+    Columns are found by name, in any order, and other columns are ignored; if the model or the
+    data have no names, columns are found by position. The output has a column `prediction` and, if
+    the model has them, a column `standard_error` of the mean response. It goes to standard output
+    as CSV, or to the file --out, which is written completely or not at all. If DATA holds the
+    response too, standard error shows how well the predictions match it.
 
     Exit status: 0; 2 for files that cannot be used; 130 after Ctrl-C.
 
@@ -71,16 +72,16 @@ def predict_command(
             _require_other(out, data, model)
         fitted = load_model(model)
         table = open_table(data)
-        choice = columns_for(fitted, table, response=response, features=names(features))
+        choice = columns_for(fitted, table, response=response, features=split_names(features))
         samples = _samples(table, choice, asked=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):
             if std:
-                values, errors = predicted(fitted, samples.X, errors=True)
+                values, errors = predict(fitted, samples.X, errors=True)
                 columns = {"prediction": values, "standard_error": errors}
             else:
-                values = predicted(fitted, samples.X)
+                values = predict(fitted, samples.X)
                 columns = {"prediction": values}
         if out is None:
             click.echo(as_bytes(".csv", columns), nl=False)
@@ -90,21 +91,21 @@ def predict_command(
     except PosquadError as problem:
         raise Failure(str(problem)) from None
     except MemoryError:
-        raise Failure(f"{data}: expected predictions that fit into memory; it ran out") from None
+        raise Failure(f"{data}: the predictions need more memory than is available") from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)
 
 
 def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
-    """Inputs, and the response if it is there: what is to be predicted may be missing."""
+    """Load the inputs, and the response unless it cannot be used and was not asked for."""
     try:
-        samples = taken(table, choice)
+        samples = load_samples(table, choice)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if asked or choice.response is None:
             raise
-        samples = taken(table, replace(choice, response=None))
-        click.echo(f"Not compared with {choice.response!r}: {problem}", err=True)
+        samples = load_samples(table, replace(choice, response=None))
+        click.echo(f"Predictions are not compared with {choice.response!r}: {problem}", err=True)
     require_scale(samples, small=True)
     return samples
 
@@ -115,7 +116,7 @@ def _compared(samples: Samples, values: np.ndarray) -> str:
     total = float(np.square(observed - observed.mean()).sum())
     share = f"R² {1 - left / total:.4f}, " if total else ""
     root = math.sqrt(left / len(observed))
-    return f"Against column {samples.response!r}: {share}root mean square error {root:.4g}"
+    return f"Compared with column {samples.response!r}: {share}root mean square error {root:.4g}"
 
 
 def _require_other(out: Path, data: Path, model: Path) -> None:
@@ -124,5 +125,5 @@ def _require_other(out: Path, data: Path, model: Path) -> None:
     for path in (data, model):
         if out.resolve() == path.resolve():
             raise DomainError(
-                "--out", expected="another file", got=f"{path}, which it would replace"
+                "--out", expected="another file", got=f"{path}, which would be replaced"
             )

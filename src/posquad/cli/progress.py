@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Bar", "Lines", "fit_progress", "watcher_for"]
 
 
 class Lines(Watcher):
-    """One line when an experiment starts, one when it ends."""
+    """Print one line when an experiment starts and one when it ends."""
 
     def begins(self, experiment: Experiment, position: int, total: int) -> None:
         click.echo(f"[{position}/{total}] {experiment.key} {experiment.title} ...")
@@ -43,7 +43,7 @@ class Lines(Watcher):
 
 
 class Bar(Watcher):
-    """One bar over the whole run, in foretold seconds, so that its time left means something."""
+    """Show one bar for the whole run, in expected seconds, with an estimate of the time left."""
 
     def __init__(self, progress: Progress, weights: Mapping[str, float]) -> None:
         self.progress, self.weights = progress, weights
@@ -70,7 +70,7 @@ class Bar(Watcher):
 
 @contextmanager
 def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]:
-    """The watcher that fits where the output goes.
+    """Choose a bar for a terminal, and plain lines for other outputs.
 
     >>> with watcher_for({}, quick=False) as watcher:
     ...     isinstance(watcher, (Lines, Bar))
@@ -96,9 +96,9 @@ def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]
 
 @contextmanager
 def fit_progress() -> Iterator[Callable[[Step], None] | None]:
-    """Steps and residual of a search on a terminal; elsewhere nothing, and None.
+    """Yield a callback that shows steps and residual on a terminal; None elsewhere.
 
-    It is written to standard error, where it does not mix with the answer.
+    The progress goes to standard error, so that it does not mix with the answer.
 
     >>> with fit_progress() as progress:
     ...     progress is None or callable(progress)

@@ -1,4 +1,4 @@
-"""What the commands that compute share: threads that suit the problem, numbers that can be used."""
+"""Checks that the computing commands share: number of threads, and size of the numbers."""
 
 from __future__ import annotations
 
@@ -7,41 +7,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 
-from posquad.core.extras import optional
+from posquad.core.threads import one_thread
 from posquad.io.tables import Samples, TableError
 
 __all__ = ["require_scale", "suitable_threads"]
 
-_SMALL = 1_000_000  # entries of X below which threads wait for each other more than they work
-_LARGEST = 1e50  # of inputs and responses: far from where fourth powers overflow, or 1/it vanish
+_SMALL = 1_000_000  # entries of X below which several threads are slower than one
+_LARGEST = 1e50  # inputs and responses up to this size have fourth powers that do not overflow
 
 
 @contextmanager
 def suitable_threads(entries: int) -> Iterator[None]:
-    """One thread of torch and of BLAS for a small problem, unless the user set OMP_NUM_THREADS.
+    """Run a small problem on one thread, unless the user set OMP_NUM_THREADS.
 
+    >>> import torch
     >>> with suitable_threads(300 * 8):
     ...     torch.get_num_threads() == 1 or "OMP_NUM_THREADS" in os.environ
     True
     """
-    before = torch.get_num_threads()
     if entries >= _SMALL or "OMP_NUM_THREADS" in os.environ:
         yield
         return
-    torch.set_num_threads(1)
-    try:
-        with optional("threadpoolctl", "lab").threadpool_limits(1):  # it comes with scikit-learn
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 def require_scale(samples: Samples, *, inputs: bool = True, small: bool = False) -> None:
-    """Squares and fourth powers of responses and, by default, inputs must be numbers too.
+    """Refuse responses and (by default) inputs whose fourth powers overflow or vanish.
 
-    Where nothing is fitted, numbers may be `small`: what they give is zero, and so it should be.
+    With `small=True`, for predictions, tiny numbers are allowed: their prediction is zero.
 
     >>> from pathlib import Path
     >>> X = np.array([[1.0], [1e60]])
@@ -53,7 +48,7 @@ def require_scale(samples: Samples, *, inputs: bool = True, small: bool = False)
     if samples.y is not None:
         parts.append(("the responses", samples.y[:, None], (str(samples.response),)))
     for what, array, names in parts:
-        size = max(float(array.max()), -float(array.min()))  # without a copy of what is mapped
+        size = max(float(array.max()), -float(array.min()))  # without copying a mapped array
         if size > _LARGEST or (0 < size < 1 / _LARGEST and not small):
             ends = f"of at most {_LARGEST:.0e}"
             if not small:

@@ -6,9 +6,10 @@ expect (`ValueError` or `TypeError`), so either can be caught.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch  # the command line answers --version and --help without it
 
 __all__ = [
     "DomainError",

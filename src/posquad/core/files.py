@@ -1,10 +1,12 @@
-"""Writing files so that a reader never sees a part of one."""
+"""Read and write files so that a reader never sees a partly written one."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,16 @@ from typing import Any, NoReturn
 
 from posquad.core.errors import PosquadError
 
-_JSON_MOST = 2**24  # bytes: names of a few hundred thousand columns
+__all__ = [
+    "FileError",
+    "json_checksum",
+    "read_json",
+    "require_folder",
+    "write_file",
+    "write_whole",
+]
+
+_JSON_LIMIT = 2**24  # bytes: enough for the names of a few hundred thousand columns
 
 
 class FileError(PosquadError):
@@ -20,7 +31,7 @@ class FileError(PosquadError):
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever looks sees the old content or the new, never a part.
+    """Write a file atomically, creating its folder if needed; `FileError` if that fails.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -35,12 +46,12 @@ def write_file(path: Path, data: bytes) -> None:
         raise FileError(
             str(path),
             expected="a place that can be written to",
-            got=problem.strerror or str(problem),  # without the name of a file that is not theirs
+            got=problem.strerror or str(problem),  # without the name of the temporary file
         ) from None
 
 
 def require_folder(folder: Path, names: Iterable[str]) -> None:
-    """Find out before any work whether files of these names can be written to a folder.
+    """Check, before any work is done, that files of these names can be written to a folder.
 
     >>> require_folder(Path(__file__), [])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -60,37 +71,77 @@ def require_folder(folder: Path, names: Iterable[str]) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file in one step: whoever looks sees the old content or the new."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write a file atomically: a reader sees the old content or the new, never a part.
+
+    The temporary file lies in the same folder under a random name that must be new, so that
+    threads, processes and hosts that share the folder can write at the same time.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_whole(Path(folder, "a.txt"), b"whole")
+    ...     Path(folder, "a.txt").read_bytes()
+    b'whole'
+    """
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except FileExistsError:  # somebody else's file: it must stay
+        raise
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in a folder durable, where the system can do that."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as problem:
+        if problem.errno not in (errno.EACCES, errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def read_json(path: Path, *, parse_int: Callable[[str], Any] = int) -> Any:
-    """What a JSON file says; OSError, or ValueError with the reason where it is none we wrote."""
-    if path.stat().st_size > _JSON_MOST:
-        raise ValueError(f"a file of more than {_JSON_MOST >> 20} MB")
+    """Read a JSON file of at most 16 MB: `ValueError` with the reason if it is not valid JSON.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.json").write_text("[NaN]")
+    ...     read_json(Path(folder, "a.json"))
+    Traceback (most recent call last):
+    ValueError: NaN is not a JSON number
+    """
+    if path.stat().st_size > _JSON_LIMIT:
+        raise ValueError(f"the file is larger than {_JSON_LIMIT >> 20} MB")
     try:
         return json.loads(
-            path.read_bytes().decode(), parse_constant=_not_finite, parse_int=parse_int
+            path.read_bytes().decode(), parse_constant=_refuse_constant, parse_int=parse_int
         )
     except RecursionError:
-        raise ValueError("brackets within brackets without end") from None
+        raise ValueError("the file is nested too deeply") from None
 
 
-def _not_finite(word: str) -> NoReturn:
-    raise ValueError(f"{word}, which is no number")
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def json_checksum(body: Mapping[str, Any]) -> str:
-    """SHA-256 of what a JSON file says, but for its own entry `sha256`."""
+    """SHA-256 of the content of a JSON file, without its own entry `sha256`.
+
+    >>> json_checksum({"a": 1}) == json_checksum({"a": 1, "sha256": "anything"})
+    True
+    """
     rest = {key: value for key, value in body.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from pathlib import Path
@@ -17,8 +16,8 @@ from safetensors.numpy import save as save_arrays
 from posquad import certificates
 from posquad._version import __version__
 from posquad.core.errors import DomainError, PosquadError
-from posquad.core.files import json_checksum, read_json, write_whole
 from posquad.core.status import Status
+from posquad.core.store import StoreError, read_arrays, read_body, save_pair
 from posquad.estimator._uncertainty import Uncertainty
 
 _FORMAT = "posquad model 1"
@@ -59,16 +58,12 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "constant_variance": None if known is None else known.constant,
         "certificate_sha256": None,
         "response_name": model.response_name_,
-        "arrays_bytes": len(data),
-        "arrays_sha256": hashlib.sha256(data).hexdigest(),
     }
     written: tuple[Path, ...] = ()
     if model.certificate_ is not None:
         written = certificates.save(model.certificate_, certificate_path)
         body["certificate_sha256"] = hashlib.sha256(certificate_path.read_bytes()).hexdigest()
-    body["sha256"] = json_checksum(body)
-    write_whole(array_path, data)
-    write_whole(json_path, (json.dumps(body, indent=1, allow_nan=False) + "\n").encode())
+    save_pair(json_path, body, array_path, data)
     return json_path, array_path, *written
 
 
@@ -76,46 +71,21 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
     """Read a model; see `PositiveQuadraticRegressor.load`."""
     given = Path(path)
     json_path, array_path, certificate_path = _paths(given / "model" if given.is_dir() else given)
-    body = _body(json_path)
     try:
-        data = _arrays(array_path, body["arrays_bytes"], body["arrays_sha256"])
+        body = read_body(json_path, _FORMAT)
+        data = read_arrays(array_path, body)
         model: Any = kind(**body["parameters"])
         _restore(model, body, load_arrays(data))
         model.certificate_ = _certificate(certificate_path, body["certificate_sha256"])
     except PosquadError:
         raise
+    except StoreError as problem:
+        _refuse(problem.path, problem.got)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         _refuse(array_path, f"what cannot be used: {error}")
     except SafetensorError as error:
         _refuse(array_path, f"what cannot be used: {error}")
     return model
-
-
-def _body(path: Path) -> dict[str, Any]:
-    try:
-        body = read_json(path)
-        fits = isinstance(body, dict) and body.get("sha256") == json_checksum(body)
-    except (ValueError, RecursionError) as error:  # the checksum of nested lists recurses too
-        _refuse(path, f"no JSON ({error})")
-    except OSError as error:
-        _refuse(path, (error.strerror or str(error)).lower())
-    if not isinstance(body, dict) or body.get("format") != _FORMAT:
-        _refuse(path, f"a file that is not of the format {_FORMAT!r}")
-    if not fits:
-        _refuse(path, "one that was changed: its checksum does not fit")
-    return body
-
-
-def _arrays(path: Path, size: int, checksum: str) -> bytes:
-    """What the model's file of arrays holds, read only if it has the right size."""
-    try:
-        if path.stat().st_size == size:
-            data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() == checksum:
-                return data
-    except OSError as error:
-        _refuse(path, (error.strerror or str(error)).lower())
-    _refuse(path, "one that was changed, or belongs to another model")
 
 
 def _certificate(path: Path, checksum: str | None) -> certificates.Certificate | None:

@@ -1,1 +1,1 @@
-"""The paper's experiments and ours: framework, published claims, records, one package each."""
+"""Experiments (one package each), the published claims, and the records of runs."""

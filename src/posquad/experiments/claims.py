@@ -1,8 +1,8 @@
-"""The paper's claims and the verdicts that measurements give them.
+"""The paper's claims, and their verdicts.
 
-Claims are data (`claims.toml`); a verdict is always computed, by the claim's tolerance rule, from
-what an experiment measured. A number is compared to its printed digits, a statistical one with its
-distribution over seeds.
+Claims are data (`claims.toml`). A verdict is always computed from the measurements of an
+experiment, by the tolerance rule of the claim. A deterministic number is compared to its printed
+digits; a statistical one is compared with its distribution over seeds.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import scipy
 from posquad.experiments.framework import Measured
 from posquad.experiments.problems import wilson
 
-__all__ = ["Claim", "Judged", "Verdict", "claims", "failures", "judge", "tally"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "tally"]
 
 
-STRICT = ("identity", "deterministic")  # kinds that must hold
-_FEWEST = 8  # samples below which nothing is said about a distribution
+STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
+_FEWEST = 8  # samples needed to describe a distribution
 
 
-class Verdict(Enum):
-    """Closed set of verdicts; the value is the word in files and reports."""
+class Agreement(Enum):
+    """The verdict on a claim; the value is the word used in files and reports."""
 
     HOLDS = "holds"
     DIFFERS = "differs"
@@ -39,35 +39,35 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One published number or statement."""
+    """A published number or statement."""
 
     id: str
     experiment: str
     label: str
     statement: str
     kind: str  # identity, deterministic, statistical, qualitative
-    published: Any  # text as printed, a list of such texts, or true for a statement in words
+    published: Any  # the printed text, a list of such texts, or true for a statement in words
     measure: str  # name of the measured quantity
     tolerance: Mapping[str, Any]
     where: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    source: str = "paper"  # or "posquad", for a check of our own that the paper does not print
+    source: str = "paper"  # or "posquad" for one of our own checks, which the paper does not print
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what was measured, the verdict and the reason for it."""
+    """A claim with its measured value, its verdict and the reason."""
 
     claim: Claim
     measured: (
         Any  # a number, a list of numbers, a truth value, a summary of a distribution, or None
     )
-    tolerance: str  # the rule in words
-    verdict: Verdict
+    tolerance: str  # the tolerance rule in words
+    verdict: Agreement
     why: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The object written to `claims.json`."""
+        """Return the object that is written to `claims.json`."""
         c = self.claim
         return {
             "id": c.id,
@@ -87,7 +87,7 @@ class Judged:
 
 
 def claims() -> tuple[Claim, ...]:
-    """Every claim, in the paper's order.
+    """Return all claims, in the order of the paper.
 
     >>> claims()[0].id, len(claims()) >= 60
     ('exp1.invariance', True)
@@ -97,7 +97,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def judge(claim: Claim, measured: Measured) -> Judged:
-    """Compare a claim with a measurement.
+    """Compare a claim with the measurements of its experiment.
 
     >>> measured = Measured()
     >>> measured.add("N_star", 2.0127e16)
@@ -107,38 +107,38 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     """
     rule = _RULES[claim.tolerance["rule"]]
     if claim.measure not in measured.quantities:
-        return _unknown(claim, "its quantity was not measured in this run")
+        return _unknown(claim, "this run did not measure its quantity")
     values = measured.at(claim.measure, claim.where)
     if values is None:
         asked = ", ".join(f"{name} = {value:g}" for name, value in claim.where.items())
-        return _unknown(claim, f"not run, or not run once: {asked}")
+        return _unknown(claim, f"this run has no single value at {asked}")
     if not np.isfinite(np.asarray(values, dtype=float)).all():
-        found = "what was measured is not finite"
+        found = "the measured value is not finite"
         if claim.kind in STRICT:
-            return Judged(claim, None, _finite(claim), Verdict.DIFFERS, found)
+            return Judged(claim, None, _finite(claim), Agreement.DIFFERS, found)
         return _unknown(claim, found)
     return rule(claim, values, measured)
 
 
 def failures(judged: list[Judged]) -> list[Judged]:
-    """Claims of kind identity or deterministic that do not hold: they decide the exit status.
+    """Return the identity and deterministic claims that do not hold; they set the exit status.
 
     >>> failures([])
     []
     """
-    return [j for j in judged if j.verdict is Verdict.DIFFERS and j.claim.kind in STRICT]
+    return [j for j in judged if j.verdict is Agreement.DIFFERS and j.claim.kind in STRICT]
 
 
 def tally(verdicts: Sequence[tuple[str, str]]) -> str:
-    """How many claims hold, from their sources and verdicts: published ones, then our own checks.
+    """Count how many claims hold, from pairs of source and verdict.
 
     >>> tally([("paper", "holds"), ("paper", "differs"), ("posquad", "holds")])
-    '1 of 2 published claims hold, 1 differs; 1 of 1 checks of our own hold'
+    '1 of 2 published claims hold, 1 differs; 1 of 1 additional checks hold'
     """
     parts = []
-    for ours, noun in ((False, "published claims"), (True, "checks of our own")):
+    for ours, noun in ((False, "published claims"), (True, "additional checks")):
         found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
-        holds, differs, unknown = (found.count(verdict.value) for verdict in Verdict)
+        holds, differs, unknown = (found.count(verdict.value) for verdict in Agreement)
         words = f"{holds} of {len(found)} {noun} hold"
         if differs or not ours:
             words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
@@ -148,11 +148,11 @@ def tally(verdicts: Sequence[tuple[str, str]]) -> str:
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
-    return Judged(claim, None, "not compared", Verdict.NOT_COMPARABLE, reason)
+    return Judged(claim, None, "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
-def _verdict(holds: bool) -> Verdict:
-    return Verdict.HOLDS if holds else Verdict.DIFFERS
+def _verdict(holds: bool) -> Agreement:
+    return Agreement.HOLDS if holds else Agreement.DIFFERS
 
 
 def _finite(claim: Claim) -> str:
@@ -162,21 +162,21 @@ def _finite(claim: Claim) -> str:
 def _compared(
     claim: Claim, values: np.ndarray, allowed: Callable[[str], float], words: str
 ) -> Judged:
-    """Every measured number within its allowance of the published one."""
+    """Require every measured number to be within its tolerance of the published one."""
     published = claim.published if isinstance(claim.published, list) else [claim.published]
     got = np.ravel(np.asarray(values, dtype=float))
     if not isinstance(claim.published, list) and len(got) > 1:
-        published = published * len(got)  # one number published for all of them
+        published = published * len(got)  # one published number for all of them
     if len(got) == len(published):
         gaps = [
             abs(v - _value(text)) / allowed(text) for v, text in zip(got, published, strict=True)
         ]
-        # A hair more than allowed, so that a tie of rounding is not a difference.
+        # Slightly more than the tolerance, so that a tie in rounding is no difference.
         holds = max(gaps) <= 1 + 1e-6
-        why = "" if holds else f"off by {max(gaps):.2g} times what is allowed"
+        why = "" if holds else f"off by {max(gaps):.2g} times the tolerance"
         shown = got.tolist() if isinstance(claim.published, list) else float(got[np.argmax(gaps)])
     else:
-        holds, why = False, f"{len(got)} numbers measured, {len(published)} published"
+        holds, why = False, f"{len(got)} numbers were measured, but {len(published)} are published"
         shown = got.tolist()
     return Judged(claim, shown, words, _verdict(holds), why)
 
@@ -195,31 +195,31 @@ def _at_most(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.max(np.abs(values)))
     holds = worst <= bound
     words = f"at most {bound:g}"
-    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"measured {worst:.3g}")
 
 
 def _at_least(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     bound, worst = claim.tolerance["bound"], float(np.min(values))
     holds = worst >= bound
     words = f"at least {bound:g}"
-    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"{worst:.3g} is not")
+    return Judged(claim, worst, words, _verdict(holds), "" if holds else f"measured {worst:.3g}")
 
 
 def _prediction(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
-    """Student's interval for one more draw, in logarithms where the claim says so."""
+    """Compare with Student's prediction interval for one more draw (of logarithms if stated)."""
     level, target = claim.tolerance["level"], _value(claim.published)
     sample = np.ravel(np.asarray(values, dtype=float))
     if sample.size < _FEWEST:
-        return _unknown(claim, f"{sample.size} samples say too little about a distribution")
+        return _unknown(claim, f"{sample.size} samples are too few to estimate a distribution")
     log = claim.tolerance.get("scale") == "log"
     if log and not (sample > 0).all():
-        return _unknown(claim, "a logarithm of zero has no distribution")
+        return _unknown(claim, "not all samples are positive, so they have no logarithms")
     scaled = np.log(sample) if log else sample
     reach = float(scipy.stats.t.ppf(0.5 + level / 2, sample.size - 1))
     half = reach * float(scaled.std(ddof=1)) * (1 + 1 / sample.size) ** 0.5
     ends = np.array([scaled.mean() - half, scaled.mean() + half])
     low, high = (float(end) for end in (np.exp(ends) if log else ends))
-    unit = _half_unit(claim.published)  # a published number stands for all that print like it
+    unit = _half_unit(claim.published)  # a published number stands for all numbers that round to it
     below = float((sample < target).mean() + (sample == target).mean() / 2)
     summary = {
         "median": float(np.median(sample)),
@@ -229,12 +229,12 @@ def _prediction(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     }
     holds = low - unit <= target <= high + unit
     words = f"inside the {100 * level:g}% prediction interval from {sample.size} seeds"
-    place = f"at percentile {100 * below:.1f} of what was measured"
+    place = f"at percentile {100 * below:.1f} of the measured values"
     return Judged(claim, summary, words, _verdict(holds), place)
 
 
 def _rate(claim: Claim, values: np.ndarray, measured: Measured) -> Judged:
-    """Fisher's exact test that the published and the measured count have one rate."""
+    """Test with Fisher's exact test whether published and measured counts have the same rate."""
     level, trials = claim.tolerance["level"], claim.tolerance["trials"]
     ours = len(measured["trial"])
     counts = [round(_value(claim.published) * trials), round(float(values) * ours)]
@@ -261,7 +261,7 @@ def _true(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
 
 def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     reason = claim.tolerance["reason"]
-    return Judged(claim, float(values), "not compared", Verdict.NOT_COMPARABLE, reason)
+    return Judged(claim, float(values), "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
 _RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
@@ -277,12 +277,12 @@ _RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
 
 
 def _value(text: str) -> float:
-    """The number that a text such as 4.96e-16 or 1/3 stands for."""
+    """Convert a text such as 4.96e-16 or 1/3 to a number."""
     return float(Fraction(text))
 
 
 def _half_unit(text: str) -> float:
-    """Half a unit of the last printed digit."""
+    """Return half a unit of the last printed digit."""
     exponent = Decimal(text).as_tuple().exponent
     return 0.5 * 10.0 ** int(exponent)
 

@@ -1,8 +1,8 @@
-"""What an experiment is: parameters, a run that measures, panels, tables.
+"""The parts of an experiment: parameters, a run that measures, panels and tables.
 
-An experiment is one module that ends in a constant `EXPERIMENT`. Its run returns `Measured`:
-arrays whose dimensions have names and coordinates, so that a claim can ask for the value "where
-lambda_r = 0.7" and learn that it was not run, instead of reading another one.
+Each experiment is a package whose module `run` defines the constant `EXPERIMENT`. Its run returns
+`Measured`: arrays whose dimensions have names and coordinates. So a claim can ask for the value at
+"lambda_r = 0.7", and gets None if that value was not run.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ __all__ = [
     "Measured",
     "Parameters",
     "Quantity",
-    "Table",
+    "ReportTable",
     "chosen",
-    "described",
+    "describe_parameters",
     "override",
     "stated",
 ]
 
-Tell = Callable[[float], None]  # told the finished fraction of a run, in [0, 1]
+Tell = Callable[[float], None]  # called with the finished fraction of a run, in [0, 1]
 
 
 def stated(default: Any, doc: str) -> Any:
-    """A parameter that the paper states; the default is the paper's value.
+    """Declare a parameter that the paper states; the default is the paper's value.
 
     >>> stated(8, "input dimension").default
     8
@@ -44,7 +44,7 @@ def stated(default: Any, doc: str) -> Any:
 
 
 def chosen(default: Any, doc: str) -> Any:
-    """A parameter that the paper leaves open; the default is our choice.
+    """Declare a parameter that the paper does not state; the default is our choice.
 
     >>> chosen(1e-6, "tolerance").metadata["source"]
     'chosen here'
@@ -54,15 +54,15 @@ def chosen(default: Any, doc: str) -> Any:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base of the parameters of an experiment: numbers, and tuples of them."""
+    """Base class of the parameters of an experiment: numbers, and tuples of numbers."""
 
-    seed: int = chosen(0, "base of every random draw of this experiment")
+    seed: int = chosen(0, "base seed of all random numbers of this experiment")
 
 
-def described(parameters: Parameters) -> list[dict[str, Any]]:
-    """Name, value, meaning and source of every parameter.
+def describe_parameters(parameters: Parameters) -> list[dict[str, Any]]:
+    """List the name, value, meaning and source of every parameter.
 
-    >>> described(Parameters(seed=3))[0]["value"]
+    >>> describe_parameters(Parameters(seed=3))[0]["value"]
     3
     """
     return [
@@ -77,10 +77,10 @@ def described(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def override(parameters: Parameters, changes: Mapping[str, str], *, where: str = "") -> Parameters:
-    """The parameters with some of them replaced by values written as text.
+    """Replace some of the parameters by values written as text.
 
-    A number, or numbers with commas for a tuple, or JSON for a nested one. What does not have the
-    type of the default is refused.
+    The text is a number, numbers separated by commas for a tuple, or JSON for a nested tuple. A
+    value must have the type of the default.
 
     >>> override(Parameters(), {"seed": "7"})
     Parameters(seed=7)
@@ -103,7 +103,7 @@ def _parsed(name: str, text: str, default: Any) -> Any:
         form = f"[{form}]"
     try:
         value = json.loads(form)
-    except ValueError:  # not JSON, or an integer of more digits than Python reads
+    except ValueError:  # not JSON, or an integer with more digits than Python reads
         value = text
     result = _conformed(value, default)
     if result is None:
@@ -116,7 +116,7 @@ def _parsed(name: str, text: str, default: Any) -> Any:
 
 
 def _conformed(value: Any, default: Any) -> Any:
-    """The value in the type of the default, None if it has another one."""
+    """Convert the value to the type of the default; None if that is not possible."""
     if isinstance(default, tuple):
         if not isinstance(value, list) or not value:
             return None
@@ -137,7 +137,7 @@ def _shown(default: Any) -> str:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Numbers with named dimensions."""
+    """An array whose dimensions have names."""
 
     values: np.ndarray
     dims: tuple[str, ...]
@@ -145,18 +145,18 @@ class Quantity:
 
 @dataclass
 class Measured:
-    """What a run measured: coordinates of the dimensions, quantities, and remarks in words."""
+    """The measurements of a run: coordinates of the dimensions, quantities, and remarks."""
 
     coords: dict[str, np.ndarray] = field(default_factory=dict)
     quantities: dict[str, Quantity] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
     def along(self, dimension: str, values: Any) -> None:
-        """Name the coordinates of a dimension."""
+        """Set the coordinates of a dimension."""
         self.coords[dimension] = np.asarray(values)
 
     def add(self, name: str, values: Any, *dims: str) -> None:
-        """Keep a quantity whose axes are these dimensions, each named before by `along`."""
+        """Add a quantity over these dimensions, whose coordinates `along` has set before."""
         array = np.asarray(values)
         sizes = tuple(len(self.coords[dimension]) for dimension in dims)
         if array.shape != sizes:
@@ -165,11 +165,11 @@ class Measured:
         self.quantities[name] = Quantity(array, dims)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The array of a quantity, or the coordinates of a dimension."""
+        """Return the array of a quantity, or the coordinates of a dimension."""
         return self.quantities[name].values if name in self.quantities else self.coords[name]
 
     def at(self, name: str, where: Mapping[str, float]) -> np.ndarray | None:
-        """The quantity at these coordinates, over its other dimensions; None if not run.
+        """Return the quantity at these coordinates; None if they were not run.
 
         >>> measured = Measured()
         >>> measured.along("eta", [0.5, 0.25])
@@ -188,8 +188,8 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table, as text cells made from the numbers."""
+class ReportTable:
+    """A table of a report: its cells are text made from the measurements."""
 
     key: str
     title: str
@@ -200,22 +200,22 @@ class Table:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: everything that the runner, the claims and the report need to know."""
+    """An experiment, with everything that the runner, the claims and the report need."""
 
     key: str  # "exp1"
     title: str
-    question: str  # what is tested, for a reader who has not read the paper
+    question: str  # for a reader who has not read the paper
     section: str  # label of the subsection of the paper, or empty
-    labels: tuple[str, ...]  # the paper's statements that it tests
+    labels: tuple[str, ...]  # labels of the paper's statements that are tested
     parameters: type[Parameters]
-    quick: Mapping[str, Any]  # what --quick changes
+    quick: Mapping[str, Any]  # parameters that --quick changes
     run: Callable[[Any, Tell], Measured]
     panels: tuple[Panel, ...]
-    tables: tuple[Table, ...] = ()
-    seconds: float = 1.0  # of a full run on 2 cores, to foretell the time left
+    tables: tuple[ReportTable, ...] = ()
+    seconds: float = 1.0  # expected duration of a full run on 2 cores, for the progress bar
     quick_seconds: float = 1.0
 
     @property
     def number(self) -> int:
-        """Its place in the report."""
+        """The number of the experiment, by which the report is ordered."""
         return int(self.key.removeprefix("exp"))

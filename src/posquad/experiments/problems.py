@@ -1,4 +1,4 @@
-"""Random problems and the two fits that the experiments share."""
+"""Random problems, line fits and confidence intervals that the experiments share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["gaussian", "line_fit", "planted", "wilson"]
 
 
 def gaussian(seed: int, what: str, *shape: int) -> Tensor:
-    """Standard normal numbers that depend on the seed and on what they are for, and nothing else.
+    """Draw standard normal numbers that depend only on the seed and on the name of their use.
 
     >>> bool((gaussian(0, "inputs", 3) == gaussian(0, "inputs", 3)).all())
     True
@@ -29,9 +29,9 @@ def gaussian(seed: int, what: str, *shape: int) -> Tensor:
 def planted(
     seed: int, what: str, n: int, d: int, eigenvalues: Any, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs `X[K, n, d]`, targets `U[K, d, r]` with these eigenvalues, responses `y[K, n]`.
+    """Draw inputs `X[K, n, d]`, targets `U[K, d, r]` with these eigenvalues, responses `y[K, n]`.
 
-    Trial k has its own draw, the same whatever the number of trials.
+    Trial k is the same for every number of trials.
 
     >>> X, U, y = planted(0, "example", 6, 3, [1.0, 0.5], 2)
     >>> X.shape, torch.linalg.eigvalsh(U.mT @ U)[0]
@@ -47,7 +47,7 @@ def planted(
 
 
 def line_fit(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Slope, intercept and R^2 of least-squares lines along the last axis.
+    """Fit least-squares lines along the last axis; return slope, intercept and R^2.
 
     >>> [float(v) for v in line_fit([0.0, 1.0, 2.0], [1.0, 3.0, 5.0])]
     [2.0, 1.0, 1.0]
@@ -60,7 +60,7 @@ def line_fit(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def wilson(successes: Any, trials: int, level: float = 0.95) -> tuple[Any, Any]:
-    """Ends of the Wilson score interval for a rate.
+    """Return the two ends of the Wilson score interval for a rate.
 
     >>> [round(float(v), 3) for v in wilson(2, 16)]
     [0.035, 0.36]

@@ -1,9 +1,8 @@
-"""Finished experiments on disk: JSON for words and small numbers, npz for arrays, no pickle.
+"""Records: finished experiments on disk, as a JSON file and an npz file; no pickle.
 
-A record is written so that a reader never sees half of one: the arrays first, then the JSON file
-that holds their digest, each moved into place in one step. Both names contain the record's key, a
-hash of the parameters, of the source that computes the result and of the versions it runs on: a run
-with the same key can be reused, and one with another key overwrites nothing.
+The names of both files contain the record's key, a hash of the parameters, of the source that
+computes the result and of the package versions. A run with the same key can reuse the record; a
+run with another key overwrites nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import torch
 from posquad._version import __version__
 from posquad.core.files import FileError, write_file
 from posquad.core.sources import ROOT, source_closure
+from posquad.core.store import StoreError, read_arrays, read_body, save_pair
 from posquad.experiments.framework import Experiment, Measured, Parameters, Quantity
 
 __all__ = [
@@ -33,13 +33,13 @@ __all__ = [
     "save",
 ]
 
-FORMAT = 1
+FORMAT = 2
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile)
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one run of an experiment left: what was asked, what was measured, where and how long."""
+    """The result of one run of an experiment, with its parameters, its system and its duration."""
 
     experiment: str
     key: str
@@ -51,7 +51,7 @@ class Record:
 
 
 def record_key(experiment: Experiment, parameters: Parameters) -> str:
-    """Hash of what determines the result: parameters, versions, and the sources that are imported.
+    """Hash everything that determines a result: parameters, versions, and imported source files.
 
     >>> from posquad.experiments.registry import EXPERIMENTS
     >>> len(record_key(EXPERIMENTS["exp5"], EXPERIMENTS["exp5"].parameters()))
@@ -69,7 +69,7 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
 
 
 def _draws(module: str) -> bool:
-    """Whether a module only shows what was measured."""
+    """Tell whether a module only shows what was measured."""
     return module.startswith("posquad.report") or module.endswith(".panels")
 
 
@@ -77,7 +77,7 @@ def save(folder: Path, record: Record) -> None:
     """Write a record into `folder`.
 
     >>> from tempfile import TemporaryDirectory
-    >>> record = Record("exp5", "key", {}, Measured(remarks=["seen"]), 1.0, {}, now())
+    >>> record = Record("exp5", "key", {}, Measured(remarks=["seen"]), 1.0, {}, "")
     >>> with TemporaryDirectory() as folder:
     ...     save(Path(folder), record)
     ...     load(Path(folder), "exp5", "key").measured.remarks
@@ -89,9 +89,8 @@ def save(folder: Path, record: Record) -> None:
         arrays[name], dims[name] = quantity.values, quantity.dims
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    data = buffer.getvalue()
     name = f"{record.experiment}-{record.key}"
-    words = {
+    body = {
         "format": FORMAT,
         "experiment": record.experiment,
         "key": record.key,
@@ -100,17 +99,16 @@ def save(folder: Path, record: Record) -> None:
         "parameters": record.parameters,
         "remarks": record.measured.remarks,
         "dimensions": dims,
-        "arrays": {"file": f"{name}.npz", "sha256": hashlib.sha256(data).hexdigest()},
         "system": record.system,
     }
-    write_file(folder / f"{name}.npz", data)
-    write_file(folder / f"{name}.json", json.dumps(words, indent=1).encode())
+    json_path = folder / f"{name}.json"
+    save_pair(json_path, body, folder / f"{name}.npz", buffer.getvalue(), write=write_file)
 
 
 def load(folder: Path, experiment: str, key: str) -> Record | None:
-    """The record of an experiment under this key, None if there is none.
+    """Read the record of an experiment under this key; None if there is none.
 
-    `FileError` if it is damaged.
+    A damaged record raises `FileError`.
 
     >>> load(Path("no such folder"), "exp1", "key") is None
     True
@@ -119,32 +117,31 @@ def load(folder: Path, experiment: str, key: str) -> Record | None:
     if not path.exists():
         return None
     try:
-        words = json.loads(path.read_text(encoding="utf-8"))
-        if words["format"] != FORMAT or words["experiment"] != experiment or words["key"] != key:
+        body = read_body(path, FORMAT)
+        if body["experiment"] != experiment or body["key"] != key:
             raise ValueError("it is the record of something else")
-        data = path.with_suffix(".npz").read_bytes()
-        if hashlib.sha256(data).hexdigest() != words["arrays"]["sha256"]:
-            raise ValueError(f"{experiment}-{key}.npz is not the file that was written")
-        measured = Measured(remarks=list(words["remarks"]))
+        data = read_arrays(path.with_suffix(".npz"), body)
+        measured = Measured(remarks=list(body["remarks"]))
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             for name in arrays.files:
                 if name.startswith("coord "):
                     measured.coords[name.removeprefix("coord ")] = arrays[name]
                 else:
-                    dims = tuple(words["dimensions"][name])
+                    dims = tuple(body["dimensions"][name])
                     measured.quantities[name] = Quantity(arrays[name], dims)
         return Record(
-            experiment=words["experiment"],
-            key=words["key"],
-            parameters=words["parameters"],
+            experiment=body["experiment"],
+            key=body["key"],
+            parameters=body["parameters"],
             measured=measured,
-            seconds=float(words["seconds"]),
-            system=words["system"],
-            finished=words["finished"],
+            seconds=float(body["seconds"]),
+            system=body["system"],
+            finished=body["finished"],
         )
     except _UNREADABLE as problem:
+        known = isinstance(problem, StoreError)
         raise FileError(
             str(path),
-            expected="a whole record; nothing was changed, run with --fresh to compute it again",
-            got=f"{type(problem).__name__}: {problem}",
+            expected="a complete record; nothing was changed, run with --fresh to compute it again",
+            got=str(problem) if known else f"{type(problem).__name__}: {problem}",
         ) from None

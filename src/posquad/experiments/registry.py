@@ -1,4 +1,4 @@
-"""The experiments, in the order of the report."""
+"""All experiments, in the order of the report."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The report: one HTML file that needs nothing else, made with Jinja2 and autoescape.
+"""The report of the reproduction: one self-contained HTML file.
 
-What every page of ours has (its policy, its style) is in `page`.
+The parts that every page shares (security policy, style sheet) are in `posquad.report.page`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from posquad.experiments.claims import Judged, Verdict
-from posquad.experiments.framework import Parameters, Table, described
+from posquad.experiments.claims import Agreement, Judged
+from posquad.experiments.framework import Parameters, ReportTable, describe_parameters
 from posquad.experiments.records import Record
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import Drawing
@@ -19,13 +19,13 @@ from posquad.report.page import image, page
 if TYPE_CHECKING:
     from posquad.experiments.reproduce import Outcome
 
-__all__ = ["interval", "measured_cell", "published_cell", "render", "shown"]
+__all__ = ["format_value", "interval", "measured_cell", "published_cell", "render"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
-    Verdict.HOLDS: ("holds", "✓"),
-    Verdict.DIFFERS: ("differs", "≠"),
-    Verdict.NOT_COMPARABLE: ("not comparable", "?"),
+    Agreement.HOLDS: ("holds", "✓"),
+    Agreement.DIFFERS: ("differs", "≠"),
+    Agreement.NOT_COMPARABLE: ("not comparable", "?"),
 }
 
 
@@ -37,7 +37,7 @@ def render(
     quick: bool,
     command: str,
 ) -> str:
-    """The page for these records and verdicts; `drawings` are by the key of the panel.
+    """Render the page for these records and verdicts; `drawings` maps panel keys to figures.
 
     >>> from posquad.experiments.reproduce import Outcome
     >>> page = render(Outcome((), (), (), False, 0.0), {}, {}, quick=True, command="posquad")
@@ -49,15 +49,15 @@ def render(
     return page(
         "report.html.j2",
         styles=("report.css",),
-        filters={"value": shown, **filters},
+        filters={"value": format_value, **filters},
         quick=quick,
         command=command,
         outcome=outcome,
         counts=_counts(published),
         kinds=[(kind, _counts([j for j in published if j.claim.kind == kind])) for kind in KINDS],
         ours=_counts([j for j in outcome.judged if j.claim.source != "paper"]),
-        differing=[_line(j) for j in outcome.judged if j.verdict is Verdict.DIFFERS],
-        incomparable=[_line(j) for j in outcome.judged if j.verdict is Verdict.NOT_COMPARABLE],
+        differing=[_line(j) for j in outcome.judged if j.verdict is Agreement.DIFFERS],
+        incomparable=[_line(j) for j in outcome.judged if j.verdict is Agreement.NOT_COMPARABLE],
         missing=[EXPERIMENTS[key] for key in outcome.missing],
         sections=[_section(r, outcome, parameters, drawings) for r in outcome.records],
         computing=sum(record.seconds for record in outcome.records),
@@ -83,14 +83,14 @@ def _section(
             for p in experiment.panels
         ],
         "tables": [{"table": t, "rows": _rows(t, record)} for t in experiment.tables],
-        "parameters": described(values),
+        "parameters": describe_parameters(values),
         "record": record,
         "alone": _alone(values, experiment.key),
     }
 
 
 def _alone(parameters: Parameters, key: str) -> str:
-    """The command that runs just this experiment with just these parameters."""
+    """Return the command that runs only this experiment, with these parameters."""
     default = EXPERIMENTS[key].parameters()
     changed = [
         f"--set '{key}.{f.name}={_written(getattr(parameters, f.name))}'"
@@ -109,16 +109,17 @@ def _written(value: Any) -> str:
     return repr(value)
 
 
-def _rows(table: Table, record: Record) -> list[list[str]]:
-    """The rows of a table; one that says why, where unusual parameters leave none."""
+def _rows(table: ReportTable, record: Record) -> list[list[str]]:
+    """Return the rows of a table, or one row with the reason if they cannot be made."""
     try:
         return table.rows(record.measured)
     except (LookupError, ArithmeticError, ValueError, TypeError) as problem:
-        return [[f"cannot be made with these parameters ({type(problem).__name__}: {problem})"]]
+        reason = f"{type(problem).__name__}: {problem}"
+        return [[f"This table cannot be made with these parameters ({reason})."]]
 
 
 def _counts(judged: Any) -> dict[str, int]:
-    counts = {verdict.name.lower(): 0 for verdict in Verdict}
+    counts = {verdict.name.lower(): 0 for verdict in Agreement}
     for j in judged:
         counts[j.verdict.name.lower()] += 1
     return counts | {"all": len(judged)}
@@ -136,10 +137,10 @@ def _line(judged: Judged) -> dict[str, Any]:
     }
 
 
-def shown(value: Any) -> str:
-    """A published or measured value in a few characters.
+def format_value(value: Any) -> str:
+    """Format a published or measured value in a few characters.
 
-    >>> shown(0.000123456), shown([1.0, 0.5]), shown(True), shown(None)
+    >>> format_value(0.000123456), format_value([1.0, 0.5]), format_value(True), format_value(None)
     ('1.23456e-04', '(1, 0.5)', 'true', 'none')
     """
     if value is None:
@@ -149,35 +150,35 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(shown(entry) for entry in value)})"
+        return f"({', '.join(format_value(entry) for entry in value)})"
     size = abs(float(value))
     return f"{value:.5e}" if size and (size < 1e-3 or size >= 1e6) else f"{value:.7g}"
 
 
 def measured_cell(value: Any) -> str:
-    """What was measured, a distribution as its median and interval.
+    """Format a measured value; a distribution as its median and interval.
 
     >>> measured_cell({"median": 1.0, "interval": [0.5, 1.5], "percentile": 50, "samples": 9})
     '1 [0.5, 1.5]'
     """
     if isinstance(value, dict):
-        return f"{shown(value['median'])} {interval(value)}"
-    return shown(value)
+        return f"{format_value(value['median'])} {interval(value)}"
+    return format_value(value)
 
 
 def published_cell(claim: Mapping[str, Any]) -> str:
-    """What a claim publishes, in the paper's digits; a dash for a check of our own.
+    """Format a published value with the paper's digits; a dash for one of our own checks.
 
     >>> published_cell({"source": "paper", "published": True, "tolerance": {"rule": "at-most"}})
     'in words'
     """
     if claim["source"] != "paper":
         return "\N{EM DASH}"
-    return "in words" if claim["published"] is True else shown(claim["published"])
+    return "in words" if claim["published"] is True else format_value(claim["published"])
 
 
 def interval(summary: Mapping[str, Any]) -> str:
-    """The ends of the interval of a distribution.
+    """Format the interval of a distribution.
 
     >>> interval({"interval": [0.5, 1.5]})
     '[0.5, 1.5]'

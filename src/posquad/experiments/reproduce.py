@@ -1,7 +1,7 @@
-"""The main job: run the experiments, judge every claim, write the report.
+"""Run the experiments, judge every claim, and write the report.
 
-Everything that finishes is on disk before the next experiment starts, so an interrupted run loses
-at most one experiment, and the next run goes on from there.
+Each finished experiment is saved before the next one starts. An interrupted run therefore loses at
+most one experiment, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.extras import optional
 from posquad.core.files import require_folder, write_file
 from posquad.core.system import now, system_information
+from posquad.core.threads import one_thread
 from posquad.experiments.claims import Judged, claims, judge
 from posquad.experiments.framework import Experiment, Parameters, override
 from posquad.experiments.records import Record, load, record_key, save
@@ -37,28 +35,28 @@ class ExperimentError(PosquadError, RuntimeError):
 
 
 class Watcher:
-    """Told what happens during a run; the base class is silent."""
+    """Callbacks during a run; those of the base class do nothing."""
 
     def begins(self, experiment: Experiment, position: int, total: int) -> None:
-        """An experiment starts, `position` from 1."""
+        """Called when an experiment starts; `position` counts from 1."""
 
     def advances(self, fraction: float) -> None:
-        """So much of the experiment is done."""
+        """Called with the finished fraction of the running experiment."""
 
     def ends(self, experiment: Experiment, record: Record, *, reused: bool) -> None:
-        """An experiment is finished, or an earlier record of it is taken."""
+        """Called when an experiment is finished, or an earlier record of it is reused."""
 
     def writes(self, what: str) -> None:
-        """Results are being written."""
+        """Called when results are about to be written."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind."""
+    """The results of a run."""
 
     records: tuple[Record, ...]
     judged: tuple[Judged, ...]
-    missing: tuple[str, ...]  # experiments that were asked for and not finished
+    missing: tuple[str, ...]  # experiments that were requested but not finished
     interrupted: bool
     seconds: float
 
@@ -70,9 +68,10 @@ def plan(
     seed: int | None = None,
     changes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Parameters]:
-    """Parameters of every experiment to run, by its key.
+    """Return the parameters of every experiment to run, by the key of the experiment.
 
-    `changes` are texts such as `{"exp2": {"n": "1600"}}`; they win over `quick` and `seed`.
+    `changes` are texts such as `{"exp2": {"n": "1600"}}`; they take precedence over `quick` and
+    `seed`.
 
     >>> plan(["exp2"], changes={"exp2": {"n": "1600"}})["exp2"].n
     1600
@@ -83,7 +82,7 @@ def plan(
     chosen = [key for key in EXPERIMENTS if not only or key in only]
     unused = sorted(set(changes or {}) - set(chosen))
     if unused:
-        expected = f"parameters of {', '.join(chosen)}, which are to run"
+        expected = f"parameters of the experiments to run ({', '.join(chosen)})"
         raise DomainError("set", expected=expected, got=f"parameters of {', '.join(unused)}")
     parameters = {}
     for key in chosen:
@@ -104,9 +103,9 @@ def reproduce(
     command: str = "posquad reproduce",
     watcher: Watcher | None = None,
 ) -> Outcome:
-    """Run what is not yet recorded in `folder`, then write claims, figures and report there.
+    """Run the experiments without a record in `folder`; write claims, figures and report there.
 
-    Ctrl-C ends the running experiment; the finished ones are kept and reported.
+    Ctrl-C stops the running experiment; the finished ones are kept and reported.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -164,13 +163,13 @@ def reproduce(
 def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watcher) -> Record:
     began = time.monotonic()
     try:
-        with _one_thread():
+        with one_thread():
             measured = experiment.run(parameters, watcher.advances)
             system = system_information()
-    except Exception as problem:  # whatever parameters of the user's made of it
+    except Exception as problem:  # unusual parameters can raise anything
         raise ExperimentError(
             experiment.key,
-            expected="parameters with which it can run; finished experiments are kept",
+            expected="parameters with which it can run (finished experiments are kept)",
             got=f"{type(problem).__name__}: {problem}",
         ) from problem
     return Record(
@@ -182,17 +181,6 @@ def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watc
         system=system,
         finished=now(),
     )
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The tensors here are small: more threads wait for each other, badly on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _write(

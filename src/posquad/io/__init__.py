@@ -1,1 +1,1 @@
-"""Data files in, models in and out."""
+"""Read and write data files, and read fitted models."""

@@ -1,4 +1,4 @@
-"""Fitted models on disk, and the columns of a table that they were fitted to."""
+"""Load fitted models, and find the columns of a table that they need."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 from posquad.core.extras import optional
 from posquad.core.files import read_json
 from posquad.io.tables import Table, TableError
-from posquad.io.tables.reading import Choice, choose
+from posquad.io.tables.reading import Choice, choose_columns
 
-__all__ = ["columns_for", "is_certificate", "load_model", "predicted"]
+__all__ = ["columns_for", "is_certificate", "load_model", "predict"]
 
-MODEL = "model"  # the name under which a fit writes its files
+MODEL = "model"  # stem of the files that a fit writes
 
 
 def load_model(path: Path) -> Any:
-    """The model of a fit: its model.json, or the folder that holds it.
+    """Load the model of a fit from its model.json, or from the folder of the fit.
 
     >>> load_model(Path("no/such/model.json"))
     Traceback (most recent call last):
@@ -40,7 +40,7 @@ def load_model(path: Path) -> Any:
 
 
 def is_certificate(path: Path) -> bool:
-    """Whether a JSON file says that it is a kept certificate; what it is worth is not asked here.
+    """Tell whether a JSON file is marked as a certificate; its content is not checked here.
 
     >>> is_certificate(Path("no/such/file.json"))
     False
@@ -52,17 +52,17 @@ def is_certificate(path: Path) -> bool:
     return isinstance(body, dict) and str(body.get("format")).startswith("posquad certificate")
 
 
-def predicted(model: Any, X: np.ndarray, *, errors: bool = False) -> Any:
-    """Predictions `[n]` of a model for columns in its order, with standard errors if asked for.
+def predict(model: Any, X: np.ndarray, *, errors: bool = False) -> Any:
+    """Predict `[n]` responses from inputs in the model's order, with standard errors if requested.
 
     >>> from posquad.estimator import PositiveQuadraticRegressor
     >>> X = np.random.default_rng(0).standard_normal((20, 2))
     >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2, feature_names=["a", "b"])
-    >>> bool(np.allclose(predicted(model, X), X[:, 0] ** 2))
+    >>> bool(np.allclose(predict(model, X), X[:, 0] ** 2))
     True
     """
     with warnings.catch_warnings():
-        # by whom the columns were put in order, whatever their names
+        # the columns were put in order by the caller
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         return model.predict(X, return_std=True) if errors else model.predict(X)
 
@@ -77,7 +77,7 @@ def columns_for(
     drop: Sequence[str] = (),
     optional_response: bool = True,
 ) -> Choice:
-    """The columns of a table that a model needs: by name where both have names, else by position.
+    """Choose the columns that a model needs: by name if both have names, else by position.
 
     >>> from types import SimpleNamespace
     >>> model = SimpleNamespace(n_features_in_=2, feature_names_in_=["a", "b"])
@@ -93,7 +93,7 @@ def columns_for(
     by_name = response is None and trained is not None
     if by_name and (trained in table.names or not optional_response):
         response = trained
-    choice = choose(
+    choice = choose_columns(
         table,
         response=response,
         weights=weights,
@@ -101,12 +101,12 @@ def columns_for(
         drop=drop,
         optional_response=optional_response,
     )
-    if by_name and choice.response != trained:  # another column may be called y by chance
+    if by_name and choice.response != trained:  # another column may happen to be called y
         choice = replace(choice, response=None)
     if len(choice.features) != model.n_features_in_:
         raise TableError(
             str(table.path),
-            expected=f"{model.n_features_in_} columns of inputs, as the model has (--features)",
+            expected=f"{model.n_features_in_} columns of inputs, as the model has (see --features)",
             got=f"{len(choice.features)}: {', '.join(choice.features[:8])}",
         )
     return choice

@@ -1,1 +1,1 @@
-"""Pages and figures."""
+"""HTML pages and figures."""

@@ -1,4 +1,4 @@
-"""Panels as pictures: SVG that follows the reader's light or dark page, PDF and PNG for papers."""
+"""Panels as image files: SVG that follows the light or dark mode of the page, PDF and PNG."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STYLE = {
 
 
 def picture(panel: Panel[_M], measured: _M) -> Any:
-    """The panel as a matplotlib figure. Needs the extra `posquad[lab]`.
+    """Draw the panel as a matplotlib figure. Needs the extra `posquad[lab]`.
 
     >>> from posquad.experiments.registry import EXPERIMENTS
     >>> exp5 = EXPERIMENTS["exp5"]
@@ -53,12 +53,12 @@ def picture(panel: Panel[_M], measured: _M) -> Any:
         figure = Figure(figsize=(4.2, 3.2), layout="constrained")
         panel.draw(figure.subplots(), measured)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, not again for every file format
+        figure.set_layout_engine("none")  # lay out once, not again for every file format
     return figure
 
 
 def themed_svg(svg: str) -> str:
-    """SVG whose colours are variables, with a light and a dark value.
+    """Replace the colours of an SVG image by variables with a light and a dark value.
 
     >>> "prefers-color-scheme" in themed_svg('<svg><g style="fill: #1b1c1e"/></svg>')
     True
@@ -74,7 +74,7 @@ def themed_svg(svg: str) -> str:
 
 
 def save_figures(figure: Any, folder: Path, key: str) -> str:
-    """Write `key.svg`, `key.pdf` and `key.png` into a folder; returns the SVG.
+    """Write `key.svg`, `key.pdf` and `key.png` into a folder; return the SVG text.
 
     >>> from tempfile import TemporaryDirectory
     >>> from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def save_figures(figure: Any, folder: Path, key: str) -> str:
 
 
 def as_svg(figure: Any) -> str:
-    """The figure as SVG on no ground, the same for the same figure.
+    """Return the figure as SVG text with a transparent background, reproducibly.
 
     >>> from matplotlib.figure import Figure
     >>> "<svg" in as_svg(Figure())
@@ -109,16 +109,17 @@ def _saved(figure: Any, form: str, **options: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A panel in the report: its picture, or why there is none, and its text alternative."""
+    """A drawn panel: its SVG image (None if it could not be drawn) and its text alternative."""
 
     svg: str | None
     words: str
 
 
 def draw(panel: Panel[_M], measured: _M, folder: Path | None) -> Drawing:
-    """Draw a panel and write its files; without a folder it is only drawn.
+    """Draw a panel, and write its files if a folder is given.
 
-    A panel that cannot be drawn with unusual parameters must not cost the reader the others.
+    A panel that cannot be drawn (with unusual parameters) is replaced by a sentence, so that the
+    report still shows the others.
 
     >>> broken = Panel("broken", "", "", draw=lambda axes, measured: 1 / 0, describe=lambda m: "")
     >>> draw(broken, None, None).words

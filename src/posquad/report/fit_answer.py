@@ -1,4 +1,4 @@
-"""What a fit says, in words: the answer first, then the numbers, then what to do next."""
+"""The result of a fit in words: the answer, the main numbers, and what to do next."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ from posquad.core.status import Status
 from posquad.io.tables import Samples
 from posquad.report.fit_certificate import misses_responses
 
-__all__ = ["HEADINGS", "Answer", "Fit", "Step", "answer", "explained", "proportional"]
+__all__ = [
+    "HEADINGS",
+    "Answer",
+    "FittedModel",
+    "Step",
+    "answer",
+    "format_r_squared",
+    "proportional_columns",
+]
 
 HEADINGS = {
-    Status.CERTIFIED: ("Certified", "good", "this is the answer, and that is proved"),
-    Status.RECOVERED: (
-        "Recovered",
-        "good",
-        "nothing else of this rank explains the data",
-    ),
-    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this comes closest"),
-    Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data as well"),
-    Status.UNDETERMINED: ("Not determined", "bad", "the inputs leave directions unseen"),
+    Status.CERTIFIED: ("Certified", "good", "this is proved to be the only answer"),
+    Status.RECOVERED: ("Recovered", "good", "no other matrix of this rank explains the data"),
+    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this is closest"),
+    Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data equally well"),
+    Status.UNDETERMINED: ("Not determined", "bad", "the inputs do not cover all directions"),
     Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
-    Status.INTERRUPTED: ("Not finished", "bad", "the search was cut off; this is the best so far"),
+    Status.INTERRUPTED: ("Not finished", "bad", "the search was stopped; this is the best so far"),
 }
-_NEGATIVE = 0.05  # share of the squares of all responses that is more than noise
-_NAMED = 10  # rows in a sentence
-_LOUD = 6.0  # robust standard deviations from which a row is worth a look: 1 normal one in 5e8
+_NEGATIVE = 0.05  # share of the squared responses that cannot be noise
+_NAMED = 10  # most rows named in a sentence
+_OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A fitted model with the data it was fitted to: what the report is about."""
+class FittedModel:
+    """A fitted model with its data: the subject of a report."""
 
     model: Any  # a fitted PositiveQuadraticRegressor
     samples: Samples
@@ -46,7 +50,7 @@ class Fit:
     seconds: float
     command: str
     model_path: Path
-    columns: tuple[str, ...] = ()  # options that name the columns, as they were given
+    columns: tuple[str, ...] = ()  # options that name the columns, as given by the user
 
     @property
     def observed(self) -> np.ndarray:
@@ -55,7 +59,7 @@ class Fit:
 
     @cached_property
     def scale(self) -> np.ndarray:
-        """Roots of the weights `[n]`, over that of their mean: noise times scale is alike."""
+        """Square roots of the normalized weights `[n]`: scaled residuals have equal variance."""
         weights = self.samples.weights
         if weights is None:
             return np.ones(len(self.observed))
@@ -64,14 +68,14 @@ class Fit:
 
     @cached_property
     def residuals(self) -> np.ndarray:
-        """Observed less predicted `[n]`, weighted by `scale`."""
+        """Observed minus predicted responses `[n]`, times `scale`."""
         return (self.observed - self.predicted) * self.scale
 
     @cached_property
     def r_squared(self) -> float:
-        """Share of the variance of the responses that is explained, weighted; 1 is all of it.
+        """Weighted share of the variance of the responses that the model explains.
 
-        NaN for constant responses, which have no variance.
+        It is NaN for constant responses, which have no variance.
         """
         if self.observed.min() == self.observed.max():
             return float("nan")
@@ -82,25 +86,25 @@ class Fit:
         return 1 - left / total if total else float("nan")
 
     @cached_property
-    def loud(self) -> np.ndarray:
-        """Rows (from 0) whose residual stands far out of the others, the farthest first."""
+    def outlier_rows(self) -> np.ndarray:
+        """Rows (from 0) with outlying residuals, the largest first."""
         size = np.abs(self.residuals - np.median(self.residuals))
         scale = 1.4826 * float(np.median(size))
         if scale <= 1e-12 * float(np.abs(self.observed).max(initial=0.0)):
             return np.empty(0, dtype=int)
         order = np.argsort(-size, kind="stable")
-        return order[size[order] > _LOUD * scale]
+        return order[size[order] > _OUTLIER * scale]
 
     @cached_property
-    def loud_named(self) -> list[str]:
-        """The first ten of these rows by number, and by line where the file has a header."""
-        found = self.samples.rows(self.loud[:_NAMED].tolist())
+    def outlier_names(self) -> list[str]:
+        """The first ten outliers by row number, and by line number if it differs."""
+        found = self.samples.rows(self.outlier_rows[:_NAMED].tolist())
         return [name.removeprefix("row ") for name in found]
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do next, with the command that does it where there is one."""
+    """A recommendation, with a command if there is one."""
 
     words: str
     command: str = ""
@@ -108,18 +112,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Answer:
-    """The words of a fit."""
+    """The result of a fit in words."""
 
-    word: str  # Recovered
+    word: str  # such as "Recovered"
     tone: str  # good, none or bad
     headline: str
-    message: str  # cause and remedy, from the status
+    message: str  # cause and remedy, as stated by the status
     facts: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]  # what to do next
 
 
-def answer(fit: Fit) -> Answer:
-    """The answer of a fit in words.
+def answer(fit: FittedModel) -> Answer:
+    """Describe the result of a fit in words.
 
     >>> from types import SimpleNamespace
     >>> from posquad.io.tables import Samples
@@ -128,7 +132,7 @@ def answer(fit: Fit) -> Answer:
     ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
     ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
     >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
-    >>> answer(Fit(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
+    >>> answer(FittedModel(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
     'Recovered'
     """
     model = fit.model
@@ -150,20 +154,20 @@ def answer(fit: Fit) -> Answer:
     return Answer(word, tone, headline, sentence, tuple(_facts(fit)), told)
 
 
-def _facts(fit: Fit) -> list[tuple[str, str]]:
+def _facts(fit: FittedModel) -> list[tuple[str, str]]:
     model = fit.model
     d, needed = fit.samples.X.shape[1], _needed(model)
-    of = "of the responses, less the intercept" if model.fit_intercept else "of the responses"
+    of = "of the responses minus the intercept" if model.fit_intercept else "of the responses"
     facts = [
         (
             "samples",
             f"{model.n_samples_}"
-            + (f"; at least {needed} are needed at this rank" if needed is not None else ""),
+            + (f"; this rank needs at least {needed}" if needed is not None else ""),
         ),
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
         ("rank", f"{model.rank_} ({_sureness(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
-        ("R²", explained(fit.r_squared)),
+        ("R²", format_r_squared(fit.r_squared)),
     ]
     if model.fit_intercept:
         facts.append(("intercept", f"{model.intercept_:.6g}"))
@@ -174,13 +178,13 @@ def _facts(fit: Fit) -> list[tuple[str, str]]:
     if model.certificate_ is not None:
         proved = "proved" if model.certificate_.proved else "not proved to be the only answer"
         if misses_responses(model.certificate_):
-            proved = "does not apply: the responses are not reproduced exactly"
+            proved = "not applicable: the responses are not reproduced exactly"
         facts.append(("certificate", proved))
     return facts
 
 
 def _needed(model: Any) -> int | None:
-    """Samples needed at the rank found, where that is the rank that was asked for."""
+    """Samples needed at the fitted rank; None if the given rank was lowered."""
     lowered = model.rank is not None and model.rank != model.rank_
     return None if lowered or not model.rank_ else model.needed_
 
@@ -192,10 +196,10 @@ def _sureness(model: Any) -> str:
     return f"chosen, confidence {sure:.3g}" if np.isfinite(sure) else "chosen"
 
 
-def explained(value: float) -> str:
-    """R² so that what is missing to 1 can be read.
+def format_r_squared(value: float) -> str:
+    """Format R² so that its distance from 1 can be read.
 
-    >>> explained(0.99954), explained(1 - 2**-30), explained(float("nan"))
+    >>> format_r_squared(0.99954), format_r_squared(1 - 2**-30), format_r_squared(float("nan"))
     ('0.9995', '1 - 9.3e-10', 'undefined (constant responses)')
     """
     if np.isnan(value):
@@ -212,35 +216,38 @@ def _percent(share: float) -> str:
     return "more than 99.9%" if share > 0.999 else f"{100 * share:.3g}%"
 
 
-def _predict(fit: Fit) -> Step:
-    return Step("Predict new data:", f"posquad predict {shlex.quote(str(fit.model_path))} NEW_DATA")
+def _predict(fit: FittedModel) -> Step:
+    return Step(
+        "Predict responses for new data:",
+        f"posquad predict {shlex.quote(str(fit.model_path))} NEW_DATA",
+    )
 
 
-def _certified(fit: Fit) -> list[str | Step]:
+def _certified(fit: FittedModel) -> list[str | Step]:
     kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
     again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept), *fit.columns])
-    return [_predict(fit), Step("Have the proof checked again, from the data alone:", again)]
+    return [_predict(fit), Step("Verify the proof again from the data:", again)]
 
 
-def _recovered(fit: Fit) -> list[str | Step]:
+def _recovered(fit: FittedModel) -> list[str | Step]:
     certificate = fit.model.certificate_
     if certificate is None:
-        return [_predict(fit), "Ask for a proof with --certify."]
+        return [_predict(fit), "Request a proof with --certify."]
     reason = certificate.global_uniqueness.reason
     return [
         _predict(fit),
-        f"No proof was found that nothing of a higher rank fits too ({reason}); more samples make "
-        "one easier to find.",
+        f"It is not proved that no matrix of higher rank fits too ({reason}). A proof is easier to "
+        "find with more samples.",
     ]
 
 
-def _best_fit(fit: Fit) -> list[str | Step]:
+def _best_fit(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     steps: list[str | Step] = []
     if fit.r_squared < 0.5:
         steps.append(
-            f"The model explains little of the responses (R² = {fit.r_squared:.2g}): doubt that "
-            "they are a quadratic function of these columns before you use it."
+            f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
+            "they are a quadratic function of these columns before you use the model."
         )
     steps += _of_rows(fit)
     offset = float(fit.residuals.mean())
@@ -249,26 +256,26 @@ def _best_fit(fit: Fit) -> list[str | Step]:
         told = "1 response is" if count == 1 else f"{count} of {n} responses are"
         pronoun = "its" if count == 1 else "their"
         steps.append(
-            f"{told} negative, which x'Qx never is: try --intercept, or check {pronoun} sign."
+            f"{told} negative, but x'Qx never is: try --intercept, or check {pronoun} sign."
         )
     elif not model.fit_intercept and abs(offset) > 0.1 * float(fit.residuals.std()) > 0:
-        steps.append(f"Residuals are not centred (mean {offset:.2g}): try --intercept.")
+        steps.append(f"The residuals have a nonzero mean ({offset:.2g}): try --intercept.")
     if 0 < model.residual_ < 1e-4:
         level = 10 ** np.ceil(np.log10(3 * model.residual_))
         steps.append(
-            f"The residual is small enough to be rounding of the file: --tolerance {level:.0e} "
-            "counts responses as reproduced to that level."
+            f"The residual may be caused by rounding in the file: with --tolerance {level:.0e}, "
+            "responses count as reproduced up to that level."
         )
     if model.rank is not None:
-        steps.append("The rank was given: leave --rank out to have it chosen.")
+        steps.append("The rank was given: leave out --rank to have it chosen by the criterion.")
     return [*steps, _predict(fit)]
 
 
-def _beyond_noise(fit: Fit) -> bool:
-    """Whether negative responses are more than noise around zero.
+def _beyond_noise(fit: FittedModel) -> bool:
+    """Tell whether the negative responses are more than noise around zero.
 
-    The noise that a model without a constant estimates holds the negative responses themselves: a
-    share of the squares says what it hides.
+    Without an intercept, the noise estimate includes the negative responses themselves, so their
+    share of the squared responses is checked as well.
     """
     scaled = fit.observed * fit.scale
     low = np.minimum(scaled, 0.0)
@@ -276,67 +283,67 @@ def _beyond_noise(fit: Fit) -> bool:
     return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
 
 
-def _of_rows(fit: Fit) -> list[str]:
-    if not len(fit.loud):
+def _of_rows(fit: FittedModel) -> list[str]:
+    if not len(fit.outlier_rows):
         return []
-    rows = ", ".join(fit.loud_named)
-    more = f" and {len(fit.loud) - _NAMED} more" if len(fit.loud) > _NAMED else ""
-    noun = "Row" if len(fit.loud) == 1 else "Rows"
-    verb = "stands" if len(fit.loud) == 1 else "stand"
-    rest = "it" if len(fit.loud) == 1 else "them"
-    return [f"{noun} {rows}{more} {verb} far out: look for mistakes there, and fit without {rest}."]
+    rows = ", ".join(fit.outlier_names)
+    more = f" and {len(fit.outlier_rows) - _NAMED} more" if len(fit.outlier_rows) > _NAMED else ""
+    noun = "Row" if len(fit.outlier_rows) == 1 else "Rows"
+    verb = "is an outlier" if len(fit.outlier_rows) == 1 else "are outliers"
+    rest = "it" if len(fit.outlier_rows) == 1 else "them"
+    return [f"{noun} {rows}{more} {verb}: check for errors, and fit again without {rest}."]
 
 
-def _not_identified(fit: Fit) -> list[str | Step]:
+def _not_identified(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     missing = (_needed(model) or 0) - model.n_samples_
     steps: list[str | Step] = []
     if missing > 0:
         steps.append(
-            f"Collect at least {missing} more samples: {model.n_samples_} are there, and rank "
+            f"Collect at least {missing} more samples: there are {model.n_samples_}, and rank "
             f"{model.rank_} needs {model.needed_}."
         )
     else:
         free = model.kernel_dimension_
-        which = f"{free} directions are free" if free > 0 else "a direction is free or nearly free"
-        steps.append(f"Collect samples whose inputs are less alike: {which}.")
+        which = f"{free} directions are free" if free > 0 else "one direction is nearly free"
+        steps.append(f"Collect samples with more varied inputs: {which}.")
     if model.rank_ > 1:
-        steps.append(f"Or ask for a smaller rank: --rank {model.rank_ - 1}.")
-    steps.append("Do not read the components: they are one choice of many.")
+        steps.append(f"Or fit a smaller rank: --rank {model.rank_ - 1}.")
+    steps.append("Do not interpret the components: many other choices fit equally well.")
     return steps
 
 
-def _undetermined(fit: Fit) -> list[str | Step]:
+def _undetermined(fit: FittedModel) -> list[str | Step]:
     X = fit.samples.X
     dead = [
         name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
     ]
     steps: list[str | Step] = []
     if dead:
-        steps.append(f"Leave out the columns that are zero throughout: {_drop(dead)}")
-    alike = proportional(X, fit.samples.features)
+        steps.append(f"Leave out the columns that are zero in every row: {_drop(dead)}")
+    alike = proportional_columns(X, fit.samples.features)
     if alike:
         pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
         told = _drop([b for _, b, _ in alike])
         steps.append(f"Leave out columns that repeat others ({pairs}): {told}")
     return [
         *steps,
-        "Leave out columns that are combinations of others, or collect inputs that differ.",
-        "Predict only inputs in the span of those seen here.",
+        "Leave out columns that are combinations of others, or collect more varied inputs.",
+        "Predict only for inputs in the span of the inputs in these data.",
     ]
 
 
 def _drop(columns: list[str]) -> str:
-    """The option that leaves these columns out, to be copied."""
+    """Return the option that leaves out these columns."""
     text = ",".join(f'"{name}"' if "," in name else name for name in columns)
     return f"--drop {shlex.quote(text)}"
 
 
-def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Columns that are multiples of an earlier one: that one, the column, and how it is alike.
+def proportional_columns(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """List columns that are multiples of an earlier one: earlier column, column, relation.
 
     >>> X = np.array([[1.0, 2.0, 1.0], [3.0, 6.0, 1.0]])
-    >>> proportional(X, ["a", "b", "c"])
+    >>> proportional_columns(X, ["a", "b", "c"])
     [('a', 'b', '2 times')]
     """
     found: list[tuple[str, str, str]] = []
@@ -355,12 +362,12 @@ def proportional(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, st
     return found
 
 
-def _stalled(fit: Fit) -> list[str | Step]:
-    rank = "Give the rank if you know it (--rank)"
+def _stalled(fit: FittedModel) -> list[str | Step]:
+    rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
-        rank = "Leave --rank out to have it chosen, or try the next higher one"
+        rank = "Leave out --rank to have it chosen, or try the next higher rank"
     return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 
-def _interrupted(fit: Fit) -> list[str | Step]:
-    return ["Allow more time (--time-limit), or leave the limit out."]
+def _interrupted(fit: FittedModel) -> list[str | Step]:
+    return ["Allow more time (--time-limit), or leave out the limit."]

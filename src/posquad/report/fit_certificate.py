@@ -1,4 +1,4 @@
-"""What a certificate says, in a sentence for those who do not read its table."""
+"""The result of a certificate in one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["certificate_words", "misses_responses"]
 
 
 def misses_responses(certificate: Certificate) -> bool:
-    """Whether it is about responses that the answer does not reproduce: noise, or a wrong rank.
+    """Tell whether the answer fails to reproduce the responses (noise, or a wrong rank).
 
     >>> import numpy as np
     >>> from posquad import LeastSquares, RankOne, certify
@@ -24,7 +24,7 @@ def misses_responses(certificate: Certificate) -> bool:
 
 
 def certificate_words(certificate: Certificate) -> str:
-    """What is proved, in a sentence.
+    """Say in a sentence what is proved.
 
     >>> import numpy as np
     >>> from posquad import LeastSquares, RankOne, certify
@@ -41,4 +41,7 @@ def certificate_words(certificate: Certificate) -> str:
         unique = certificate.global_uniqueness.proved
         start = "Unique for its own fitted values; the" if unique else "The"
         return f"{start} responses are not fitted exactly, so nothing is proved about them."
-    return "Not proved to be the only answer. What could be proved, and what failed:"
+    return (
+        "It is not proved that this is the only answer. The table lists what was proved and what "
+        "failed."
+    )

@@ -1,4 +1,4 @@
-"""The figures of a fit: each says in its caption what to look for, and in words what it shows."""
+"""The figures of a fit, with captions that say what to look for."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 from posquad.geometry import dimension
-from posquad.report.fit_answer import Fit, explained
+from posquad.report.fit_answer import FittedModel, format_r_squared
 from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
 from posquad.report.panel import Panel
 
 __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
 
-POINTS = 2000  # rows drawn at most
+POINTS = 2000  # most rows that are drawn
 _BLUE, _RED, _GREEN, *_ = COLOURS
 
 
-def panels(fit: Fit) -> list[Panel[Fit]]:
-    """The panels that this fit has something to show for.
+def panels(fit: FittedModel) -> list[Panel[FittedModel]]:
+    """Return the panels that apply to this fit.
 
     >>> from types import SimpleNamespace
     >>> nothing = SimpleNamespace(rank_=0, rank_path_={}, history_=[], effective_spectrum_=[])
@@ -37,7 +37,7 @@ def panels(fit: Fit) -> list[Panel[Fit]]:
 
 
 def eigenvalues(components: np.ndarray) -> np.ndarray:
-    """The nonzero eigenvalues of Q, the largest first: the squared singular values of its factor.
+    """Return the nonzero eigenvalues of Q in decreasing order, from its factor.
 
     >>> eigenvalues(np.array([[3.0, 0.0], [0.0, 1.0]]))
     array([9., 1.])
@@ -45,8 +45,8 @@ def eigenvalues(components: np.ndarray) -> np.ndarray:
     return np.square(np.linalg.svd(np.atleast_2d(components), compute_uv=False))
 
 
-def shown_rows(fit: Fit) -> np.ndarray:
-    """The rows that are drawn: all, or an even choice of many with the largest residuals.
+def shown_rows(fit: FittedModel) -> np.ndarray:
+    """Choose the rows to draw: all, or evenly spaced ones and those with the largest residuals.
 
     >>> from types import SimpleNamespace
     >>> len(shown_rows(SimpleNamespace(residuals=np.arange(9.0))))
@@ -59,15 +59,15 @@ def shown_rows(fit: Fit) -> np.ndarray:
     return np.union1d(even, np.argsort(-np.abs(fit.residuals))[:50])
 
 
-def _few(fit: Fit) -> str:
+def _few(fit: FittedModel) -> str:
     n, seen = len(fit.residuals), len(shown_rows(fit))
-    return "" if seen == n else f" {seen} of {n} rows are drawn, the largest residuals among them."
+    return "" if seen == n else f" It shows {seen} of {n} rows, including the largest residuals."
 
 
-def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
+def _draw_eigenvalues(axes: Any, fit: FittedModel) -> None:
     values = eigenvalues(fit.model.components_)
     if values[-1] > 0 and values[0] > 100 * values[-1]:
-        axes.set_yscale("log")  # which has no room for the zeros
+        axes.set_yscale("log")  # a log scale cannot show the zeros
     else:
         values = np.pad(values, (0, min(fit.model.n_features_in_, 20) - min(len(values), 20)))
     axes.bar(np.arange(1, len(values) + 1), values, color=_BLUE, width=0.6)
@@ -77,14 +77,14 @@ def _draw_eigenvalues(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_eigenvalues(fit: Fit) -> str:
+def _say_eigenvalues(fit: FittedModel) -> str:
     values = eigenvalues(fit.model.components_)
     rest = fit.model.n_features_in_ - len(values)
     shown = ", ".join(f"{value:.4g}" for value in values[:6]) + (", ..." if len(values) > 6 else "")
     return f"Nonzero eigenvalues: {shown}; the other {rest} are zero."
 
 
-def _draw_ranks(axes: Any, fit: Fit) -> None:
+def _draw_ranks(axes: Any, fit: FittedModel) -> None:
     path = fit.model.rank_path_
     ranks, score = np.asarray(path["rank"]), np.asarray(path["score"], dtype=float)
     axes.plot(ranks, score, color=_BLUE, marker=MARKERS[0], markersize=4.5, linewidth=1.6)
@@ -97,20 +97,20 @@ def _draw_ranks(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_ranks(fit: Fit) -> str:
+def _say_ranks(fit: FittedModel) -> str:
     path = fit.model.rank_path_
     pairs = zip(path["rank"], path["score"], strict=True)
     shown = ", ".join(f"{score:.4g} at rank {rank}" for rank, score in list(pairs)[:8])
-    return f"Criterion {shown}; rank {fit.model.rank_} was taken."
+    return f"The criterion is {shown}; rank {fit.model.rank_} was chosen."
 
 
-def _kernel(fit: Fit) -> int:
-    """Directions that are not identified, 0 where they were not counted: then none are drawn."""
+def _kernel(fit: FittedModel) -> int:
+    """Return the number of directions that are not identified; 0 if it is unknown."""
     dimension = fit.model.kernel_dimension_
     return 0 if np.isnan(dimension) else int(dimension)
 
 
-def _draw_spectrum(axes: Any, fit: Fit) -> None:
+def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
     seen = values[kernel:]
@@ -136,24 +136,25 @@ def _draw_spectrum(axes: Any, fit: Fit) -> None:
         legend_below(axes, 3)
 
 
-def _say_spectrum(fit: Fit) -> str:
+def _say_spectrum(fit: FittedModel) -> str:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
     unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
     if np.isnan(fit.model.kernel_dimension_):
-        count = "how many are not identified was not counted"
+        count = "the number not identified is unknown"
     else:
         count = f"{kernel} of them not identified"
-    words = f"{unknowns} directions, {count}; besides {gauge} of gauge."
+    words = f"{unknowns} directions, {count}, and {gauge} gauge directions."
     if len(values) < unknowns:
-        return f"{words} Only the two ends were computed: {values[0]:.3g} and {values[-1]:.3g}."
+        ends = f"{values[0]:.3g} and {values[-1]:.3g}"
+        return f"{words} Only the smallest and the largest eigenvalue were computed: {ends}."
     seen = values[kernel:]
     if len(seen) and seen[0] > 0:
-        words += f" Identified ones from {seen[0]:.3g} to {seen[-1]:.3g}."
+        words += f" The identified ones range from {seen[0]:.3g} to {seen[-1]:.3g}."
     return words
 
 
-def _draw_predicted(axes: Any, fit: Fit) -> None:
+def _draw_predicted(axes: Any, fit: FittedModel) -> None:
     rows = shown_rows(fit)
     observed, predicted = fit.observed[rows], fit.predicted[rows]
     ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
@@ -163,16 +164,16 @@ def _draw_predicted(axes: Any, fit: Fit) -> None:
     axes.set_ylabel("predicted")
 
 
-def _say_predicted(fit: Fit) -> str:
+def _say_predicted(fit: FittedModel) -> str:
     with np.errstate(invalid="ignore", divide="ignore"):
         flat = fit.observed.std() == 0 or fit.predicted.std() == 0
         words = (
             "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
         )
-    return f"{words}R² {explained(fit.r_squared)}.{_few(fit)}"
+    return f"{words}R² {format_r_squared(fit.r_squared)}.{_few(fit)}"
 
 
-def _draw_residuals(axes: Any, fit: Fit) -> None:
+def _draw_residuals(axes: Any, fit: FittedModel) -> None:
     rows = shown_rows(fit)
     axes.axhline(0, color=INK, linewidth=1, linestyle="--")
     _scatter(axes, fit, rows, fit.predicted[rows], fit.residuals[rows])
@@ -180,23 +181,23 @@ def _draw_residuals(axes: Any, fit: Fit) -> None:
     axes.set_ylabel(_residual_name(fit))
 
 
-def _scatter(axes: Any, fit: Fit, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
-    loud = np.isin(rows, fit.loud)
+def _scatter(axes: Any, fit: FittedModel, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    outlying = np.isin(rows, fit.outlier_rows)
     size = 3.5 if len(rows) <= 300 else 2
     plain = {"linestyle": "none", "marker": "o", "markersize": size, "markeredgewidth": 0}
-    axes.plot(x[~loud], y[~loud], color=_BLUE, **plain)
-    if loud.any():
-        label = f"far out ({len(fit.loud)})"
+    axes.plot(x[~outlying], y[~outlying], color=_BLUE, **plain)
+    if outlying.any():
+        label = f"outliers ({len(fit.outlier_rows)})"
         style = {"color": _RED, "marker": MARKERS[3], "markersize": 5, "linestyle": "none"}
-        axes.plot(x[loud], y[loud], label=label, **style)
+        axes.plot(x[outlying], y[outlying], label=label, **style)
         legend_below(axes, 1)
 
 
-def _residual_name(fit: Fit) -> str:
+def _residual_name(fit: FittedModel) -> str:
     return "residual" if fit.samples.weights is None else "weighted residual"
 
 
-def _say_residuals(fit: Fit) -> str:
+def _say_residuals(fit: FittedModel) -> str:
     values = fit.residuals
     words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
     [row] = fit.samples.rows([int(np.abs(values).argmax())])
@@ -204,7 +205,7 @@ def _say_residuals(fit: Fit) -> str:
     return words + _few(fit)
 
 
-def _draw_histogram(axes: Any, fit: Fit) -> None:
+def _draw_histogram(axes: Any, fit: FittedModel) -> None:
     values = fit.residuals
     width = np.ptp(values)
     bins: Any = (
@@ -215,12 +216,12 @@ def _draw_histogram(axes: Any, fit: Fit) -> None:
     axes.set_ylabel("rows")
 
 
-def _say_histogram(fit: Fit) -> str:
+def _say_histogram(fit: FittedModel) -> str:
     low, middle, high = np.quantile(fit.residuals, [0.05, 0.5, 0.95])
     return f"Median {middle:.3g}; 90% lie between {low:.3g} and {high:.3g}."
 
 
-def _draw_convergence(axes: Any, fit: Fit) -> None:
+def _draw_convergence(axes: Any, fit: FittedModel) -> None:
     history = np.minimum.accumulate(np.asarray(fit.model.history_, dtype=float))
     axes.plot(np.arange(len(history)), history, color=_BLUE, linewidth=1.6)
     if (history > 0).any():
@@ -230,62 +231,63 @@ def _draw_convergence(axes: Any, fit: Fit) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_convergence(fit: Fit) -> str:
+def _say_convergence(fit: FittedModel) -> str:
     history = np.asarray(fit.model.history_, dtype=float)
     return f"From {history[0]:.3g} to {history.min():.3g} in {len(history) - 1} steps."
 
 
-_EIGENVALUES = Panel[Fit](
+_EIGENVALUES = Panel[FittedModel](
     "eigenvalues",
     "Eigenvalues of Q",
-    "A gap tells how many components matter; a last bar near zero, that a smaller rank would do.",
+    "A gap shows how many components matter. A last bar near zero suggests a smaller rank.",
     _draw_eigenvalues,
     _say_eigenvalues,
 )
-_RANKS = Panel[Fit](
+_RANKS = Panel[FittedModel](
     "ranks",
     "Choice of the rank",
-    "The lowest point is taken (diamond); a flat bottom means that the data hardly decide.",
+    "The lowest point is chosen (diamond). A flat minimum means that the data hardly decide.",
     _draw_ranks,
     _say_ranks,
 )
-_SPECTRUM = Panel[Fit](
+_SPECTRUM = Panel[FittedModel](
     "spectrum",
     "Effective spectrum",
-    "How strongly the data fix each direction of Q, on a log scale. Directions of gauge (turning "
-    "the components among themselves) change no prediction; those not identified change "
-    "predictions, but none for these data. Both are zero, and drawn at the foot.",
+    "How strongly the data determine each direction of Q, on a log scale. Gauge directions "
+    "(rotations of the components) change no prediction. Directions that are not identified "
+    "change predictions, but not for these data. Both have eigenvalue zero and are drawn at the "
+    "bottom.",
     _draw_spectrum,
     _say_spectrum,
     label="thm:effective-hessian",
 )
-_PREDICTED = Panel[Fit](
+_PREDICTED = Panel[FittedModel](
     "predicted",
     "Predicted against observed",
-    "Points on the dashed line are predicted exactly; a bend is a sign of another kind of model.",
+    "Points on the dashed line are predicted exactly. A bend suggests another kind of model.",
     _draw_predicted,
     _say_predicted,
 )
-_RESIDUALS = Panel[Fit](
+_RESIDUALS = Panel[FittedModel](
     "residuals",
     "Residuals",
-    "Observed less predicted. Look for points far out, for a slope, for a funnel: noise that grows "
-    "with the response asks for weights.",
+    "Observed minus predicted. Look for outliers, a slope or a funnel. If the noise grows with the "
+    "response, use weights.",
     _draw_residuals,
     _say_residuals,
 )
-_HISTOGRAM = Panel[Fit](
+_HISTOGRAM = Panel[FittedModel](
     "histogram",
     "Distribution of the residuals",
-    "One hump around zero is noise; a second one, or a long tail, are rows of another kind.",
+    "A single peak around zero is noise. A second peak or a long tail suggests unusual rows.",
     _draw_histogram,
     _say_histogram,
 )
-_CONVERGENCE = Panel[Fit](
+_CONVERGENCE = Panel[FittedModel](
     "convergence",
     "Convergence",
     "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "
-    "above rounding is the noise floor.",
+    "above rounding error is the noise floor.",
     _draw_convergence,
     _say_convergence,
 )

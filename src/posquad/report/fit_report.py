@@ -1,4 +1,4 @@
-"""The report of a fit: one page, the answer in words first."""
+"""The report of a fit: one HTML page that starts with the answer in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
 from posquad.report.figures import draw
-from posquad.report.fit_answer import Fit, answer
+from posquad.report.fit_answer import FittedModel, answer
 from posquad.report.fit_certificate import certificate_words
 from posquad.report.fit_figures import eigenvalues, panels
 from posquad.report.page import image, page
@@ -21,11 +21,11 @@ _STYLES = {
     Verdict.NUMERICAL: "not-comparable",
     Verdict.REFUSED: "differs",
 }
-_INPUTS, _COMPONENTS = 12, 6  # shown in the table of components
+_INPUTS, _COMPONENTS = 12, 6  # most rows and columns of the table of components
 
 
-def render(fit: Fit) -> str:
-    """The page of this fit; every word that comes from the data is escaped.
+def render(fit: FittedModel) -> str:
+    """Render the page of a fit; every text that comes from the data is escaped.
 
     >>> from pathlib import Path
     >>> from posquad.estimator import PositiveQuadraticRegressor
@@ -33,7 +33,8 @@ def render(fit: Fit) -> str:
     >>> X = np.random.default_rng(0).standard_normal((20, 2))
     >>> model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2)
     >>> samples = Samples(Path("a.csv"), X, X[:, 0] ** 2, None, ("<b>", "b"), True, "y")
-    >>> text = render(Fit(model, samples, model.predict(X), 0.1, "posquad fit", Path("fit")))
+    >>> fit = FittedModel(model, samples, model.predict(X), 0.1, "posquad fit", Path("fit"))
+    >>> text = render(fit)
     >>> "Recovered" in text, "<b>" in text
     (True, False)
     """
@@ -57,7 +58,7 @@ def render(fit: Fit) -> str:
     )
 
 
-def _components(fit: Fit) -> dict[str, Any] | None:
+def _components(fit: FittedModel) -> dict[str, Any] | None:
     U = np.asarray(fit.model.components_, dtype=float)  # [r, d]
     if not U.any():
         return None
@@ -66,9 +67,11 @@ def _components(fit: Fit) -> dict[str, Any] | None:
     order = order if U.shape[1] > _INPUTS else np.arange(U.shape[1])
     notes = []
     if len(order) < U.shape[1]:
-        notes.append(f"The {len(order)} inputs of largest weight out of {U.shape[1]} are shown.")
+        notes.append(
+            f"The table shows the {len(order)} inputs of largest weight, out of {U.shape[1]}."
+        )
     if len(shown) < len(U):
-        notes.append(f"The first {len(shown)} components out of {len(U)} are shown.")
+        notes.append(f"The table shows the first {len(shown)} components, out of {len(U)}.")
     return {
         "note": " ".join(notes),
         "eigenvalues": [f"{value:.4g}" for value in eigenvalues(U)[:_COMPONENTS]],

@@ -1,7 +1,7 @@
-"""Pages: one HTML file each that needs nothing else, made with Jinja2 and autoescape.
+"""Self-contained HTML pages, rendered by Jinja2 with autoescape.
 
-A page runs no script and loads nothing: images are data, the one style sheet is allowed by its
-hash, and the content security policy forbids the rest.
+A page runs no script and loads nothing from elsewhere. Its images are data URLs, its content
+security policy allows the one style sheet by its hash and forbids everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def page(
     filters: Mapping[str, Callable[..., str]] | None = None,
     **content: Any,
 ) -> str:
-    """A page made from a template of this package; every value of `content` is escaped.
+    """Render a template of this package; every value of `content` is escaped.
 
     >>> text = page("page.html.j2", styles=("report.css",), title="<b>")
     >>> "<b>" in text, "&lt;b&gt;" in text, "Content-Security-Policy" in text
@@ -56,7 +56,7 @@ def page(
 
 
 def image(svg: str | None) -> str:
-    """A picture as an address that holds it, none where there is no picture.
+    """Return an SVG image as a data URL; an empty string if there is no image.
 
     >>> image("<svg/>"), image(None)
     ('data:image/svg+xml;base64,PHN2Zy8+', '')

@@ -1,4 +1,4 @@
-"""Colours, markers and lines of the figures: told apart by colour-blind readers and in print."""
+"""Colours, markers and lines of the figures, chosen for colour-blind readers and for print."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 __all__ = ["COLOURS", "DARK", "INK", "MARKERS", "RULE", "legend_below", "mark_values", "series"]
 
-# Okabe and Ito's palette. Every colour is unique in the file, because the report's SVG images
-# replace each one by a variable that a dark page sets to the partner in DARK.
+# Okabe and Ito's palette. The report's SVG images replace each colour by a variable, which a dark
+# page sets to the value in DARK; so each colour must be used for one purpose only.
 INK, RULE = "#1b1c1e", "#c9ccd1"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9")
 DARK = {
@@ -25,24 +25,24 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
-def series(position: int, *, marked: bool = True) -> dict[str, Any]:
-    """Keywords for the line of so many-th series: colour, dash and marker change together.
+def series(k: int, *, marked: bool = True) -> dict[str, Any]:
+    """Return the plot style of the k-th series, with its own colour, dash pattern and marker.
 
     >>> series(0)["color"]
     '#0072b2'
     """
     style: dict[str, Any] = {
-        "color": COLOURS[position % len(COLOURS)],
-        "linestyle": _LINES[position % len(_LINES)],
+        "color": COLOURS[k % len(COLOURS)],
+        "linestyle": _LINES[k % len(_LINES)],
         "linewidth": 1.6,
     }
     if marked:
-        style |= {"marker": MARKERS[position % len(MARKERS)], "markersize": 4.5}
+        style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 4.5}
     return style
 
 
 def mark_values(axis: Any, values: Iterable[float]) -> None:
-    """Put the ticks of an axis (`axes.xaxis`) at these values, written as plain numbers.
+    """Set the ticks of an axis (such as `axes.xaxis`) to these values, as plain numbers.
 
     >>> from matplotlib.figure import Figure
     >>> axes = Figure().subplots()
@@ -56,7 +56,7 @@ def mark_values(axis: Any, values: Iterable[float]) -> None:
 
 
 def legend_below(axes: Any, columns: int) -> None:
-    """A legend under the axes, where it hides nothing.
+    """Place the legend below the axes, where it covers no data.
 
     >>> from matplotlib.figure import Figure
     >>> axes = Figure().subplots()

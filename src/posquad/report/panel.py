@@ -1,4 +1,4 @@
-"""What a figure of a report is."""
+"""A figure of a report."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Generic, TypeVar
 
 __all__ = ["Panel"]
 
-_M = TypeVar("_M")  # what a panel shows: the measurements of an experiment, or a fit
+_M = TypeVar("_M")  # what a panel shows: the measurements of an experiment, or a fitted model
 
 
 @dataclass(frozen=True)
 class Panel(Generic[_M]):
-    """One figure: how it is drawn on axes, what it shows in words, and its counterpart."""
+    """A figure: how to draw it, how to describe it in words, and its label in the paper."""
 
     key: str  # file name, for instance "exp1-invariance"
     title: str
     caption: str
-    draw: Callable[[Any, _M], None]  # (matplotlib axes, what was measured)
+    draw: Callable[[Any, _M], None]  # (matplotlib axes, what to show)
     describe: Callable[[_M], str]  # a text alternative made from the numbers
-    label: str = ""  # the paper's panel, for instance "fig:exp1-orthogonal-invariance"
+    label: str = ""  # of the figure in the paper, for instance "fig:exp1-orthogonal-invariance"

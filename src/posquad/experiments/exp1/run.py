@@ -13,6 +13,7 @@ from posquad.core.errors import DomainError
 from posquad.core.status import Status
 from posquad.dynamics import gradient_descent
 from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
+from posquad.experiments.exp1.panels import PANELS
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -23,34 +24,32 @@ from posquad.experiments.framework import (
 )
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.problems import LeastSquares, RankOne
-from posquad.report.palette import COLOURS, INK, series
-from posquad.report.panel import Panel
 
 __all__ = ["EXPERIMENT", "Invariance", "run"]
 
 
 @dataclass(frozen=True)
 class Invariance(Parameters):
-    """Sizes from the paper; data, step and grid are ours."""
+    """Sizes from the paper; data, step and grid are our choice."""
 
     d: int = stated(20, "input dimension")
     r: int = stated(5, "rank")
     n: int = stated(80, "samples")
-    rotations: int = stated(5, "orthogonally equivalent starts U_0 R_j, beside U_0 itself")
+    rotations: int = stated(5, "orthogonally equivalent starts U_0 R_j, in addition to U_0")
     seeds: int = chosen(64, "independent problems")
     scale: float = chosen(1.0, "the entries of U* and U_0 are N(0, scale^2 / d)")
-    step: float = chosen(2e-3, "step eta of the descent")
+    step: float = chosen(2e-3, "step size eta of the descent")
     steps: int = chosen(300, "steps of descent")
     etas: tuple[float, ...] = chosen(
-        tuple(2e-3 / 2**k for k in range(7)), "steps over which the correction is fitted"
+        tuple(2e-3 / 2**k for k in range(7)), "step sizes over which the correction is fitted"
     )
     correction_steps: int = chosen(
-        2, "steps of each of those descents; the correction is averaged over them"
+        2, "steps of each of these descents; the correction is averaged over them"
     )
 
 
 def run(parameters: Invariance, tell: Tell) -> Measured:
-    """Descend from rotated starts; compare predictors, the recursion, and the O(eta) correction.
+    """Run descents from rotated starts; measure invariance, recursion and O(eta) correction.
 
     >>> measured = run(Invariance(seeds=2, steps=3), lambda fraction: None)
     >>> bool(measured["invariance"].max() < 1e-13)
@@ -77,7 +76,7 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
     if any(
         status is not Status.STEPS_EXHAUSTED for row in cast(list, path.status) for status in row
     ):
-        got = f"{q.step:g}, with which a descent diverged or lost rank"
+        got = f"{q.step:g}, for which a descent diverged or lost rank"
         raise DomainError("exp1.step", expected="a stable step", got=got)
     apart, recursion = [], [torch.zeros(q.seeds, dtype=torch.float64)]
     Q = path.factors[0] @ path.factors[0].mT  # [J + 1, K, d, d]
@@ -99,11 +98,11 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
     for name, values in (("slope", along), ("slope_single", single)):
         measured.add(name, line_fit(np.log(q.etas), np.log(values))[0], "seed")
     measured.remarks.append(
-        "At one and the same point the correction is 4 eta GQG, so its slope is exactly 1 "
+        "At a fixed point of the trajectory the correction is 4 eta GQG, so its slope is exactly 1 "
         f"(measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
-        "published one, arises when it is averaged along trajectories, which differ with eta. We "
-        f"average over {q.correction_steps} steps (`exp1.correction_steps`); over more, the slope "
-        "is farther from 1."
+        "published one, arises when the correction is averaged along trajectories, which depend on "
+        f"eta. We average over {q.correction_steps} steps (`exp1.correction_steps`); averages over "
+        "more steps have slopes farther from 1."
     )
     return measured
 
@@ -111,7 +110,7 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
 def _corrections(
     objective: LeastSquares, start: Tensor, q: Invariance
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`||(Q_{k+1} - Q_k)/eta - flow field||_F` for each eta: mean over the steps, and at step 0."""
+    """Compute `||(Q_{k+1} - Q_k)/eta - flow field||_F`: mean over the steps, and at step 0."""
     along, single = [], []
     for eta in q.etas:
         path = gradient_descent(
@@ -135,49 +134,20 @@ def _factors(q: Invariance, what: str) -> Tensor:
 
 
 def _rotations(q: Invariance) -> Tensor:
-    """Haar-distributed orthogonal matrices `[J, K, r, r]`."""
+    """Draw Haar-distributed orthogonal matrices `[J, K, r, r]`."""
     draws = [gaussian(q.seed, f"rotations {k}", q.rotations, q.r, q.r) for k in range(q.seeds)]
     Q, R = torch.linalg.qr(torch.stack(draws, 1))
     return Q * R.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
-
-
-def _draw_rounding(name: str, words: str):
-    def draw(axes, measured: Measured) -> None:
-        values = measured[name]
-        middle, low, high = (np.quantile(values, p, axis=0) for p in (0.5, 0, 1))
-        first = 1 if name == "recursion" else 0
-        steps = measured["step"][first:]
-        axes.fill_between(steps, low[first:], high[first:], color=COLOURS[0], alpha=0.25, lw=0,
-                          label="all seeds")  # fmt: skip
-        axes.plot(steps, middle[first:], **series(0, marked=False), label="median seed")
-        axes.axhline(2.0**-52, color=INK, lw=1, ls=":", label=r"$2^{-52}$")
-        axes.set(yscale="log", xlabel="step $k$", ylabel=words)
-        axes.set_ylim(1e-17, max(1e-13, 2 * float(high.max())))
-        axes.legend()
-
-    return draw
-
-
-def _draw_correction(axes, measured: Measured) -> None:
-    etas, values = measured["eta"], measured["correction"]
-    axes.fill_between(etas, values.min(0), values.max(0), color=COLOURS[0], alpha=0.25, lw=0,
-                      label="all seeds")  # fmt: skip
-    axes.plot(etas, np.median(values, 0), **series(0), label="median seed")
-    reference = np.median(values, 0)[-1] * etas / etas[-1]
-    axes.plot(etas, reference, color=INK, lw=1, ls=":", label="slope 1")
-    axes.set(xscale="log", yscale="log", xlabel=r"step $\eta$",
-             ylabel=r"$\|(Q_{k+1}-Q_k)/\eta+2(GQ+QG)\|_F$")  # fmt: skip
-    axes.legend()
 
 
 EXPERIMENT = Experiment(
     key="exp1",
     title="Quotient invariance and exact predictor dynamics",
     question=(
-        "Factors that differ by a rotation are the same network. Does training see it that way? "
-        "Descents from rotated copies of one start must give one and the same predictor, the "
-        "predictor must follow its own exact recursion, and one step must differ from the "
-        "quotient gradient by a term linear in the step."
+        "Factors that differ by a rotation define the same network. Does training respect this? "
+        "Descents from rotated copies of a start must give the same predictor, the predictor must "
+        "follow its own exact recursion, and one step must differ from the quotient gradient by a "
+        "term linear in the step size."
     ),
     section="subsec:experiment-quotient-dynamics",
     labels=("thm:exact-quotient-gradient-flow", "prop:exact-discrete-predictor-dynamics"),
@@ -186,40 +156,5 @@ EXPERIMENT = Experiment(
     run=run,
     seconds=5,
     quick_seconds=0.6,
-    panels=(
-        Panel(
-            key="exp1-invariance",
-            title="Predictors of rotated starts",
-            caption="Largest relative difference between the predictors of equivalent descents.",
-            draw=_draw_rounding("invariance", r"$E_{\mathrm{inv}}(k)$"),
-            describe=lambda m: (
-                f"Over {len(m['seed'])} seeds and {len(m['step']) - 1} steps the discrepancy never "
-                f"exceeds {m['invariance'].max():.1e}, {m['invariance'].max() * 2**52:.0f} "
-                "units of rounding."
-            ),
-            label="fig:exp1-orthogonal-invariance",
-        ),
-        Panel(
-            key="exp1-recursion",
-            title="The exact recursion",
-            caption="Relative residual of the congruence recursion of the predictor, step by step.",
-            draw=_draw_rounding("recursion", r"$E_{\mathrm{rec}}(k)$"),
-            describe=lambda m: (
-                f"The residual stays below {m['recursion'].max():.1e} for all seeds and steps, "
-                f"{m['recursion'].max() * 2**52:.1f} units of rounding."
-            ),
-            label="fig:exp1-exact-recurrence",
-        ),
-        Panel(
-            key="exp1-correction",
-            title="The finite-step correction",
-            caption="Distance of one predictor step from the quotient gradient, against the step.",
-            draw=_draw_correction,
-            describe=lambda m: (
-                "On logarithmic axes the correction falls along a line; slopes over seeds range "
-                f"from {m['slope'].min():.4f} to {m['slope'].max():.4f}."
-            ),
-            label="fig:exp1-discretization",
-        ),
-    ),
-)  # fmt: skip
+    panels=PANELS,
+)

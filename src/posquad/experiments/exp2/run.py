@@ -12,43 +12,42 @@ from posquad import geometry
 from posquad.core.errors import DomainError
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_flow
+from posquad.experiments.exp2.panels import PANELS, TABLES
+from posquad.experiments.exp2.ratios import frobenius_ratios
 from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
     Tell,
     chosen,
     stated,
 )
 from posquad.experiments.problems import line_fit, planted
 from posquad.problems import LeastSquares, RankOne
-from posquad.report.palette import COLOURS, INK, MARKERS, mark_values, series
-from posquad.report.panel import Panel
 
 __all__ = ["EXPERIMENT", "Curvature", "run"]
 
 
 @dataclass(frozen=True)
 class Curvature(Parameters):
-    """Sizes and spectra from the paper; perturbation, window and integrator are ours."""
+    """Sizes and spectra from the paper; perturbation, window and integrator are our choice."""
 
     d: int = stated(8, "input dimension")
     r: int = stated(2, "rank; the other eigenvalues equal lambda_1")
     n: int = stated(800, "samples")
     lambda_r: tuple[float, ...] = stated((1.0, 0.7, 0.5, 0.35, 0.25), "smallest eigenvalue of Q*")
-    lambda_1: float = chosen(1.0, "largest eigenvalue of Q* (the paper: fixed)")
+    lambda_1: float = chosen(1.0, "largest eigenvalue of Q*, which the paper keeps fixed")
     seeds: int = chosen(128, "independent problems for each lambda_r")
     perturbation: float = chosen(1e-3, "distance of the start from U*, along the slow direction")
     window: float = chosen(
-        3.0, "the rate is fitted from time 0 to this over 4 lambda_r, the population's rate"
+        3.0, "end of the fitted time window, in units of 1/(4 lambda_r), the population time scale"
     )
-    records: int = chosen(40, "recorded times in the window")
+    records: int = chosen(40, "number of recorded times in the window")
     rk4_step: float = chosen(0.02, "largest step of the Runge-Kutta method")
 
 
 def run(parameters: Curvature, tell: Tell) -> Measured:
-    """Perturb along the slow direction, follow the flow, fit its rate; compare three curvatures.
+    """Perturb along the slow direction, fit the rate of the flow, compare three curvatures.
 
     >>> measured = run(Curvature(seeds=2, lambda_r=(1.0,)), lambda fraction: None)
     >>> bool(abs(measured["ratio"] - 1).max() < 1e-2)
@@ -105,8 +104,8 @@ def run(parameters: Curvature, tell: Tell) -> Measured:
     measured.add("r2_min", measured["r2"].min())
     measured.add("factor_max", abs(measured["factor"]).max())
     measured.remarks.append(
-        "The ambient Frobenius metric leaves out how far a factor must move for a given change of "
-        f"Q: it gives {_frobenius_ratios(measured)}."
+        "The ambient Frobenius metric ignores how far a factor must move for a given change of Q: "
+        f"it gives {frobenius_ratios(measured)}."
     )
     if q.r > 1:
         measured.remarks.append(
@@ -115,13 +114,13 @@ def run(parameters: Curvature, tell: Tell) -> Measured:
             "no rate."
         )
     measured.remarks.append(
-        "Seed k has the same inputs and the same frame at every lambda_r; the spectrum differs."
+        "Seed k has the same inputs and frame at every lambda_r; only the spectrum differs."
     )
     return measured
 
 
 def _frobenius_curvature(objective: LeastSquares, U: Tensor) -> Tensor:
-    """Smallest `<xi, T_n xi> / ||xi||_F^2` over the tangent space: the ambient metric, `[K]`."""
+    """Return the smallest `<xi, T_n xi> / ||xi||_F^2` over the tangent space, `[K]`."""
     basis = geometry.horizontal_basis(U)  # [K, p, d, r]
     moved = geometry.differential(U[:, None], basis).flatten(-2)  # [K, p, d d]
     directions = basis.movedim(-3, 0)  # [p, K, d, r]
@@ -134,7 +133,7 @@ def _frobenius_curvature(objective: LeastSquares, U: Tensor) -> Tensor:
 
 
 def _factor_curvature(objective: LeastSquares, U: Tensor) -> Tensor:
-    """Smallest eigenvalue of the Hessian of L over all factor directions, `[K]`."""
+    """Return the smallest eigenvalue of the Hessian of L over all factor directions, `[K]`."""
     d, r = U.shape[-2:]
     directions = torch.eye(d * r, dtype=U.dtype).reshape(d * r, 1, d, r).expand(-1, *U.shape)
     products = objective.hessian_product(U, directions).movedim(0, -3).flatten(-2)  # [K, dr, dr]
@@ -142,76 +141,9 @@ def _factor_curvature(objective: LeastSquares, U: Tensor) -> Tensor:
 
 
 def _collapse(measured: Measured) -> float:
-    """Largest distance of the logarithm of a rescaled trajectory from the line -s."""
+    """Return the largest distance of a rescaled log trajectory from the line -s."""
     gap = np.log(measured["scaled_error"]) + measured["scaled_time"]
     return float(abs(gap - gap[..., :1]).max())
-
-
-def _frobenius_ratios(measured: Measured) -> str:
-    ratios = np.median(measured["frobenius"] / measured["rate"], 1)
-    return ", ".join(
-        f"{ratio:.2f} of the rate at lambda_r = {weakest:g}"
-        for ratio, weakest in zip(ratios, measured["lambda_r"], strict=True)
-    )
-
-
-def _rows(measured: Measured) -> list[list[str]]:
-    rows = []
-    for k, weakest in enumerate(measured["lambda_r"]):
-        cells = [f"{weakest:g}"]
-        for name, digits in (("effective", 4), ("rate", 4), ("ratio", 6)):
-            low, middle, high = np.quantile(measured[name][k], (0.05, 0.5, 0.95))
-            cells.append(f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
-        rows.append(cells)
-    return rows
-
-
-def _draw_rates(axes, measured: Measured) -> None:
-    for k, weakest in enumerate(measured["lambda_r"]):
-        axes.plot(measured["effective"][k], measured["rate"][k], ls="", marker=MARKERS[k % 6],
-                  ms=4, color=COLOURS[k % 6], alpha=0.6,
-                  label=rf"$\lambda_r={weakest:g}$")  # fmt: skip
-    ends = np.array([measured["effective"].min() * 0.9, measured["effective"].max() * 1.1])
-    axes.plot(ends, ends, color=INK, lw=1, ls=":", label="equal")
-    axes.set(xscale="log", yscale="log", xlabel=r"$\lambda_{\min}^{\mathrm{eff}}$",
-             ylabel=r"measured rate $\hat\lambda_{\mathrm{flow}}$")  # fmt: skip
-    for axis in (axes.xaxis, axes.yaxis):
-        marks = np.array([0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 50])
-        mark_values(axis, marks[(marks > ends[0]) & (marks < ends[1])])
-    axes.legend()
-
-
-def _draw_metrics(axes, measured: Measured) -> None:
-    names = (
-        ("rate", "measured rate"),
-        ("effective", "quotient metric"),
-        ("frobenius", "ambient Frobenius metric"),
-    )
-    for k, (name, words) in enumerate(names):
-        values = measured[name]
-        low, middle, high = (np.quantile(values, p, axis=1) for p in (0.05, 0.5, 0.95))
-        spread = abs(np.stack([middle - low, high - middle]))
-        axes.errorbar(measured["lambda_r"] + 0.008 * (k - 1), middle, spread, capsize=2,
-                      **series(k), label=words)  # fmt: skip
-    floor = np.full(len(measured["lambda_r"]), measured["factor_max"])
-    axes.plot(measured["lambda_r"], floor, **series(3), label="factor Hessian")
-    axes.set(xlabel=r"$\lambda_r(Q_*)$", ylabel="smallest curvature")
-    mark_values(axes.xaxis, measured["lambda_r"])
-    axes.legend()
-
-
-def _draw_collapse(axes, measured: Measured) -> None:
-    for k, weakest in enumerate(measured["lambda_r"]):
-        width = 7 * 0.7**k  # thinner on top, so that every one is seen though they coincide
-        for j in range(min(4, len(measured["seed"]))):
-            axes.plot(measured["scaled_time"][k, j], measured["scaled_error"][k, j], lw=width,
-                      color=COLOURS[k % 6], solid_capstyle="butt",
-                      label=rf"$\lambda_r={weakest:g}$" if j == 0 else None)  # fmt: skip
-    s = np.linspace(0, measured["scaled_time"].max(), 50)
-    axes.plot(s, np.exp(-s), color=INK, lw=1, ls=":", label=r"$e^{-s}$")
-    axes.set(yscale="log", xlabel=r"rescaled time $s=\lambda_{\min}^{\mathrm{eff}}t$",
-             ylabel=r"$d_P(U(t),U_*)\,/\,d_P(U(0),U_*)$")  # fmt: skip
-    axes.legend()
 
 
 EXPERIMENT = Experiment(
@@ -229,51 +161,6 @@ EXPERIMENT = Experiment(
     run=run,
     seconds=10,
     quick_seconds=1.5,
-    panels=(
-        Panel(
-            key="exp2-rate",
-            title="Measured rate and effective curvature",
-            caption="One point for each data set: the fitted rate against the smallest effective "
-            "eigenvalue, computed before any training.",
-            draw=_draw_rates,
-            describe=lambda m: (
-                f"{m['rate'].size} points beside the diagonal; rate over curvature ranges from "
-                f"{m['ratio'].min():.6f} to {m['ratio'].max():.6f}."
-            ),
-            label="fig:exp2-rate-vs-curvature",
-        ),
-        Panel(
-            key="exp2-metrics",
-            title="Curvature in different metrics",
-            caption="Smallest curvature in three metrics beside the measured rate (median and "
-            "central 90% over data sets).",
-            draw=_draw_metrics,
-            describe=lambda m: (
-                f"The quotient metric gives {np.median(m['effective'] / m['rate']):.4f} of the "
-                f"rate in the median; the ambient Frobenius metric {_frobenius_ratios(m)}; the "
-                f"factor Hessian's smallest eigenvalue is at most {m['factor_max']:.0e}."
-            ),
-            label="fig:exp2-metric-comparison",
-        ),
-        Panel(
-            key="exp2-collapse",
-            title="Trajectories in rescaled time",
-            caption="Distance to the solution against time multiplied by the effective curvature.",
-            draw=_draw_collapse,
-            describe=lambda m: (
-                "The logarithms of the trajectories differ from the line -s by at most "
-                f"{m['collapse']:.1e}."
-            ),
-            label="fig:exp2-scaled-trajectories",
-        ),
-    ),
-    tables=(
-        Table(
-            key="exp2-rates",
-            title="Effective curvature and measured rate: median over seeds, central 90%",
-            header=("λ_r(Q*)", "λ_min^eff", "λ̂_flow", "ratio"),
-            rows=_rows,
-            label="tab:effective-curvature-rates",
-        ),
-    ),
-)  # fmt: skip
+    panels=PANELS,
+    tables=TABLES,
+)

@@ -14,55 +14,54 @@ from posquad.core.errors import DomainError
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent, gradient_flow
+from posquad.experiments.exp4.panels import PANELS, TABLES
 from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
     Tell,
     chosen,
     stated,
 )
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.problems import PopulationRisk
-from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
-from posquad.report.panel import Panel
 from posquad.theory.signal import Signal
 
 __all__ = ["EXPERIMENT", "Conditioning", "run"]
 
-_OUTCOMES = ("converged", "contracts", "oscillates", "diverged")
-
 
 @dataclass(frozen=True)
 class Conditioning(Parameters):
-    """Spectra and multipliers from the paper; perturbation, window and budget are ours."""
+    """Spectra and multipliers from the paper; perturbation, window and budget are our choice."""
 
     d: int = stated(8, "input dimension")
     r: int = stated(2, "rank; the other eigenvalues are 1")
     kappa: tuple[float, ...] = stated((1.0, 2.0, 4.0, 8.0), "condition numbers; lambda_r = 1/kappa")
     multipliers: tuple[float, ...] = stated(
-        (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0), "steps over the oracle step"
+        (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0),
+        "step sizes, in units of the oracle step",
     )
     perturbation: float = chosen(
-        0.02, "distance of the start of the flow from U*, over sqrt(lambda_r), along the slow mode"
+        0.02, "distance of the start of the flow from U* along the slow mode, over sqrt(lambda_r)"
     )
     perturbations: tuple[float, ...] = chosen(
         (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
-        "other such distances, for how the fitted rate depends on them",
+        "further distances, to show how the fitted rate depends on them",
     )
-    window: float = chosen(3.0, "the rate is fitted over times from 0 to this over lambda_min^eff")
-    records: int = chosen(100, "recorded times")
-    rk4_step: float = chosen(0.02, "Runge-Kutta step over 1/lambda_min^eff")
+    window: float = chosen(3.0, "end of the fitted time window, in units of 1/lambda_min^eff")
+    records: int = chosen(100, "number of recorded times")
+    rk4_step: float = chosen(0.02, "Runge-Kutta step, in units of 1/lambda_min^eff")
     map_perturbation: float = chosen(
-        0.02, "distance of the starts of the stability map, over sqrt(lambda_r), random direction"
+        0.02, "distance of the stability map's starts in a random direction, over sqrt(lambda_r)"
     )
     map_steps: int = chosen(5000, "steps of descent for the stability map")
-    map_accuracy: float = chosen(1e-6, "converged: the distance fell by this factor")
+    map_accuracy: float = chosen(
+        1e-6, "a descent has converged when the distance fell by this factor"
+    )
 
 
 def run(parameters: Conditioning, tell: Tell) -> Measured:
-    """Rates of the flow, the theory's rates and steps, and which multiples of the step are stable.
+    """Measure rates of the flow and stability of steps; compute the rates and steps of the theory.
 
     >>> measured = run(Conditioning(kappa=(2.0,), map_steps=10), lambda fraction: None)
     >>> print(f"{measured['oracle_step'][0]:.2e}")
@@ -102,11 +101,11 @@ def run(parameters: Conditioning, tell: Tell) -> Measured:
                 measured["ratios"].mean(0), measured["perturbation"], strict=True
             )
         )
-        + f" of sqrt(lambda_r). Compared is {q.perturbation:g}."
+        + f" of sqrt(lambda_r). The comparison uses {q.perturbation:g}."
     )
     limits = 2 / measured["effective_largest"] / measured["oracle_step"]
     measured.remarks.append(
-        "Locally, descent is stable up to 2 / lambda_max^eff, that is "
+        "Locally, descent is stable for steps up to 2 / lambda_max^eff, which is "
         + ", ".join(
             f"{limit:.0f}x the oracle step at kappa = {kappa:g}"
             for limit, kappa in zip(limits, q.kappa, strict=True)
@@ -125,7 +124,7 @@ def _target(q: Conditioning, kappa: float) -> Tensor:
 
 
 def _follow_flows(measured: Measured, U: Tensor, slow: Tensor, q: Conditioning) -> None:
-    """The flow along the slow mode, in time units of 1/lambda_min^eff, for every perturbation."""
+    """Follow the flow along the slow mode, for every perturbation."""
     sizes = torch.as_tensor(measured["perturbation"])
     rows: dict[str, list[np.ndarray]] = {"time": [], "error": [], "slope": [], "r2": []}
     for k, effective in enumerate(measured["effective"]):
@@ -159,7 +158,7 @@ def _follow_flows(measured: Measured, U: Tensor, slow: Tensor, q: Conditioning) 
 def _map_stability(
     measured: Measured, objective: PopulationRisk, U: Tensor, q: Conditioning, tell: Tell
 ) -> None:
-    """Where descent ends for every multiple of the oracle step: an outcome for each cell."""
+    """Run descent for every multiple of the oracle step, and classify its outcome."""
     direction = torch.stack(
         [gaussian(q.seed, f"direction {kappa:g}", *U.shape[1:]) for kappa in q.kappa]
     )
@@ -190,73 +189,13 @@ def _map_stability(
     measured.add("unstable", outcome >= 2, "multiplier", "kappa")
 
 
-def _rows(measured: Measured) -> list[list[str]]:
-    names = (("lambda_r", "g"), ("effective", ".6g"), ("rate", ".5f"), ("ratio", ".6f"))
-    return [
-        [f"{kappa:g}"] + [f"{measured[name][k]:{form}}" for name, form in names]
-        for k, kappa in enumerate(measured["kappa"])
-    ]
-
-
-def _draw_flows(axes, measured: Measured) -> None:
-    for k, kappa in enumerate(measured["kappa"]):
-        error = measured["error"][k]
-        axes.plot(measured["time"][k], error / error[0], **series(k, marked=False),
-                  label=rf"$\kappa={kappa:g}$")  # fmt: skip
-    axes.set(yscale="log", xlabel="time $t$", ylabel=r"$d_P(U(t),U_*)\,/\,d_P(U(0),U_*)$")
-    axes.legend()
-
-
-def _draw_rates(axes, measured: Measured) -> None:
-    names = (
-        ("effective", "effective curvature"),
-        ("rate", "measured"),
-        ("secant_rate", "guaranteed"),
-    )
-    for k, (name, words) in enumerate(names):
-        style = series(k) | ({"linestyle": ""} if name == "rate" else {})
-        axes.plot(measured["kappa"], measured[name], **style, label=words)
-    axes.set(xscale="log", yscale="log", xlabel=r"$\kappa(Q_*)$", ylabel="rate")
-    mark_values(axes.xaxis, measured["kappa"])
-    mark_values(axes.yaxis, sorted({*measured["effective"], *measured["secant_rate"]}))
-    axes.legend()
-
-
-def _draw_map(axes, measured: Measured) -> None:
-    marks = (("o", COLOURS[2]), ("^", COLOURS[0]), ("D", COLOURS[4]), ("X", COLOURS[1]))
-    columns, rows = np.arange(len(measured["kappa"])), np.arange(len(measured["multiplier"]))
-    for code, (marker, colour) in enumerate(marks):
-        y, x = np.nonzero(measured["outcome"] == code)
-        if len(x):
-            axes.plot(x, y, ls="", marker=marker, ms=9, color=colour, label=_OUTCOMES[code])
-    # Between the rows, in logarithms; nothing is drawn where the limit lies outside them.
-    limits = np.interp(
-        np.log(measured["stability_limit"]), np.log(measured["multiplier"]), rows, np.nan, np.nan
-    )
-    axes.plot(columns, limits, color=INK, lw=1, ls=":", label=r"$2/\lambda_{\max}^{\mathrm{eff}}$")
-    axes.set_xticks(columns, [f"{k:g}" for k in measured["kappa"]])
-    axes.set_yticks(rows, [f"{m:g}" for m in measured["multiplier"]])
-    axes.set(xlabel=r"$\kappa(Q_*)$", ylabel=r"$\eta\,/\,\eta_{\mathrm{oracle}}$",
-             xlim=(-0.5, len(columns) - 0.5), ylim=(-0.7, len(rows) - 0.3))  # fmt: skip
-    legend_below(axes, 3)
-
-
-def _describe_map(measured: Measured) -> str:
-    words = []
-    for k, kappa in enumerate(measured["kappa"]):
-        stable = measured["multiplier"][measured["outcome"][:, k] < 2]
-        largest = f"up to {stable.max():g} times" if len(stable) else "at no multiple of"
-        words.append(f"{largest} the oracle step at kappa = {kappa:g}")
-    return f"Of the steps that were tried, descent contracts {'; '.join(words)}."
-
-
 EXPERIMENT = Experiment(
     key="exp4",
     title="Conditioning, linear convergence and oracle step sizes",
     question=(
         "With the exact population objective, how do the rate of the flow and the largest stable "
         "step depend on the conditioning of the target, and how far are the theorems' rate and "
-        "step from what is really possible?"
+        "step from what is possible?"
     ),
     section="subsec:experiment-conditioning-step-size",
     labels=(
@@ -270,59 +209,6 @@ EXPERIMENT = Experiment(
     run=run,
     seconds=4,
     quick_seconds=3,
-    panels=(
-        Panel(
-            key="exp4-flow",
-            title="Decay of the flow",
-            caption="Distance to the solution along the flow, started on the slow mode.",
-            draw=_draw_flows,
-            describe=lambda m: (
-                "Fitted rates "
-                + ", ".join(f"{v:.4f}" for v in m["rate"])
-                + "."
-            ),
-            label="fig:exp4-conditioning-flow",
-        ),
-        Panel(
-            key="exp4-rates",
-            title="Effective, measured and guaranteed rates",
-            caption="The measured rate is the effective curvature; the theorem guarantees less.",
-            draw=_draw_rates,
-            describe=lambda m: (
-                f"Measured over effective rate: {m['ratio'].min():.6f} to {m['ratio'].max():.6f}; "
-                f"effective over guaranteed rate: {m['secant_factor'].min():.2f} to "
-                f"{m['secant_factor'].max():.2f}."
-            ),
-            label="fig:exp4-rate-comparison",
-        ),
-        Panel(
-            key="exp4-stability",
-            title="Stability of descent",
-            caption="Outcome of descent for multiples of the oracle step: converged (the distance "
-            "fell by exp4.map_accuracy within exp4.map_steps steps), contracts (it fell), "
-            "oscillates (it did not), diverged. The dotted line is the local limit of stability.",
-            draw=_draw_map,
-            describe=_describe_map,
-            label="fig:exp4-stability-map",
-        ),
-    ),
-    tables=(
-        Table(
-            key="exp4-rates",
-            title="Conditioning, effective curvature and measured rate",
-            header=("κ(Q*)", "λ_r(Q*)", "λ_min^eff", "λ̂_flow", "ratio"),
-            rows=_rows,
-            label="tab:conditioning-flow-rates",
-        ),
-        Table(
-            key="exp4-steps",
-            title="Oracle steps, guaranteed rates and the local limit of stability",
-            header=("κ(Q*)", "η_oracle", "guaranteed rate", "2/λ_max^eff over η_oracle"),
-            rows=lambda m: [
-                [f"{k:g}", f"{m['oracle_step'][i]:.3e}", f"{m['secant_rate'][i]:g}",
-                 f"{m['stability_limit'][i]:.0f}"]
-                for i, k in enumerate(m["kappa"])
-            ],
-        ),
-    ),
-)  # fmt: skip
+    panels=PANELS,
+    tables=TABLES,
+)

@@ -1,7 +1,7 @@
 """Experiment 5: the Bregman projection that the flow selects (section 5.5).
 
-The paper prints neither its measurement system nor how it was augmented. This one is ours, printed
-in the report; what is reproduced is the law, not the stopping times.
+The paper does not print its measurement system or the redundant rows. We use our own system, which
+the report prints; so the law is reproduced, but not the stopping times.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from posquad.experiments.exp5.panels import PANELS, TABLES
 from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
     Tell,
     chosen,
     stated,
 )
-from posquad.report.palette import INK, legend_below, mark_values, series
-from posquad.report.panel import Panel
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]
@@ -29,7 +27,7 @@ __all__ = ["EXPERIMENT", "Selection", "run"]
 
 @dataclass(frozen=True)
 class Selection(Parameters):
-    """Scales from the paper; the system, its augmentation and the stopping rule are ours."""
+    """Scales from the paper; the system, redundant rows and stopping rule are our choice."""
 
     epsilons: tuple[float, ...] = stated((0.5, 0.25, 0.1, 0.05), "the flow starts at epsilon^2")
     B: tuple[tuple[float, ...], ...] = chosen(
@@ -45,15 +43,15 @@ class Selection(Parameters):
     combinations: tuple[tuple[float, ...], ...] = chosen(
         ((0.5, 0.5, 0.0), (0.0, 0.3, -0.3)), "redundant rows, as combinations of the rows of B"
     )
-    residual_tolerance: float = chosen(1e-10, "a flow ends where ||Bq - y|| is this times ||y||")
+    residual_tolerance: float = chosen(1e-10, "a flow ends when ||Bq - y|| is this times ||y||")
     tolerance: float = chosen(
-        1e-11, "local error, relative in q, of the integrator (linearly implicit extrapolation)"
+        1e-11, "relative local error of the integrator (linearly implicit extrapolation)"
     )
-    max_steps: int = chosen(20_000, "most steps of the integrator")
+    max_steps: int = chosen(20_000, "largest number of integrator steps")
 
 
 def run(parameters: Selection, tell: Tell) -> Measured:
-    """Flows and projections of a system and of the same system with redundant rows.
+    """Compute flows and projections of a system, with and without redundant rows.
 
     >>> measured = run(Selection(epsilons=(0.5,)), lambda fraction: None)
     >>> bool(measured["base_to_projection"].max() < 1e-9)
@@ -111,15 +109,15 @@ def run(parameters: Selection, tell: Tell) -> Measured:
     measured.add("same_feasible_set", len(set(ranks)) == 1)
     rows = "; ".join("(" + ", ".join(f"{v:g}" for v in row) + ")" for row in wide)
     measured.remarks.append(
-        f"The system: multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of "
-        f"which the last {len(combinations)} are the redundant ones; y = ("
+        f"The system has multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of "
+        f"which the last {len(combinations)} are redundant; and y = ("
         f"{', '.join(f'{v:g}' for v in wide_y)})."
     )
     return measured
 
 
 def _scipy_projection(B: np.ndarray, y: np.ndarray, d: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """The projection by SciPy, from the smooth convex dual: none of our solvers takes part."""
+    """Compute the projection with SciPy from the smooth convex dual, without our solvers."""
 
     def point(dual: np.ndarray) -> np.ndarray:
         return start * np.exp(B.T @ dual / d)
@@ -142,9 +140,9 @@ def _scipy_projection(B: np.ndarray, y: np.ndarray, d: np.ndarray, start: np.nda
 
 
 def _crossing(measured: Measured, name: str, level: float) -> np.ndarray:
-    """When the residual passes the level, between records, where it decays exponentially; `[E]`.
+    """Return when the residual passes the level, interpolated between records; `[E]`.
 
-    NaN for a flow that never comes there.
+    The residual decays exponentially between records. NaN if a flow never reaches the level.
     """
     times, residuals = measured[f"{name}_time"].T, measured[f"{name}_residual"].T
     found = []
@@ -160,7 +158,7 @@ def _crossing(measured: Measured, name: str, level: float) -> np.ndarray:
 def _stopped(
     B: np.ndarray, y: np.ndarray, d: np.ndarray, start: np.ndarray, stop: float, q: Selection
 ) -> np.ndarray:
-    """The flow at its stopping time; the integrator's own last step may lie far beyond it."""
+    """Return the flow at its stopping time; the last step of the integrator may end far later."""
     if not stop > 0:
         return start if stop == 0 else np.full_like(start, np.nan)
     flow = mirror_flow(
@@ -175,7 +173,7 @@ def _apart(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def _largest_path_gap(measured: Measured) -> np.ndarray:
-    """How far the two paths to the same end are apart, compared at equal residuals; `[E]`."""
+    """Return the largest distance between the two paths at equal residuals; `[E]`."""
     gaps = []
     for k in range(len(measured["epsilon"])):
         levels = np.linspace(-0.1, -6, 60)  # log10 of the relative residual
@@ -191,64 +189,13 @@ def _largest_path_gap(measured: Measured) -> np.ndarray:
     return np.array(gaps)
 
 
-def _rows(measured: Measured) -> list[list[str]]:
-    names = ("projections_apart", "base_to_projection", "augmented_to_projection", "flows_apart")
-    return [
-        [f"{epsilon:g}"] + [f"{measured[name][k]:.2e}" for name in names]
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]
-
-
-def _times(measured: Measured) -> list[list[str]]:
-    return [
-        [f"{epsilon:g}", f"{measured['base_stop'][k]:.4g}", f"{measured['augmented_stop'][k]:.4g}"]
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]
-
-
-def _draw_residuals(axes, measured: Measured) -> None:
-    for k, epsilon in enumerate(measured["epsilon"]):
-        axes.plot(measured["base_time"][:, k], measured["base_residual"][:, k],
-                  **series(k, marked=False), label=rf"$\varepsilon={epsilon:g}$")  # fmt: skip
-    axes.set(yscale="log", xlabel="time $t$", ylabel=r"$\|Bq(t)-y\|\,/\,\|y\|$")
-    axes.legend()
-
-
-def _draw_agreement(axes, measured: Measured) -> None:
-    names = (
-        ("base_to_projection", "base flow to projection"),
-        ("augmented_to_projection", "augmented flow to projection"),
-        ("flows_apart", "between the two flows"),
-        ("projections_apart", "between the two projections"),
-        ("scipy_apart", "projection: ours and SciPy's"),
-    )
-    for k, (name, words) in enumerate(names):
-        axes.plot(measured["epsilon"], np.maximum(measured[name], 1e-17), **series(k), label=words)
-    axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$", ylabel="Euclidean distance")
-    axes.set_ylim(1e-17, 1e-8)
-    mark_values(axes.xaxis, measured["epsilon"])
-    legend_below(axes, 2)
-
-
-def _draw_paths(axes, measured: Measured) -> None:
-    k = int(np.argmin(measured["epsilon"]))
-    shown = np.argsort(-abs(measured["projection"][k]))[:2]
-    for j, name in enumerate(("base", "augmented")):
-        path = measured[f"{name}_path"][:, k]
-        axes.plot(path[:, shown[0]], path[:, shown[1]], **series(j, marked=False), label=name)
-    end = measured["projection"][k]
-    axes.plot(*end[shown], marker="*", ms=13, color=INK, ls="", label="Bregman projection")
-    axes.set(xlabel=f"$q_{shown[0] + 1}$", ylabel=f"$q_{shown[1] + 1}$")
-    axes.legend()
-
-
 EXPERIMENT = Experiment(
     key="exp5",
     title="Bregman selection under commuting measurements",
     question=(
-        "Of the many interpolants, which one does the flow select? The theory says: the Bregman "
-        "projection of the start, whatever rows represent the constraints. Flows of a system and "
-        "of the same system with redundant rows are compared with projections solved independently."
+        "Which of the many interpolants does the flow select? According to the theory, it is the "
+        "Bregman projection of the start, whichever rows represent the constraints. Flows of a "
+        "system, with and without redundant rows, are compared with independent projections."
     ),
     section="subsec:experiment-bregman-selection",
     labels=("thm:global-convergence-bregman-projection", "lem:bregman-lyapunov-identity"),
@@ -257,61 +204,6 @@ EXPERIMENT = Experiment(
     run=run,
     seconds=5,
     quick_seconds=5,
-    panels=(
-        Panel(
-            key="exp5-residual",
-            title="Decay of the residual",
-            caption="Relative residual along the flow of the base system, for several scales.",
-            draw=_draw_residuals,
-            describe=lambda m: (
-                "The residual passes the tolerance at times "
-                + ", ".join(
-                    f"{v:.1f} (epsilon = {e:g})"
-                    for v, e in zip(m["base_stop"], m["epsilon"], strict=True)
-                )
-                + "."
-            ),
-            label="fig:exp5-residual-decay",
-        ),
-        Panel(
-            key="exp5-agreement",
-            title="Flow limits and projections",
-            caption="Distances between limits of flows and independently solved projections.",
-            draw=_draw_agreement,
-            describe=lambda m: (
-                f"Flows end within {m['base_to_projection'].max():.1e} (base) and "
-                f"{m['augmented_to_projection'].max():.1e} (augmented) of the projection; the two "
-                f"projections agree to {m['projections_apart'].max():.1e}."
-            ),
-            label="fig:exp5-projection-agreement",
-        ),
-        Panel(
-            key="exp5-paths",
-            title="Two paths to one point",
-            caption="Two coordinates of the flow at the smallest scale, with and without redundant "
-            "rows.",
-            draw=_draw_paths,
-            describe=lambda m: (
-                "At equal residual the paths are up to "
-                f"{m['paths_apart'].max():.2g} apart; their ends {m['flows_apart'].max():.1e}."
-            ),
-            label="fig:exp5-redundant-paths",
-        ),
-    ),
-    tables=(
-        Table(
-            key="exp5-selection",
-            title="Flows and projections: Euclidean distances",
-            header=("ε", "between projections", "base flow to projection",
-                    "augmented flow to projection", "between flow limits"),
-            rows=_rows,
-            label="tab:bregman-selection-results",
-        ),
-        Table(
-            key="exp5-times",
-            title="Stopping times",
-            header=("ε", "base", "augmented"),
-            rows=_times,
-        ),
-    ),
-)  # fmt: skip
+    panels=PANELS,
+    tables=TABLES,
+)

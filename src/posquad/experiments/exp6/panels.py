@@ -1,4 +1,4 @@
-"""The panels and tables of experiment 6."""
+"""Panels and tables of experiment 6."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from posquad.experiments.framework import (
     Measured,
-    Table,
+    ReportTable,
 )
 from posquad.report.palette import COLOURS, INK, series
 from posquad.report.panel import Panel
@@ -49,7 +49,7 @@ def _draw_steps(axes, measured: Measured) -> None:
 
 
 def _draw_face(axes, measured: Measured) -> None:
-    """The plane of the first two coordinates."""
+    """Draw the plane of the first two coordinates."""
     end, path = measured["entropic"], measured["selected"]
     if _is_segment(measured):
         total = end[0] + end[1]
@@ -64,9 +64,9 @@ def _draw_face(axes, measured: Measured) -> None:
 
 
 def _is_segment(measured: Measured) -> bool:
-    """The face is one-dimensional and moves only the first two coordinates, against each other.
+    """Tell whether the face is a segment in the plane of the first two coordinates.
 
-    So it is when they have the same column of B, as in the paper's system.
+    That is the case if these have the same column of B, as in the paper's system.
     """
     same = abs(measured["columns"][:, 0] - measured["columns"][:, 1]).max() == 0
     return bool(same and measured["face_dimension"] == 1 and not measured["vanishing"][:2].any())
@@ -123,7 +123,7 @@ PANELS = (
     Panel(
         key="exp6-finite-step",
         title="Finite-step selection error",
-        caption="Distance between what descent with step eta and the flow select, and two fits.",
+        caption="Distance between the limits of descent (step eta) and of the flow, with two fits.",
         draw=_draw_steps,
         describe=lambda m: (
             f"Slopes: {m['step_slope']:.4f} over the smallest steps, {m['step_all_slope']:.4f} "
@@ -134,7 +134,7 @@ PANELS = (
     Panel(
         key="exp6-face",
         title="The minimum-trace face",
-        caption="The first two coordinates of the selected points, and the face where it is a "
+        caption="The first two coordinates of the selected points, and the face if it is a "
         "segment in this plane.",
         draw=_draw_face,
         describe=lambda m: (
@@ -159,13 +159,13 @@ PANELS = (
 )
 
 TABLES = (
-    Table(
+    ReportTable(
         key="exp6-scales",
         title="Selected interpolants over the scale of the start",
         header=("ε", "trace gap", "bound on it", "distance to entropic point"),
         rows=_projection_rows,
     ),
-    Table(
+    ReportTable(
         key="exp6-steps",
         title="Finite-step selection error",
         header=("η", "distance to the limit of the flow"),

@@ -28,7 +28,7 @@ __all__ = ["EXPERIMENT", "MinimumTraceBias", "run"]
 
 @dataclass(frozen=True)
 class MinimumTraceBias(Parameters):
-    """The system from the paper; the grid of scales and the windows of the fits are ours."""
+    """The system from the paper; the scales and the windows of the fits are our choice."""
 
     B: tuple[tuple[float, ...], ...] = stated(
         ((1.0, 1.0, 1.0, 0.0), (0.0, 0.0, 1.0, 1.0)), "reduced measurements, one row each"
@@ -37,20 +37,24 @@ class MinimumTraceBias(Parameters):
     multiplicities: tuple[int, ...] = stated((1, 1, 2, 3), "block sizes d_a")
     epsilons: tuple[float, ...] = chosen(
         (0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005),
-        "scales of the start (the paper: twelve between 0.7 and 0.005)",
+        "scales of the start (the paper uses twelve between 0.7 and 0.005)",
     )
-    tie_window: int = chosen(7, "smallest scales in the fit of the distance to the entropic point")
+    tie_window: int = chosen(
+        7, "number of smallest scales in the fit of the distance to the entropic point"
+    )
     step_epsilon: float = stated(0.2, "scale of the start of the finite-step runs")
-    etas: tuple[float, ...] = stated(tuple(2.0**-k for k in range(1, 9)), "steps of the descent")
-    step_window: int = chosen(6, "smallest steps in the fit of the finite-step error")
-    samples: int = chosen(400, "random positive semidefinite interpolants")
+    etas: tuple[float, ...] = stated(
+        tuple(2.0**-k for k in range(1, 9)), "step sizes of the descent"
+    )
+    step_window: int = chosen(6, "number of smallest steps in the fit of the finite-step error")
+    samples: int = chosen(400, "number of random positive semidefinite interpolants")
     sample_spread: float = chosen(
-        2.0, "their block traces are projections of log-normal points with this deviation"
+        2.0, "standard deviation of the log-normal points whose projections give the block traces"
     )
 
 
 def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
-    """Projections over scales, limits over steps, the certificate, and sampled interpolants.
+    """Measure projections over scales, limits over steps, the dual proof and sampled interpolants.
 
     >>> run(MinimumTraceBias(samples=2), lambda fraction: None)["entropic"].round(12).tolist()
     [0.35, 0.35, 0.3, 0.0]
@@ -75,7 +79,7 @@ def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
 
 
 def _certify(measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray) -> None:
-    """The minimum trace over the polytope, its dual proof, and the semidefinite optimum."""
+    """Compute the minimum trace over the polytope, its dual proof, and the semidefinite optimum."""
     least = minimum_trace(B, y, d)
     measured.add("columns", B / d, "row", "block")  # joint eigenvalues of the measurements
     measured.add("minimum_trace", least.value)
@@ -103,7 +107,7 @@ def _certify(measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray) ->
 def _shrink_start(
     measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray, q: MinimumTraceBias
 ) -> None:
-    """`epsilon -> 0`: trace gap under its envelope, distance to the entropic point."""
+    """Let `epsilon -> 0`; measure the trace gap and the distance to the entropic point."""
     epsilons = np.array(q.epsilons)
     projection = bregman_projection(B, y, d, epsilons[:, None] ** 2 * np.ones(len(d)))
     points = projection.q  # [E, m]
@@ -115,7 +119,7 @@ def _shrink_start(
     measured.add("envelope", envelope, "epsilon")
     measured.add("scaled_gap_max", (-2 * np.log(epsilons) * gap).max())
     measured.add("below_envelope", bool((gap <= envelope).all()))
-    # tau is affine in the coordinates that vanish on the face: what the slack adds.
+    # On the feasible set the trace is the dual value plus the slack times the coordinates.
     formula = measured["dual_value"] + points @ measured["slack"]
     measured.add("trace_formula_gap", abs(points @ d - formula).max())
     measured.add("infeasibility_max", abs(points @ B.T - y).max())
@@ -132,7 +136,7 @@ def _shrink_start(
 def _shrink_step(
     measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray, q: MinimumTraceBias
 ) -> None:
-    """`eta -> 0` at a fixed start: distance of the limit of descent from that of the flow."""
+    """Let `eta -> 0` at a fixed start; measure the distance from the limit of the flow."""
     etas, start = np.array(q.etas), q.step_epsilon**2 * np.ones(len(d))
     limit = descent_limit(B, y, d, np.broadcast_to(start, (len(etas), len(d))), etas)
     flow = bregman_projection(B, y, d, start).q
@@ -153,10 +157,10 @@ def _shrink_step(
 def _sample_interpolants(
     measured: Measured, B: np.ndarray, y: np.ndarray, d: np.ndarray, q: MinimumTraceBias
 ) -> None:
-    """Random positive semidefinite matrices that interpolate, with entries between the blocks.
+    """Draw random positive semidefinite interpolants with entries between the blocks.
 
-    A Wishart matrix whose blocks are scaled to the traces of a random feasible point: scaling
-    from both sides keeps it positive, and the measurements see only the traces of the blocks.
+    The blocks of a Wishart matrix are scaled to the traces of a random feasible point. Scaling
+    from both sides keeps it positive, and the measurements depend only on the block traces.
     """
     A = commuting_family(B, d)
     reduction = joint_spectral_reduction(A)
@@ -218,9 +222,9 @@ EXPERIMENT = Experiment(
     key="exp6",
     title="Minimum trace, entropic tie-breaking and finite steps",
     question=(
-        "What is selected when the start shrinks to zero? The theory says: a minimum-trace "
-        "interpolant, and among several the one of least weighted entropy; with a finite step, "
-        "the same up to an error of first order in the step."
+        "What is selected when the start shrinks to zero? According to the theory, it is a "
+        "minimum-trace interpolant, and among several the one of least weighted entropy; a finite "
+        "step size adds an error of first order in the step."
     ),
     section="subsec:experiment-minimum-trace-entropy",
     labels=(

@@ -1,9 +1,9 @@
-"""The commutativity dial: what is left of the selection law when measurements stop commuting.
+"""The commutativity dial: how the selection law fails when measurements stop commuting.
 
 The paper proves that, for commuting measurements, the factor flow from a multiple of the identity
-selects the Bregman projection, and the minimum trace as the multiple shrinks. This experiment turns
-the eigenbases of the measurements apart and measures how far the limit of the full matrix flow is
-from what the law would say. It reports what is seen; it claims no theorem.
+selects the Bregman projection, and the minimum trace as the multiple shrinks. This experiment
+rotates the eigenbases of the measurements against each other, and measures how far the limit of the
+full matrix flow is from the prediction of the law. It reports observations and claims no theorem.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class DialResult(Result):
     parameters: dict[str, Any]
 
     def interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Mean over seeds of log10 of the values, with its 95 per cent t-interval: three arrays."""
+        """Return the mean over seeds of log10 of the values, and the ends of its 95% t-interval."""
         logs = np.log10(np.maximum(values, 1e-17))
-        known = np.isfinite(logs)  # a distance that could not be computed is left out
+        known = np.isfinite(logs)  # leave out distances that could not be computed
         count = known.sum(-1)
-        count = np.where(count < 2, np.nan, count)  # neither a mean nor a spread is known
+        count = np.where(count < 2, np.nan, count)  # too few for a mean with its interval
         logs = np.where(known, logs, 0.0)
         mean = logs.sum(-1) / count
         spread = np.where(known, (logs - mean[..., None]) ** 2, 0.0).sum(-1) / (count - 1)
@@ -63,7 +63,7 @@ class DialResult(Result):
         return mean, mean - half, mean + half
 
     def statement(self) -> str:
-        """What is seen, in words made from the numbers."""
+        """Describe the result in words."""
         typical = 10 ** self.interval(self.to_von_neumann)[0]  # [D, E]
         gap = 10 ** self.interval(self.to_minimum_trace)[0]
         first, last = self.epsilons[0], self.epsilons[-1]
@@ -71,16 +71,16 @@ class DialResult(Result):
         if np.isfinite(self.to_bregman).all():
             lines.append(
                 f"At dial 0 the limit of the flow is within {self.to_bregman.max():.1e} of the "
-                f"Bregman projection, relative, in all {self.to_bregman.size} runs."
+                f"Bregman projection (relative distance) in all {self.to_bregman.size} runs."
             )
         if not self.converged.all():
             lines.append(
                 f"{int((~self.converged).sum())} of {self.converged.size} flows did not reach "
-                "their residual tolerance; they are counted where they stopped."
+                "their residual tolerance; their last points are used."
             )
         lines += [
-            f"At dial {self.dials[-1]:g} it is typically {typical[-1, 0]:.1e} away from the von "
-            f"Neumann projection at epsilon = {first:g} and {typical[-1, -1]:.1e} at {last:g}.",
+            f"At dial {self.dials[-1]:g} its typical distance from the von Neumann projection is "
+            f"{typical[-1, 0]:.1e} at epsilon = {first:g} and {typical[-1, -1]:.1e} at {last:g}.",
         ]
         if np.isnan(self.to_minimum_trace).all():
             lines.append("Minimum traces are unknown: no semidefinite solver is installed.")
@@ -177,7 +177,7 @@ _MEASURED = ("to_von_neumann", "to_minimum_trace", "trace_gaps", "converged")
 
 
 def _problems(n: int, d: int, dial: float, seeds: range) -> tuple[Tensor, Tensor]:
-    """Families `[K, n, d, d]`, responses `[K, n]` of unit norm; the same targets at every dial."""
+    """Draw families `[K, n, d, d]` and unit responses `[K, n]`, with the same targets."""
     families, responses = [], []
     for seed in seeds:
         A = dialed_family(n, d, dial, seed=seed)
@@ -194,7 +194,7 @@ def _least_trace(A: Tensor, y: Tensor) -> float:
 
 
 def _or_unknown(function: Callable[..., float], *arguments: Tensor) -> float:
-    """What needs the semidefinite solver, NaN where none is installed."""
+    """Call a function that needs the semidefinite solver; NaN if none is installed."""
     try:
         return function(*arguments)
     except MissingExtraError:

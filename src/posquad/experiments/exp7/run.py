@@ -7,38 +7,38 @@ from dataclasses import dataclass
 import numpy as np
 
 from posquad.experiments.exp7.dial import DialResult, dial_experiment
+from posquad.experiments.exp7.panels import PANELS, TABLES
 from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Table,
     Tell,
     chosen,
 )
-from posquad.report.palette import series
-from posquad.report.panel import Panel
 
 __all__ = ["EXPERIMENT", "Dial", "run"]
 
 
 @dataclass(frozen=True)
 class Dial(Parameters):
-    """Everything is ours: the paper proves nothing here and claims nothing."""
+    """All parameters are our choice; the paper has no such experiment."""
 
-    dials: tuple[float, ...] = chosen((0.0, 0.1, 0.3, 0.6, 1.0), "0: commuting, 1: generic bases")
+    dials: tuple[float, ...] = chosen(
+        (0.0, 0.1, 0.3, 0.6, 1.0), "0: commuting measurements, 1: generic eigenbases"
+    )
     epsilons: tuple[float, ...] = chosen((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
-    seeds: int = chosen(20, "independent problems")
-    n: int = chosen(4, "measurements")
+    seeds: int = chosen(20, "number of independent problems")
+    n: int = chosen(4, "number of measurements")
     d: int = chosen(5, "dimension; the factor is square")
     residual_tolerance: float = chosen(
         1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
     )
-    t_final: float = chosen(1e5, "latest time at which a flow ends")
-    max_steps: int = chosen(50_000, "most steps of the integrator")
+    t_final: float = chosen(1e5, "largest time of a flow")
+    max_steps: int = chosen(50_000, "largest number of integrator steps")
 
 
 def run(parameters: Dial, tell: Tell) -> Measured:
-    """The dial experiment with its intervals, as named quantities.
+    """Run the dial experiment; return its results and intervals as named quantities.
 
     >>> small = Dial(dials=(0.0, 1.0), epsilons=(0.1,), seeds=2, n=2, d=3)
     >>> bool(run(small, lambda fraction: None)["to_bregman_max"] < 1e-4)
@@ -51,7 +51,7 @@ def run(parameters: Dial, tell: Tell) -> Measured:
         seeds=q.seeds,
         n=q.n,
         d=q.d,
-        seed=q.seed * q.seeds,  # no problem shared between seeds
+        seed=q.seed * q.seeds,  # different seeds share no problem
         t_final=q.t_final,
         residual_tolerance=q.residual_tolerance,
         max_steps=q.max_steps,
@@ -78,57 +78,18 @@ def run(parameters: Dial, tell: Tell) -> Measured:
 
 
 def _leaves_the_law(result: DialResult) -> bool:
-    """The interval of the distance lies above that at dial 0, at every dial and every scale."""
+    """Tell whether the distance intervals at all dials lie above the one at dial 0."""
     _, low, high = result.interval(result.to_von_neumann)
     return bool((low[1:] > high[:1]).all())
-
-
-def _draw(name: str, scale: str):
-    def draw(axes, measured: Measured) -> None:
-        for k, epsilon in enumerate(measured["epsilon"]):
-            style = series(k)
-            middle, low, high = (
-                measured[f"{name}_{part}"][:, k] for part in ("mean", "low", "high")
-            )
-            axes.fill_between(measured["dial"], low, high, color=style["color"], alpha=0.2, lw=0)
-            axes.plot(measured["dial"], middle, **style, label=rf"$\varepsilon={epsilon:g}$")
-        axes.set(yscale=scale, xlabel="dial (0: commuting, 1: generic)",
-                 ylabel="relative distance of the flow's limit")  # fmt: skip
-        axes.legend()
-
-    return draw
-
-
-def _describe(name: str, words: str):
-    def describe(measured: Measured) -> str:
-        middle = measured[f"{name}_mean"]
-        return (
-            f"The typical distance to {words} goes from {middle[0, -1]:.1e} at dial "
-            f"{measured['dial'][0]:g} to {middle[-1, -1]:.1e} at dial {measured['dial'][-1]:g}, at "
-            f"epsilon = {measured['epsilon'][-1]:g}."
-        )
-
-    return describe
-
-
-def _rows(measured: Measured) -> list[list[str]]:
-    names = ("to_von_neumann_mean", "to_minimum_trace_mean")
-    return [
-        [f"{dial:g}", f"{measured['commutators'][i].mean():.3f}", f"{epsilon:g}"]
-        + [f"{measured[name][i, k]:.1e}" for name in names]
-        for i, dial in enumerate(measured["dial"])
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]
 
 
 EXPERIMENT = Experiment(
     key="exp7",
     title="Beyond the paper: the commutativity dial",
     question=(
-        "The selection law is proved for commuting measurements. What is left of it when their "
-        "eigenbases are turned apart? Full matrix flows are compared with the von Neumann "
-        "projection, the natural analogue, and with the minimum-trace set. A measurement, not a "
-        "theorem."
+        "The selection law is proved for commuting measurements. How much of it remains when their "
+        "eigenbases differ? Full matrix flows are compared with the von Neumann projection, the "
+        "natural analogue, and with the minimum-trace set. This is a measurement, not a theorem."
     ),
     section="",
     labels=("thm:global-convergence-bregman-projection",),
@@ -137,28 +98,6 @@ EXPERIMENT = Experiment(
     run=run,
     seconds=55,
     quick_seconds=6,
-    panels=(
-        Panel(
-            key="exp7-von-neumann",
-            title="Distance to the von Neumann projection",
-            caption="Geometric mean over problems with its 95% band.",
-            draw=_draw("to_von_neumann", "log"),
-            describe=_describe("to_von_neumann", "the von Neumann projection"),
-        ),
-        Panel(
-            key="exp7-minimum-trace",
-            title="Distance to the minimum-trace set",
-            caption="Geometric mean over problems with its 95% band.",
-            draw=_draw("to_minimum_trace", "linear"),
-            describe=_describe("to_minimum_trace", "the minimum-trace set"),
-        ),
-    ),
-    tables=(
-        Table(
-            key="exp7-dial",
-            title="Typical relative distances of the flow's limit",
-            header=("dial", "commutator", "ε", "to von Neumann projection", "to minimum trace"),
-            rows=_rows,
-        ),
-    ),
-)  # fmt: skip
+    panels=PANELS,
+    tables=TABLES,
+)

@@ -1,4 +1,4 @@
-"""The panels and tables of experiment 8."""
+"""Panels and tables of experiment 8."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from posquad.experiments.framework import (
     Measured,
-    Table,
+    ReportTable,
 )
 from posquad.report.palette import INK, legend_below, mark_values, series
 from posquad.report.panel import Panel
@@ -33,7 +33,7 @@ def _draw_radii(axes, measured: Measured) -> None:
 
 
 def _starts(measured: Measured) -> list[tuple[str, int, int]]:
-    """What is drawn of the starts: words, kind, and place among the iterations."""
+    """List the starts to draw: description, kind, and index among the iterations."""
     first = int(measured["iteration"][1])
     return [
         ("moment initializer", MOMENT, 0),
@@ -72,7 +72,7 @@ def _draw_ratios(axes, measured: Measured) -> None:
         axes.plot(measured["ratio"], values, **series(k), label=words)
     axes.axhline(1.0, color=INK, lw=1, ls=":")
     axes.set(xscale="log", yscale="log", xlabel="$n/p$",
-             ylabel=f"seen / promised ({_name(measured, 0)})")  # fmt: skip
+             ylabel=f"observed / guaranteed ({_name(measured, 0)})")  # fmt: skip
     mark_values(axes.xaxis, measured["ratio"])
     legend_below(axes, 2)
 
@@ -115,7 +115,7 @@ def _describe_growth(measured: Measured) -> str:
 
 
 def _last(values: np.ndarray) -> float:
-    """The last one that is known; 0 if none is."""
+    """Return the last finite value; 0 if there is none."""
     known = values[np.isfinite(values)]
     return float(known[-1]) if len(known) else 0.0
 
@@ -130,7 +130,7 @@ def _problem_rows(measured: Measured) -> list[list[str]]:
         for i, ratio in enumerate(measured["ratio"]):
             inside = measured["inside"][k, i]
             if not np.isfinite(inside).any():
-                continue  # beyond the largest n of this size
+                continue  # larger than the largest n of this size
             shares = [inside[kind, place] for kind in (MOMENT, BOUNDED) for place in (0, 1)]
             rows.append(
                 [f"{measured['d'][k]}, {measured['r'][k]}", f"{ratio}", f"{ratio * p}",
@@ -159,10 +159,10 @@ def _size_rows(measured: Measured) -> list[list[str]]:
 PANELS = (
     Panel(
         key="exp8-radius",
-        title="Basin radii, proved and the paper's",
-        caption="Theorem: inside the radius the only critical point is the answer. Lines: the "
-        "effective radius sqrt(lam/mu)/2, proved at each solution, median over problems. Dotted: "
-        "the paper's radius, which does not depend on n.",
+        title="Basin radii: proved, and from the paper",
+        caption="Theorem: inside the radius the only critical point is the answer. The lines "
+        "show the effective radius sqrt(lam/mu)/2, proved at each solution (median over problems). "
+        "The dotted lines show the paper's radius, which does not depend on n.",
         draw=_draw_radii,
         describe=lambda m: (
             f"At {_name(m, 0)} the proved radius is {_last(m['radius_median'][0]):.3f} at the "
@@ -173,22 +173,22 @@ PANELS = (
     Panel(
         key="exp8-inside",
         title="Initializers inside the basins",
-        caption="Measurement: the share of initializers, and of points a few descent steps later, "
-        "inside the proved basin; dotted, moment initializers inside the paper's.",
+        caption="Measurement: the share of initializers inside the proved basin, at the start and "
+        "after a few descent steps. Dotted: moment initializers inside the paper's basin.",
         draw=_draw_shares,
         describe=lambda m: (
             f"At the largest n of {_name(m, 0)}, {_last(m['inside'][0, :, MOMENT, 0]):.0%} of the "
             f"moment and {_last(m['inside'][0, :, BOUNDED, 0]):.0%} of the bounded initializers "
-            f"lie inside; of moment initializers in the paper's basin, at most "
-            f"{m['moment_in_paper_basin']:.0%}."
+            f"lie inside. At most {m['moment_in_paper_basin']:.0%} of the moment initializers lie "
+            "in the paper's basin."
         ),
     ),
     Panel(
         key="exp8-ratios",
-        title="Rates and steps, seen over promised",
-        caption="Theorem: the proved rate and step, at theta = 1/4, hold. Measurement: the rate "
-        "observed near the answer, and 2/Lam, beyond which descent is unstable. A ratio of 1 would "
-        "be sharp; the paper's constants are those it states from N_star samples on.",
+        title="Observed over guaranteed rates and steps",
+        caption="Theorem: the proved rate and step (at theta = 1/4) hold. Measurement: the rate "
+        "observed near the answer, and the stability limit 2/Lam. A ratio of 1 would be sharp. The "
+        "paper states its constants for at least N_star samples.",
         draw=_draw_ratios,
         describe=lambda m: (
             f"At the largest n of {_name(m, 0)} the observed rate is "
@@ -199,25 +199,25 @@ PANELS = (
     Panel(
         key="exp8-growth",
         title="Certified sample size against p",
-        caption="Measurement: where 95% of the starts lie inside the proved basin, interpolated "
-        "between powers of two times p, and powers of p fitted to it. The paper's N_star is a "
-        "theorem for random data, far above the axis.",
+        caption="Measurement: the n at which 95% of the starts lie inside the proved basin, "
+        "interpolated between powers of two times p, with fitted powers of p. The paper's N_star "
+        "is a theorem for random data, far above the range of the axis.",
         draw=_draw_growth,
         describe=_describe_growth,
     ),
 )
 
 TABLES = (
-    Table(
+    ReportTable(
         key="exp8-problems",
-        title="Proved basins and what lies inside (shares at the start, and after the first steps)",
+        title="Proved basins, and the shares inside at the start and after the first steps",
         header=("d, r", "n/p", "n", "proved radius", "paper's", "moment", "moment, later",
-                "bounded", "bounded, later", "rate seen/proved", "step limit/proved"),
+                "bounded", "bounded, later", "rate observed/proved", "step limit/proved"),
         rows=_problem_rows,
     ),
-    Table(
+    ReportTable(
         key="exp8-sizes",
-        title="Least n tested from which on 95% lie inside the proved basin",
+        title="Smallest tested n from which on 95% lie inside the proved basin",
         header=("size", "p", "moment", "bounded", "moment, later", "bounded, later",
                 "paper's N_star"),
         rows=_size_rows,

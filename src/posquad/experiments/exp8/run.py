@@ -16,27 +16,33 @@ from posquad.geometry import dimension
 __all__ = ["EXPERIMENT", "Guarantees", "run"]
 
 _KINDS: tuple[Kind, ...] = ("moment", "bounded")
-_SHARE = 0.95  # of initializers that must lie inside
-_REACH = 128  # n/p to which every size must be run before "nowhere certified" means anything
-_THETA = 0.1  # of Theorem B: up to it, its step is at least the 1/(2 Lam) taken here
-_NEAR = 0.01  # delta from which on a rate counts as asymptotic
+_SHARE = 0.95  # share of initializers that must lie inside
+_REACH = 128  # largest n/p that every size needs before a claim about all sizes is judged
+_THETA = 0.1  # theta of Theorem B up to which its step is at least 1/(2 Lam), the step used here
+_NEAR = 0.01  # delta below which a rate counts as asymptotic
 
 
 @dataclass(frozen=True)
 class Guarantees(Parameters):
-    """Everything is ours; the first size is that of the paper's experiment 3."""
+    """All parameters are our choice; the first size is that of the paper's experiment 3."""
 
     d: tuple[int, ...] = chosen((10, 20, 40), "dimensions")
-    r: tuple[int, ...] = chosen((2, 2, 3), "ranks, one a dimension")
+    r: tuple[int, ...] = chosen((2, 2, 3), "ranks, one per dimension")
     ratios: tuple[int, ...] = chosen((2, 4, 8, 16, 32, 64, 128, 256, 512), "n/p, increasing")
-    tops: tuple[int, ...] = chosen((512, 256, 128), "largest n/p, one a dimension: they are dear")
-    trials: tuple[int, ...] = chosen((20, 12, 6), "problems of each n, one a dimension")
-    steps: tuple[int, ...] = chosen((10, 100), "descent steps after which shares are taken again")
-    smallest: float = chosen(0.5, "eigenvalues of Q* run evenly from 1 to this")
+    tops: tuple[int, ...] = chosen(
+        (512, 256, 128), "largest n/p, one per dimension (large problems are expensive)"
+    )
+    trials: tuple[int, ...] = chosen((20, 12, 6), "problems for each n, one number per dimension")
+    steps: tuple[int, ...] = chosen(
+        (10, 100), "descent steps after which the shares are measured again"
+    )
+    smallest: float = chosen(
+        0.5, "smallest eigenvalue of Q*; eigenvalues are evenly spaced from 1 to this"
+    )
 
 
 def run(parameters: Guarantees, tell: Tell) -> Measured:
-    """Constants proved at planted solutions, and where initializers and descent lie beside them.
+    """Prove constants at planted solutions; measure where initializers and descent lie.
 
     >>> small = Guarantees(d=(3,), r=(1,), ratios=(64,), tops=(64,), trials=(2,), steps=(20,))
     >>> bool(run(small, lambda fraction: None)["moment_in_paper_basin"] == 0)
@@ -74,7 +80,7 @@ def _check(q: Guarantees) -> None:
 
 
 def _results(q: Guarantees, tell: Tell) -> list[list[Sharpness]]:
-    """`[size][kind]`."""
+    """Run all sizes and kinds of initializer; return `[size][kind]`."""
     grids = [[ratio for ratio in q.ratios if ratio <= top] for top in q.tops]
     costs = [t * sum(g) * d**3 for t, g, d in zip(q.trials, grids, q.d, strict=True)]
     found = []
@@ -97,7 +103,7 @@ def _results(q: Guarantees, tell: Tell) -> list[list[Sharpness]]:
 
 
 def _padded(measured: Measured, name: str, parts: list, *dims: str) -> None:
-    """Keep arrays of the sizes as one, NaN where a ratio or a trial was not run."""
+    """Combine arrays of all sizes, with NaN where a ratio or a trial was not run."""
     shape = tuple(len(measured.coords[dimension]) for dimension in ("size", *dims))
     whole = np.full(shape, math.nan)
     for k, part in enumerate(parts):
@@ -130,13 +136,15 @@ def _add_shares(measured: Measured, results: list[list[Sharpness]]) -> None:
 
 
 def _add_rates(measured: Measured, results: list[list[Sharpness]]) -> None:
-    """Observed over proved rates, where descent was near enough for the theorem to speak."""
+    """Divide observed by proved rates, where descent was near enough for the theorem to apply."""
     rows, theorem, limit = [], [], []
     for kinds in results:
         ratio = np.stack([s.observed_rate / s.rate for s in kinds], axis=-1)
         delta = np.stack([s.observed_from / (2 * s.radius) for s in kinds], axis=-1)
-        inside = delta <= _THETA  # not so where NaN
-        guaranteed = (1 - delta) * (1 - 2 * delta) / 2  # of lam: Theorem B, from there on
+        inside = delta <= _THETA  # false for NaN
+        guaranteed = (
+            (1 - delta) * (1 - 2 * delta) / 2
+        )  # share of lam that Theorem B guarantees from there on
         theorem.extend((ratio / guaranteed)[inside])
         limit.extend(ratio[delta <= _NEAR])
         rows.append(_medians(np.where(inside, ratio, math.nan).reshape(len(ratio), -1)))
@@ -151,7 +159,7 @@ def _add_rates(measured: Measured, results: list[list[Sharpness]]) -> None:
 
 
 def _add_growth(measured: Measured, results: list[list[Sharpness]]) -> None:
-    """The least n of the grid with 95% inside, where between the grid it is, and its growth."""
+    """Add the least n with 95% inside, on the grid and interpolated, and fit its growth."""
     p = measured["size"].astype(float)
     certified = np.array([[s.sample_size(_SHARE) for s in kinds] for kinds in results])
     crossing = np.array([[s.crossing(_SHARE) for s in kinds] for kinds in results])
@@ -159,7 +167,7 @@ def _add_growth(measured: Measured, results: list[list[Sharpness]]) -> None:
     measured.add("crossing_n", crossing, "size", "kind", "iteration")
     start = certified[:, :, 0]
     below = np.isfinite(start).all() and (start < measured["N_star"][:, None]).all()
-    if min(kinds[0].ratio[-1] for kinds in results) >= _REACH:  # else it was not looked for
+    if min(kinds[0].ratio[-1] for kinds in results) >= _REACH:  # otherwise it was not tested
         measured.add("certified_below_N_star", bool(below))
     shape = certified.shape[1:]
     fits = {name: np.full(shape, math.nan) for name in ("exponent", "low", "high", "constant")}
@@ -175,15 +183,15 @@ def _add_growth(measured: Measured, results: list[list[Sharpness]]) -> None:
 
 def _remark(measured: Measured, p: np.ndarray) -> None:
     measured.remarks.append(
-        "Theorem: radius, rate and step, proved at each solution with every rounding error bounded "
-        "(Theorems A and B of docs/theory.md). Measurement: where initializers lie, observed "
-        "rates, the sample sizes and their growth."
+        "The radius, rate and step are theorems: they are proved at each solution, with every "
+        "rounding error bounded (Theorems A and B of docs/theory.md). The positions of "
+        "initializers, the observed rates, and the sample sizes with their growth are measurements."
     )
     known = np.isfinite(measured["growth_exponent"][:, 0])
     if not known.any():
         measured.remarks.append(
-            "No growth of the certified sample size is fitted: that takes three sizes at which 95% "
-            "of the initializers of some kind lie inside."
+            "The growth of the certified sample size is not fitted: a fit needs three sizes at "
+            "which 95% of the initializers of some kind lie inside."
         )
         return
     centred = np.log(p) - np.log(p).mean()
@@ -197,14 +205,14 @@ def _remark(measured: Measured, p: np.ndarray) -> None:
     ]
     measured.remarks.append(
         f"Exponents of p in the certified sample size, with 95% intervals: {' and '.join(shown)}. "
-        f"They rest on {len(p)} sizes, few trials at the larger ones, and on a grid of n/p by "
-        "factors of 2 that is interpolated; what is known without interpolating leaves room for "
-        f"exponents {width:.2f} apart."
+        f"They rest on {len(p)} sizes, few trials at the larger ones, and interpolation on a grid "
+        "of n/p with factors of 2; without interpolation the exponents are known only up to an "
+        f"interval of length {width:.2f}."
     )
 
 
 def _medians(values: np.ndarray) -> np.ndarray:
-    """Medians of the rows without NaN; NaN of a row of nothing else."""
+    """Return the medians of the rows, ignoring NaN; NaN for a row of NaN."""
     known = [row[np.isfinite(row)] for row in values]
     return np.array([np.median(row) if len(row) else math.nan for row in known])
 
@@ -213,10 +221,11 @@ EXPERIMENT = Experiment(
     key="exp8",
     title="Beyond the paper: how sharp are the guarantees",
     question=(
-        "The paper's basin of guaranteed convergence takes bounds on all symmetric matrices and "
-        "about 1e16 samples to be entered. Curvature along the quotient alone proves a wider one. "
-        "How wide, how often do initializers lie inside, and how far are the guaranteed rate and "
-        "step from what is observed? The constants are theorems, the shares measurements."
+        "The paper's basin of guaranteed convergence uses bounds on all symmetric matrices, and "
+        "about 1e16 samples are needed to enter it. Curvature along the quotient alone proves a "
+        "wider basin. How wide is it, how often do initializers lie inside, and how far are the "
+        "guaranteed rate and step from the observed ones? The constants are theorems, the shares "
+        "are measurements."
     ),
     section="",
     labels=(

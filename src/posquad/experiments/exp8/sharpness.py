@@ -1,10 +1,10 @@
-"""How sharp the local guarantees are: the paper's and the effective ones on the same problems.
+"""How sharp the local guarantees are: those of the paper and the effective ones, compared.
 
-Planted Gaussian problems; for each, the constants of Theorems A and B proved at the solution, those
-of the paper (`eq:empirical-basin-radius` with m = 1, M = d + 3), and where spectral initializers
-and their first descent steps lie. Theorem: inside a proved radius descent converges at the proved
-rate. Measurement: how often initializers lie inside, and the observed rates. Pure functions; arrays
-in, arrays out.
+On planted Gaussian problems, the constants of Theorems A and B are proved at the solution and
+compared with those of the paper (`eq:empirical-basin-radius` with m = 1, M = d + 3), and with the
+positions of spectral initializers and their first descent steps. Theorem: inside a proved radius
+descent converges at the proved rate. Measurement: how often initializers lie inside, and the
+observed rates.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["GrowthFit", "Sharpness", "compare_starts", "fit_growth", "sharpness"
 Kind = Literal["moment", "bounded"]
 
 _WINDOW = 10  # steps over which a rate is observed
-_ROUNDING = 1e-9  # distances below are not used for a rate
+_ROUNDING = 1e-9  # smaller distances are not used for a rate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sharpness(Result):
-    """Arrays `[ratios, trials]` unless said otherwise; NaN where nothing was proved or found."""
+    """Arrays `[ratios, trials]` unless noted otherwise; NaN where nothing was proved or found."""
 
     n: np.ndarray  # [ratios]
     ratio: np.ndarray  # [ratios]  n / p
@@ -47,10 +47,10 @@ class Sharpness(Result):
     rate: np.ndarray  # proved rate of the flow, lam
     step: np.ndarray  # proved step of Theorem B at theta = 1/4
     step_limit: np.ndarray  # 2 / Lam, beyond which descent is locally unstable
-    distance: np.ndarray  # [ratios, trials, iterations]  d_P of the initializer, and after steps
-    observed_rate: np.ndarray  # -log of the mean of the last contractions, over the step
-    observed_from: np.ndarray  # d_P where those steps began
-    iterations: tuple[int, ...]  # of the last axis of `distance`
+    distance: np.ndarray  # [ratios, trials, iterations]  d_P at the start and after steps
+    observed_rate: np.ndarray  # mean -log of the last contractions, divided by the step
+    observed_from: np.ndarray  # d_P at the first of these steps
+    iterations: tuple[int, ...]  # step counts of the last axis of `distance`
     paper_radius: float
     paper_rate: float
     paper_step: float
@@ -67,17 +67,17 @@ class Sharpness(Result):
         return (self.distance < self.paper_radius).mean(1)
 
     def sample_size(self, share: float = 0.95) -> np.ndarray:
-        """The least n from which on this share lies inside, `[iterations]`; NaN if none."""
+        """Return the smallest n from which on this share is inside, `[iterations]`; or NaN."""
         enough = self.inside >= share
         lasting = np.flip(np.logical_and.accumulate(np.flip(enough, 0), 0), 0)
         first = lasting.argmax(0)
         return np.where(lasting.any(0), self.n[first], np.nan)
 
     def crossing(self, share: float = 0.95) -> np.ndarray:
-        """The n at which this share would lie just inside, `[iterations]`; NaN if none does.
+        """Return the n at which exactly this share lies inside, `[iterations]`; NaN if none.
 
-        Between the last n of too small a share and the least one of `sample_size`: the quantile of
-        distance over radius is taken to be a power of n there.
+        It is interpolated between `sample_size` and the next smaller n, where the quantile of
+        distance over radius is assumed to be a power of n.
         """
         scaled = np.sort(np.nan_to_num(self.distance / self.radius[..., None], nan=np.inf), axis=1)
         needed = math.ceil(share * scaled.shape[1] - 1e-9)
@@ -104,8 +104,8 @@ def sharpness(
 ) -> Sharpness:
     """Measure the guarantees on Gaussian problems with `n = ratio * p` measurements.
 
-    Eigenvalues of Q* run evenly from 1 to `smallest`. `kind` is that of `spectral_initializer`.
-    Descent for `iterations` takes the step `1/(2 Lam)`. Theorems A and B beside
+    Eigenvalues of Q* are evenly spaced from 1 to `smallest`. `kind` is that of
+    `spectral_initializer`. Descent uses the step `1/(2 Lam)`. Theorems A and B are compared with
     `thm:local-secant-regularity` and `thm:local-gradient-descent-convergence`.
 
     >>> result = sharpness(4, 1, [8.0, 256.0], trials=3, iterations=(0, 50))
@@ -130,9 +130,9 @@ def compare_starts(
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
 ) -> list[Sharpness]:
-    """`sharpness` of several initializers on the same problems, whose constants are proved once.
+    """Measure several initializers on the same problems, whose constants are proved once.
 
-    `progress` is told the finished share of the work. The paper's initializer is that of
+    `progress` is called with the finished share of the work. The paper's initializer is that of
     `thm:initialization-enters-basin`.
 
     >>> moment, bounded = compare_starts(4, 1, [64.0], ("moment", "bounded"), trials=2)
@@ -210,10 +210,10 @@ class GrowthFit:
 
 
 def fit_growth(p: Sequence[float], n: Sequence[float]) -> GrowthFit:
-    """Fit how a sample size grows with the number p of degrees of freedom.
+    """Fit the growth of a sample size with the number p of degrees of freedom.
 
-    The interval is that of a straight line through the logarithms, with normal errors; it needs at
-    least three sizes. Beside it stands `rem:conservative-sample-scale`.
+    The interval assumes a line in logarithms with normal errors, and needs at least three sizes.
+    Compare `rem:conservative-sample-scale`.
 
     >>> fit = fit_growth([10, 20, 40], [100, 400, 1600])
     >>> round(fit.exponent, 9), round(fit.constant, 9)
@@ -221,7 +221,7 @@ def fit_growth(p: Sequence[float], n: Sequence[float]) -> GrowthFit:
     """
     if len(p) < 3 or len(p) != len(n):
         raise DomainError(
-            "p", expected="three or more sizes, one n each", got=f"{len(p)}, {len(n)}"
+            "p", expected="three or more sizes, with one n each", got=f"{len(p)}, {len(n)}"
         )
     line = scipy.stats.linregress(np.log(np.asarray(p, float)), np.log(np.asarray(n, float)))
     width = scipy.stats.t.ppf(0.975, len(p) - 2) * line.stderr
@@ -230,9 +230,9 @@ def fit_growth(p: Sequence[float], n: Sequence[float]) -> GrowthFit:
 
 
 def _descent(X: np.ndarray, U: np.ndarray, kind: Kind, step: np.ndarray, steps: int) -> np.ndarray:
-    """Distances to U along descent from initializers, `[steps + 1, T]`; NaN if those lose rank.
+    """Return distances to U along descent from initializers, `[steps + 1, T]`.
 
-    Problems `X[T, n, d]` descend together; one without an initializer stays at its solution.
+    The problems `X[T, n, d]` are one batch. One whose initializer has lost rank gives NaN.
     """
     y = np.square(X @ U).sum(-1)
     start, missing = U.copy(), np.zeros(len(U), dtype=bool)
@@ -253,7 +253,7 @@ def _descent(X: np.ndarray, U: np.ndarray, kind: Kind, step: np.ndarray, steps: 
 
 
 def _observed(path: np.ndarray, step: float) -> tuple[float, float]:
-    """The rate of the last steps above rounding, per unit of time, and where they began."""
+    """Return the rate of the last steps above rounding error, and their first distance."""
     above = path[path > _ROUNDING]
     if len(above) < _WINDOW + 2:
         return math.nan, math.nan

@@ -1,7 +1,8 @@
-"""Data files: CSV, Parquet and NumPy files as inputs X, responses y and weights.
+"""Data files (CSV, Parquet, NumPy) as inputs X, responses y and weights.
 
-Every refusal is a `TableError`: one sentence that says which file, which line and column, what was
-expected there and what came. Nothing is repaired, and pickles are never loaded.
+A file that cannot be used raises `TableError`: one sentence that names the file, the line and the
+column, what was expected there and what was found. Nothing is repaired, and pickles are never
+loaded.
 """
 
 from posquad.io.tables._arrays import arrays as arrays

@@ -1,7 +1,7 @@
-"""Arrays of NumPy files, described before they are read and memory-mapped where they are large.
+"""Arrays in NumPy files: described before they are read, and memory-mapped if they are large.
 
-The header of an array says how much room it takes, and is compared with the room there is: neither
-a damaged file nor one that claims to be huge costs memory. Pickles are never loaded.
+The size in the header of an array is compared with the file and with the available memory before
+anything is read, so a damaged file cannot exhaust the memory. Pickles are never loaded.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import IO, Any
 import numpy as np
 
 from posquad.io.tables._memory import gigabytes, require_memory
-from posquad.io.tables._table import Table, TableError, exact, numbered, require_real
+from posquad.io.tables._table import Table, TableError, default_names, exact, require_real
 
-MAPPED = 256 * 2**20  # bytes from which an array stays on disk
+MAPPED = 256 * 2**20  # bytes; larger arrays are memory-mapped
 _CHUNK = 2**24
-# What NumPy and zipfile raise at files that are damaged, encrypted, too large or of another kind.
+# Errors of NumPy and zipfile for files that are damaged, encrypted, too large or of another kind.
 _UNREADABLE = (
     *(EOFError, ValueError, KeyError, TypeError, SyntaxError, MemoryError, ArithmeticError),
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, struct.error),
-    tokenize.TokenError,  # of headers, in which NumPy looks for numbers of Python 2
+    tokenize.TokenError,  # NumPy tokenizes headers to find Python 2 integers
 )
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An array in a file: what its header says, and how to get it."""
+    """An array in a file: its header, and a function that reads it."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,19 +44,19 @@ class Stored:
     read: Callable[[], np.ndarray]
 
     def require_axes(self, path: Path, axes: int) -> None:
-        """Refuse an array of another number of axes."""
+        """Refuse an array with another number of axes."""
         if len(self.shape) != axes:
             noun = "axis" if axes == 1 else "axes"
             got = f"shape {self.shape}"
             raise TableError(f"{path}: {self.name}", expected=f"{axes} {noun}", got=got)
 
     def exact(self, path: Path) -> np.ndarray:
-        """The numbers, finite, in float64 or float32."""
+        """Read the numbers, which must be finite, as float64 or float32."""
         return exact(path, self.name, self.read())
 
 
 def open_npy(path: Path) -> Table:
-    """A file with one array of two axes: rows are samples."""
+    """Open a file with one array of two axes, whose rows are samples."""
     _require_written(path)
     with _readable(path, "a NumPy array (.npy)"), path.open("rb") as file:
         if not file.read(1):
@@ -67,7 +67,7 @@ def open_npy(path: Path) -> Table:
 
 
 def open_npz(path: Path) -> Table:
-    """A file with arrays X and y (and weights), with one array of two axes, or with columns."""
+    """Open a file with arrays X and y (and weights), one array of two axes, or columns."""
     held = arrays(path)
     if not {"X", "y"} <= set(held):
         if len(held) == 1:
@@ -75,7 +75,7 @@ def open_npz(path: Path) -> Table:
         if held and len({stored.shape for stored in held.values()}) == 1:
             return _by_column(path, held)
         wanted = "arrays X (n, d) and y (n), one array of two axes, or columns of one length"
-        raise TableError(str(path), expected=wanted, got=told(held))
+        raise TableError(str(path), expected=wanted, got=_listed(held))
     X, y, weights = held["X"], held["y"], held.get("weights")
     X.require_axes(path, 2)
     columns = {"y": y} | ({"weights": weights} if weights is not None else {})
@@ -83,9 +83,9 @@ def open_npz(path: Path) -> Table:
         stored.require_axes(path, 1)
         if stored.shape[0] != X.shape[0]:
             got = f"{X.shape[0]} rows of X and {stored.shape[0]} entries of {stored.name}"
-            raise TableError(str(path), expected="one entry a row of X", got=got)
+            raise TableError(str(path), expected="one entry per row of X", got=got)
     _require_some(path, X)
-    names = numbered(X.shape[1])
+    names = default_names(X.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
         if len(wanted) == 1 and wanted[0] in columns:
@@ -93,15 +93,15 @@ def open_npz(path: Path) -> Table:
             return stored.exact(path)[:, None]
         within = [name for name in wanted if name in names]
         inputs = _columns(exact(path, "X", X.read(), names), names, within)
-        beside = [read([w]) for w in wanted if w in columns]
-        return np.hstack([inputs, *beside]) if beside else inputs
+        others = [read([w]) for w in wanted if w in columns]
+        return np.hstack([inputs, *others]) if others else inputs
 
     weighted = "weights" if weights is not None else None
     return Table(path, (*names, *columns), X.shape[0], False, read, response="y", weights=weighted)
 
 
 def arrays(path: Path) -> dict[str, Stored]:
-    """The arrays of an npz file by name, none of them read yet."""
+    """Describe the arrays of an npz file by name, without reading them."""
     kind = "a NumPy archive (.npz)"
     _require_written(path)
     with _readable(path, kind):
@@ -110,14 +110,14 @@ def arrays(path: Path) -> dict[str, Stored]:
         with path.open("rb") as file:
             start = file.read(6)
         if start == b"\x93NUMPY":
-            got = "one array; name it .npy"
+            got = "a single array; rename the file to .npy"
             raise TableError(str(path), expected="an archive of named arrays", got=got)
         with zipfile.ZipFile(path) as archive:
             held = {}
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
                 if name in held:
-                    got = f"two of the name {name!r}"
+                    got = f"two arrays named {name!r}"
                     raise TableError(str(path), expected="arrays of different names", got=got)
                 with archive.open(info) as file:
                     read = partial(_member, path, info)
@@ -125,8 +125,8 @@ def arrays(path: Path) -> dict[str, Stored]:
     return held
 
 
-def told(held: Mapping[str, Stored]) -> str:
-    """Names and shapes of arrays, for a sentence."""
+def _listed(held: Mapping[str, Stored]) -> str:
+    """List names and shapes of arrays, for a message."""
     words = [f"{stored.name} {stored.shape}" for stored in list(held.values())[:8]]
     return ", ".join(words) + (", ..." if len(held) > 8 else "") if held else "no array"
 
@@ -141,7 +141,7 @@ def _matrix(path: Path, stored: Stored) -> Table:
     require_real(path, stored.name, stored.dtype)
     stored.require_axes(path, 2)
     _require_some(path, stored)
-    names = numbered(stored.shape[1])
+    names = default_names(stored.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
         given = _columns(stored.read(), names, wanted)
@@ -164,7 +164,7 @@ def _by_column(path: Path, held: Mapping[str, Stored]) -> Table:
 
 
 def _columns(array: np.ndarray, names: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """These columns; a view where they stand side by side, so that a mapped file stays mapped."""
+    """Select columns; adjacent ones as a view, so that a mapped file stays mapped."""
     chosen = [names.index(name) for name in wanted]
     if chosen == list(range(chosen[0], chosen[0] + len(chosen))):
         return array[:, chosen[0] : chosen[0] + len(chosen)]
@@ -176,8 +176,8 @@ def _described(
 ) -> Stored:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"an array format {version}")
-    with warnings.catch_warnings(action="ignore"):  # that a header was written by Python 2
+        raise ValueError(f"array format {version} is not supported")
+    with warnings.catch_warnings(action="ignore"):  # about headers written by Python 2
         shape, fortran, dtype = (
             np.lib.format.read_array_header_1_0(file)
             if version == (1, 0)
@@ -187,8 +187,8 @@ def _described(
     offset = file.tell()
     held, claimed = size - offset, math.prod(shape) * dtype.itemsize
     if held != claimed:
-        expected = f"{claimed} bytes of numbers, as shape {shape} of {dtype} says"
-        got = f"{held}" + ("; it is not whole" if held < claimed else "")
+        expected = f"{claimed} bytes of numbers, for shape {shape} and type {dtype}"
+        got = f"{held}" + ("; the file is not complete" if held < claimed else "")
         raise TableError(f"{path}: {name}", expected=expected, got=got)
     order = "F" if fortran else "C"
     return Stored(name, shape, dtype, partial(read, dtype, shape, order, offset))
@@ -197,7 +197,7 @@ def _described(
 def _raw(
     path: Path, dtype: np.dtype, shape: tuple[int, ...], order: Any, offset: int
 ) -> np.ndarray:
-    """Copy-on-write, so that torch can use the map without a copy and the file never changes."""
+    """Read an array; map a large one copy-on-write, so that the file never changes."""
     if math.prod(shape) * dtype.itemsize >= MAPPED:
         return np.asarray(np.memmap(path, dtype, "c", offset, shape, order))
     with path.open("rb") as file:
@@ -213,11 +213,11 @@ def _member(
     order: Any,
     offset: int,
 ) -> np.ndarray:
-    """A member of an archive; one that is stored as it is and large stays on disk."""
+    """Read an array of an archive; a large one that is not compressed is memory-mapped."""
     size = math.prod(shape) * dtype.itemsize
-    with _readable(path, "a whole NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
+    with _readable(path, "a complete NumPy archive (.npz)"), zipfile.ZipFile(path) as archive:
         if info.compress_type == zipfile.ZIP_STORED and size >= MAPPED:
-            with archive.open(info):  # checks the local header, whose length is only told there
+            with archive.open(info):  # checks the local header, which is needed for the offset
                 pass
             start = _data_start(path, info)
             array = np.memmap(path, dtype, "c", start + offset, shape, order)
@@ -227,8 +227,8 @@ def _member(
         with archive.open(info) as file:
             file.read(offset)
             array = _filled(file, dtype, shape, order)
-            if file.read(1):  # at the end the checksum is compared
-                raise ValueError("more bytes than its header says")
+            if file.read(1):  # reading to the end compares the checksum
+                raise ValueError("there are more bytes than the header says")
             return array
 
 
@@ -251,7 +251,7 @@ def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
                 raise EOFError("the file ends early")
             found, left = zlib.crc32(part, found), left - len(part)
     if found != info.CRC:
-        raise ValueError("the checksum does not fit")
+        raise ValueError("the checksum does not match")
 
 
 def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
@@ -268,25 +268,25 @@ def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any
 
 
 def _require_written(path: Path) -> None:
-    """A file that is nearly all holes was made room for and never filled."""
+    """Refuse a sparse file: its space was reserved, but nearly nothing was written."""
     known = path.stat()
     blocks = getattr(known, "st_blocks", None)
     if blocks is not None and known.st_size >= MAPPED and 512 * blocks < known.st_size // 100:
         raise TableError(
             str(path),
-            expected="a whole file",
-            got=f"{gigabytes(known.st_size)} of which {gigabytes(512 * blocks)} were ever written",
+            expected="a complete file",
+            got=f"{gigabytes(known.st_size)}, of which only {gigabytes(512 * blocks)} were written",
         )
 
 
 @contextmanager
 def _readable(path: Path, kind: str) -> Any:
-    """Turn what NumPy and zipfile raise at a bad file into one sentence."""
+    """Turn errors of NumPy and zipfile for a bad file into a `TableError`."""
     try:
         yield
     except TableError:
         raise
     except _UNREADABLE as problem:
         reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        got = f"something else, or a part of one ({reason})"
+        got = f"a file of another kind or an incomplete one ({reason})"
         raise TableError(str(path), expected=kind, got=got) from None

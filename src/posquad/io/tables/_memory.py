@@ -1,4 +1,4 @@
-"""How much memory there is, and a refusal in time where that is not enough."""
+"""The available memory, and a check that data fit into it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had now, None where the system does not say."""
+    """Return the available memory in bytes; None if the system does not tell."""
     known = [_free(), *(_number(Path(limit)) for limit in _LIMITS)]
     return min((size for size in known if size is not None), default=None)
 
 
 def require_memory(path: Path, size: int, what: str) -> None:
-    """Refuse what cannot fit, before any of it is read."""
+    """Refuse data that do not fit into memory, before they are read."""
     free = available_memory()
     if free is not None and size > free:
         raise TableError(
@@ -28,7 +28,7 @@ def require_memory(path: Path, size: int, what: str) -> None:
 
 
 def gigabytes(size: int) -> str:
-    """A number of bytes in words.
+    """Format a number of bytes.
 
     >>> gigabytes(10_737_418_240), gigabytes(4096)
     ('10.7 GB', '4.1 KB')

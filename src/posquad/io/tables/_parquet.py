@@ -1,4 +1,4 @@
-"""Parquet files, through pyarrow."""
+"""Parquet files, read by pyarrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KIND = "a Parquet file"
 
 
 def open_parquet(path: Path) -> Table:
-    """A Parquet file as a table; only its footer is read."""
+    """Open a Parquet file as a table; only its footer is read."""
     parquet, arrow = optional("pyarrow.parquet", "lab"), optional("pyarrow", "lab")
     if not path.stat().st_size:
         raise TableError(str(path), expected=_KIND, got="an empty file")
@@ -25,7 +25,7 @@ def open_parquet(path: Path) -> Table:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (arrow.ArrowException, OSError, ValueError) as problem:
         _refuse(path, problem)
-    # pandas keeps an index as a column of this name; it is none of the data
+    # pandas stores an index as a column of this name; it is not part of the data
     names = tuple(name for name in schema.names if not name.startswith("__index_level_"))
     require_distinct(path, names)
     if not rows or not names:
@@ -45,7 +45,7 @@ def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) ->
     values = np.empty((rows, len(names)), np.float32 if single else np.float64)
     try:
         with parquet.ParquetFile(path, memory_map=True) as file:
-            for position, name in enumerate(names):  # one at a time: not all of it twice
+            for position, name in enumerate(names):  # one at a time, to save memory
                 column = file.read(columns=[name])[name].combine_chunks()
                 _require_no_gaps(path, name, column)
                 given = column.to_numpy(zero_copy_only=False)
@@ -61,11 +61,11 @@ def _require_no_gaps(path: Path, name: str, column: Any) -> None:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
         where = f"{path}: row {row}, column {name!r}"
-        got = "a missing value; leave such rows out, or fill them in"
+        got = "a missing value; leave such rows out or fill them in"
         raise TableError(where, expected="a finite number", got=got)
 
 
 def _refuse(path: Path, problem: Exception) -> NoReturn:
     reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-    got = f"something else, or a part of one ({reason})"
+    got = f"a file of another kind or an incomplete one ({reason})"
     raise TableError(str(path), expected=_KIND, got=got) from None

@@ -1,4 +1,4 @@
-"""What every kind of data file becomes: named columns that are read when they are asked for."""
+"""The common form of all data files: named columns that are read on request."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ import numpy as np
 
 from posquad.core.errors import PosquadError
 
-CHUNK = 2**21  # entries looked at together: 16 MB
+CHUNK = 2**21  # entries checked at a time: 16 MB
 
 
 class TableError(PosquadError, ValueError):
-    """A data file that cannot be used: which file and where in it, what was expected, what came."""
+    """A data file cannot be used; the message names the place, what was expected and found."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A data file whose columns are known and whose numbers are not read yet."""
+    """A data file whose columns are known, and whose numbers are not read yet."""
 
     path: Path
     names: tuple[str, ...]
-    rows: int  # for text an estimate, from the length of its first lines
-    named: bool  # whether the file names its columns; else they are x1, x2, ... by position
+    rows: int  # an estimate for text files, from the length of the first lines
+    named: bool  # whether the file names its columns; otherwise they are x1, x2, ...
     read: Callable[[Sequence[str]], np.ndarray]  # names -> [n, k], float64 or float32, finite
-    response: str | None = None  # where the file itself says so: y beside X in an npz file
+    response: str | None = None  # if the file defines it: y beside X in an npz file
     weights: str | None = None
-    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
 
 
-def numbered(count: int) -> tuple[str, ...]:
-    """Names of columns that have none."""
+def default_names(count: int) -> tuple[str, ...]:
+    """Return the names x1, x2, ... for columns without names."""
     return tuple(f"x{k + 1}" for k in range(count))
 
 
 def require_distinct(path: Path, names: Sequence[str]) -> None:
-    """Two columns of one name cannot be told apart, and one without a name not be asked for."""
+    """Refuse columns without a name, and two columns with the same name."""
     for position, name in enumerate(names, 1):
         if not name:
             raise TableError(
                 str(path),
-                expected="a name for every column (an index column is left out when writing)",
-                got=f"none for column {position}",
+                expected="a name for every column (write the file without its index column)",
+                got=f"no name for column {position}",
             )
         if name in names[: position - 1]:
             first = names.index(name) + 1
             got = f"{name!r} for columns {first} and {position}"
-            raise TableError(str(path), expected="columns of different names", got=got)
+            raise TableError(str(path), expected="columns with different names", got=got)
 
 
 def require_real(path: Path, name: str, dtype: np.dtype) -> None:
-    """Numbers, not words, booleans or complex ones; and never a pickle."""
+    """Refuse arrays that do not hold real numbers, and pickled objects."""
     if dtype.hasobject:
         got = "pickled Python objects, which are never loaded"
         raise TableError(f"{path}: {name}", expected="real numbers", got=got)
@@ -62,9 +62,9 @@ def require_real(path: Path, name: str, dtype: np.dtype) -> None:
 
 
 def exact(path: Path, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> np.ndarray:
-    """The same finite numbers in float64, or in float32 where that is what they are.
+    """Convert to float64 (or float32) without changing a number; refuse numbers that change.
 
-    An array of native float64 or float32 numbers is passed on as it is, memory-mapped or not.
+    An array of native float64 or float32 numbers is returned unchanged, memory-mapped or not.
     """
     require_real(path, name, array.dtype)
     if array.dtype in (np.dtype(np.float64), np.dtype(np.float32)):

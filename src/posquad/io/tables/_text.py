@@ -1,4 +1,4 @@
-"""Tables written as text: comma, semicolon, tab or blanks between the cells of a line."""
+"""Tables in text files, separated by commas, semicolons, tabs or blanks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import IO, NoReturn
 
 import numpy as np
 
-from posquad.io.tables._table import Table, TableError, numbered, require_distinct
+from posquad.io.tables._table import Table, TableError, default_names, require_distinct
 
-LONGEST = 2**24  # characters in a line: two million columns are no table
+LONGEST = 2**24  # most characters in a line: about two million columns
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
@@ -25,24 +25,24 @@ _MISSING = {"", "na", "n/a", "null", "none", "-", "?"}
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the cells of a file are found."""
+    """How a file is divided into cells."""
 
     path: Path
-    delimiter: str | None  # None: blanks
+    delimiter: str | None  # None means blanks
     names: tuple[str, ...]
     named: bool
-    first: int  # line of the first numbers, from 1
+    first: int  # line number of the first row of numbers, from 1
 
 
 def open_text(path: Path) -> Table:
-    """A text file as a table; only its first lines are read."""
+    """Open a text file as a table; only its first lines are read."""
     _require_text(path)
     layout = _layout(path)
     require_distinct(path, layout.names)
     return Table(
         path,
         layout.names,
-        _rows_foreseen(path),
+        _estimate_rows(path),
         layout.named,
         partial(_read, layout),
         lines=partial(_numbers, layout),
@@ -55,19 +55,20 @@ def _require_text(path: Path) -> None:
     if not head:
         raise TableError(str(path), expected="a table", got="an empty file")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise TableError(str(path), expected="a text file in UTF-8", got="UTF-16; save it anew")
+        raise TableError(str(path), expected="a text file in UTF-8", got="UTF-16; save it as UTF-8")
     if b"\0" in head:
-        zeros = "nothing but zero bytes" if not head.strip(b"\0") else "a binary file"
+        zeros = "only zero bytes" if not head.strip(b"\0") else "a binary file"
         raise TableError(str(path), expected="a text file in UTF-8", got=zeros)
 
 
 def _lines(path: Path, file: IO[str]) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers."""
+    """Yield the lines that are not blank, with their numbers."""
     try:
         for number, line in enumerate(iter(partial(file.readline, LONGEST), ""), 1):
             if len(line) == LONGEST:
+                got = f"a line of more than {LONGEST} characters"
                 where = f"{path}: line {number}"
-                raise TableError(where, expected="a row of a table", got="no end of the line")
+                raise TableError(where, expected="a row of a table", got=got)
             if not line.isspace():
                 yield number, line
     except UnicodeDecodeError:
@@ -95,17 +96,17 @@ def _layout(path: Path) -> _Layout:
         lines = _lines(path, file)
         number, line = next(lines, (0, ""))
         if not line:
-            raise TableError(str(path), expected="a table", got="nothing but blank lines")
-        if line.startswith("# "):  # NumPy's savetxt writes its header so
+            raise TableError(str(path), expected="a table", got="only blank lines")
+        if line.startswith("# "):  # the form in which NumPy's savetxt writes a header
             line = line[2:]
         bare = _QUOTED.sub("", line)
         delimiter = next((mark for mark in "\t;," if mark in bare), None)
         cells = [cell.strip() for cell in _cells(path, number, line, delimiter)]
         if all(_NUMBER.fullmatch(cell) or _NOT_FINITE.fullmatch(cell) for cell in cells):
-            return _Layout(path, delimiter, numbered(len(cells)), False, number)
+            return _Layout(path, delimiter, default_names(len(cells)), False, number)
         first, _ = next(lines, (0, ""))
         if not first:
-            raise TableError(str(path), expected="rows of numbers", got="a header and no row")
+            raise TableError(str(path), expected="rows of numbers", got="a header without rows")
         return _Layout(path, delimiter, tuple(cells), True, first)
 
 
@@ -123,7 +124,7 @@ def _cells(path: Path, number: int, line: str, delimiter: str | None) -> list[st
 
 
 def _rows(layout: _Layout, file: IO[str]) -> Iterator[tuple[int, str]]:
-    """The lines of numbers, each with as many cells as there are columns."""
+    """Yield the lines of numbers; each must have one cell per column."""
     width, delimiter = len(layout.names), layout.delimiter
     for number, line in _lines(layout.path, file):
         if number < layout.first:
@@ -143,8 +144,7 @@ def _rows(layout: _Layout, file: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
-    """These columns as numbers. NumPy's parser does the work; what it refuses is looked at again,
-    slowly, to say which cell it is."""
+    """Read columns as numbers with NumPy's parser; after an error, find the cell that caused it."""
     columns = [layout.names.index(name) for name in names]
     with _opened(layout.path) as file:
         rows = (line for _, line in _rows(layout, file))
@@ -167,7 +167,7 @@ def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
 
 
 def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
-    """The lines, from 1, in which these rows, from 0, stand: blank lines are no rows."""
+    """Return the line numbers (from 1) of these rows (from 0); blank lines are not rows."""
     wanted, found = set(rows), {}
     with _opened(layout.path) as file:
         for row, (number, _) in enumerate(_rows(layout, file)):
@@ -178,15 +178,15 @@ def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
     return [found[row] for row in rows]
 
 
-def _rows_foreseen(path: Path) -> int:
-    """Judged by the first lines: all of a large file must not be read to find that out."""
+def _estimate_rows(path: Path) -> int:
+    """Estimate the number of rows from the first lines, without reading a large file."""
     with _opened(path) as file:
         seen = [len(line) for _, line in islice(_lines(path, file), 100)]
     return path.stat().st_size * len(seen) // max(1, sum(seen))
 
 
 def _explain(layout: _Layout, columns: Sequence[int], reason: str) -> NoReturn:
-    """Name the first cell that is no finite number."""
+    """Report the first cell that is not a finite number."""
     with _opened(layout.path) as file:
         for number, line in _rows(layout, file):
             cells = _cells(layout.path, number, line, layout.delimiter)
@@ -194,19 +194,21 @@ def _explain(layout: _Layout, columns: Sequence[int], reason: str) -> NoReturn:
                 cell = cells[column]
                 if not _NUMBER.fullmatch(cell) or not np.isfinite(float(cell)):
                     where = f"{layout.path}: line {number}, column {layout.names[column]!r}"
-                    raise TableError(where, expected="a finite number", got=_told(cell)) from None
+                    raise TableError(
+                        where, expected="a finite number", got=_describe_cell(cell)
+                    ) from None
     raise TableError(str(layout.path), expected="a table of numbers", got=reason) from None
 
 
-def _told(cell: str) -> str:
+def _describe_cell(cell: str) -> str:
     short = cell.strip()
     if short.lower() in _MISSING:
         word = f" ({short})" if short else ""
-        return f"a missing value{word}; leave such rows out, or fill them in"
+        return f"a missing value{word}; leave such rows out or fill them in"
     if _NUMBER.fullmatch(short):
-        return f"{short[:40]}, which is beyond double precision"
+        return f"{short[:40]}, which exceeds double precision"
     if _NOT_FINITE.fullmatch(short):
-        return f"{short}; leave such rows out, or fill them in"
+        return f"{short}; leave such rows out or fill them in"
     if _DECIMAL_COMMA.fullmatch(short):
-        return f"{short!r}; write decimals with a point"
+        return f"{short!r}; use a decimal point"
     return repr(short if len(short) <= 40 else f"{short[:40]}...")

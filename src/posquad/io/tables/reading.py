@@ -1,4 +1,4 @@
-"""Which columns of a data file are the inputs, the responses and the weights."""
+"""Choose and read the columns of a data file: inputs, responses and weights."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from posquad.io.tables._text import open_text
 __all__ = [
     "Choice",
     "Samples",
-    "choose",
+    "choose_columns",
+    "load_samples",
     "open_table",
     "read_samples",
     "require_file",
-    "taken",
 ]
 
 RESPONSES = ("y", "response", "target")
@@ -39,22 +39,22 @@ _KINDS: dict[str, Callable[[Path], Table]] = {
 
 @dataclass(frozen=True)
 class Samples:
-    """What a fit needs of a data file."""
+    """Inputs, responses and weights of a data file, with their names."""
 
     path: Path
     X: np.ndarray  # [n, d]
-    y: np.ndarray | None  # [n], None only where no response was asked for
+    y: np.ndarray | None  # [n]; None only if no response was requested
     weights: np.ndarray | None  # [n]
     features: tuple[str, ...]  # names of the columns of X
     named: bool  # whether the file gives these names
     response: str | None
-    lines: Callable[[Sequence[int]], list[int]] | None = None  # of these rows, in a text file
+    lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
 
     def rows(self, places: Sequence[int]) -> list[str]:
-        """Rows (from 0) by number, with the line of a text file where that is another number."""
+        """Name rows (from 0) by their number (from 1), and by their line if it differs."""
         lines = [place + 1 for place in places]
         if self.lines is not None:
-            with suppress(OSError, TableError, LookupError):  # the file was changed since
+            with suppress(OSError, TableError, LookupError):  # the file has changed since
                 lines = self.lines(places)
         return [
             f"row {place + 1}" + (f" (line {line})" if line != place + 1 else "")
@@ -64,7 +64,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Choice:
-    """Names of the columns to read."""
+    """The names of the columns to read."""
 
     features: tuple[str, ...]
     response: str | None
@@ -72,7 +72,7 @@ class Choice:
 
 
 def open_table(path: Path) -> Table:
-    """The columns of a data file, found by its suffix; their numbers are not read yet.
+    """Open a data file by its suffix; its columns are known, its numbers are not read yet.
 
     >>> open_table(Path("data.xlsx"))
     Traceback (most recent call last):
@@ -92,7 +92,7 @@ def open_table(path: Path) -> Table:
 
 
 def require_file(path: Path) -> None:
-    """Refuse what is no file that can be read.
+    """Refuse a path that is not a readable file.
 
     >>> require_file(Path("no/such.csv"))
     Traceback (most recent call last):
@@ -112,7 +112,7 @@ def require_file(path: Path) -> None:
         raise TableError(str(path), expected="a data file", got=got) from None
 
 
-def choose(
+def choose_columns(
     table: Table,
     *,
     response: str | None = None,
@@ -121,12 +121,12 @@ def choose(
     drop: Sequence[str] = (),
     optional_response: bool = False,
 ) -> Choice:
-    """The columns meant by these names; by default y is the response, and the rest are inputs.
+    """Choose columns by these names; by default y is the response, and the rest are inputs.
 
     >>> table = Table(Path("a.csv"), ("age", "Y", "size"), 1, True, read=lambda names: np.zeros((1, 1)))
-    >>> choose(table)
+    >>> choose_columns(table)
     Choice(features=('age', 'size'), response='Y', weights=None)
-    >>> choose(table, response="agee")
+    >>> choose_columns(table, response="agee")
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.csv: expected a column 'agee' for --response; got age, Y, size: did you mean 'age'?
     """  # noqa: E501
@@ -141,22 +141,24 @@ def choose(
         _require_column(table, "--drop", name)
         if name in (response, weights, *(features or ())):
             where = f"{table.path}: --drop"
-            got = f"{name!r}, which is response, weights or an input too"
+            got = f"{name!r}, which is also the response, the weights or an input"
             raise TableError(where, expected="columns to leave out", got=got)
-    taken = {response: "--response", weights: "--weights"}
+    used = {response: "--response", weights: "--weights"}
     if response is not None and response == weights:
         got = f"{response!r} for both"
-        raise TableError(str(table.path), expected="a response and other weights", got=got)
+        raise TableError(
+            str(table.path), expected="response and weights in different columns", got=got
+        )
     if features is None:
-        features = [name for name in table.names if name not in taken and name not in drop]
+        features = [name for name in table.names if name not in used and name not in drop]
         if not features:
             got = f"only {_listed(table.names)}"
-            raise TableError(str(table.path), expected="columns of inputs beside it", got=got)
+            raise TableError(str(table.path), expected="at least one column of inputs", got=got)
     for position, name in enumerate(features):
         _require_column(table, "--features", name)
-        if name in taken or name in features[:position]:
+        if name in used or name in features[:position]:
             where = f"{table.path}: --features"
-            got = f"{name!r} as {taken[name]} too" if name in taken else f"{name!r} twice"
+            got = f"{name!r}, which is also {used[name]}" if name in used else f"{name!r} twice"
             raise TableError(where, expected="each column once", got=got)
     return Choice(tuple(features), response, weights)
 
@@ -170,7 +172,7 @@ def read_samples(
     drop: Sequence[str] = (),
     copies: int = 2,
 ) -> Samples:
-    """Inputs, responses and weights of a data file.
+    """Read inputs, responses and weights of a data file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -179,34 +181,34 @@ def read_samples(
     array([ 5., 25.])
     """
     table = open_table(path)
-    choice = choose(table, response=response, weights=weights, features=features, drop=drop)
-    return taken(table, choice, copies=copies)
+    choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
+    return load_samples(table, choice, copies=copies)
 
 
-def taken(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
-    """The numbers of the chosen columns, where there is room for so many `copies` of them.
+def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
+    """Read the chosen columns, if `copies` copies of them fit into memory.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
-    >>> taken(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
+    >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
-    beside = [name for name in (choice.response, choice.weights) if name is not None]
+    others = [name for name in (choice.response, choice.weights) if name is not None]
     try:
-        if table.response is not None or not beside:  # arrays of their own
+        if table.response is not None or not others:  # separate arrays
             X = table.read(choice.features)
-            columns = {name: table.read([name])[:, 0] for name in beside}
+            columns = {name: table.read([name])[:, 0] for name in others}
         else:
-            together = table.read([*choice.features, *beside])
+            joint = table.read([*choice.features, *others])
             width = len(choice.features)
-            X = together[:, :width]
-            columns = {name: together[:, width + k] for k, name in enumerate(beside)}
+            X = joint[:, :width]
+            columns = {name: joint[:, width + k] for k, name in enumerate(others)}
     except OSError as problem:
         got = f"one that cannot be read ({problem.strerror or problem})"
         raise TableError(str(table.path), expected="a data file", got=got) from None
     except MemoryError:
-        got = "one that is larger than the memory"
+        got = "one that does not fit into memory"
         raise TableError(str(table.path), expected="a data file", got=got) from None
     y = columns.get(choice.response) if choice.response is not None else None
     weights = columns.get(choice.weights) if choice.weights is not None else None
@@ -226,13 +228,13 @@ def _default_response(
     if table.response is not None:
         return table.response
     known = [name for name in table.names if table.named and name.lower() in RESPONSES]
-    found = [name for name in known if name not in (*features, *drop)]  # an input is no response
+    found = [name for name in known if name not in (*features, *drop)]
     if len(found) == 1:
         return found[0]
     if optional_response:
         return None
     if known and not found:
-        expected = "a response beside the inputs: name it with --response"
+        expected = "a response that is not an input: name it with --response"
         got = f"{known[0]!r} as both input and response"
         if known[0] not in features:
             got = f"{known[0]!r}, which --drop leaves out"
@@ -255,7 +257,7 @@ def _require_column(table: Table, option: str, name: str) -> None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names for a sentence: the first and the last of many."""
+    """List names for a message; of many, only the first and the last."""
     if len(names) <= 12:
         return ", ".join(names)
     return f"{', '.join(names[:8])}, ..., {names[-1]} ({len(names)} columns)"

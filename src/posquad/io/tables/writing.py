@@ -1,4 +1,4 @@
-"""Columns of numbers as a data file of the kind that its suffix names."""
+"""Write columns of numbers to a data file, in the format given by its suffix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy")
 
 
 def require_suffix(path: Path) -> None:
-    """Refuse a file name that names no kind of data file.
+    """Refuse a file name without a suffix of a known format.
 
     >>> require_suffix(Path("data.xlsx"))
     Traceback (most recent call last):
@@ -31,7 +31,7 @@ def require_suffix(path: Path) -> None:
 
 
 def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    """Write columns `[n]` to a file, whole or not at all; text keeps every digit.
+    """Write columns `[n]` to a file atomically; text files keep every digit.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def as_bytes(suffix: str, columns: Mapping[str, np.ndarray]) -> bytes:
-    """The content of a data file of this kind.
+    """Return the content of a data file in this format.
 
     >>> as_bytes(".tsv", {"a": np.array([1.5])})
     b'a\\n1.5\\n'

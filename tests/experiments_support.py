@@ -1,4 +1,4 @@
-"""What the tests of the lab share: small parameters, and experiments whose answer is at hand."""
+"""Small parameters, records and stand-ins, for the tests of experiments."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import CliRunner, Result
 
-from posquad.cli.main import main
 from posquad.experiments.framework import Experiment, Measured, Quantity
 from posquad.experiments.records import Record, record_key
 from posquad.experiments.registry import EXPERIMENTS
@@ -40,7 +38,7 @@ def _measured(key: str) -> Measured:
 
 
 def measured(key: str) -> Measured:
-    """What the experiment measures with tiny parameters: a copy that may be changed."""
+    """Return a fresh copy of what the experiment measures with tiny parameters."""
     return copy.deepcopy(_measured(key))
 
 
@@ -60,7 +58,7 @@ def stand_in(
     answer: Measured | None = None,
     **changes: Any,
 ) -> Experiment:
-    """The experiment with its answer at hand: notes each run, answers or raises, draws nothing."""
+    """Return an experiment that notes each run, answers at once or raises, and draws nothing."""
 
     def run(parameters, tell):
         calls.append((key, parameters))
@@ -101,25 +99,3 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-FILES = {"model.json", "model.safetensors", "report.html"}
-CERTIFICATE = {"model.certificate.json", "model.certificate.npz"}
-"""What `posquad fit` writes, and what it writes beside where a proof was tried."""
-
-
-def command(*arguments: object) -> Result:
-    """A command of `posquad`, run in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def assert_refused(result: Result, *words: str) -> None:
-    """Status 2, one sentence on standard error, no traceback."""
-    assert result.exit_code == 2, result.output
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == ""
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("Error: ")
-    for word in words:
-        assert word in lines[0]

@@ -1,0 +1,136 @@
+"""The command `posquad reproduce`: run the experiments and judge the paper's claims."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from posquad.cli.failure import Failure
+from posquad.cli.options import RESULTS
+from posquad.cli.progress import watcher_for
+from posquad.core.errors import DomainError, PosquadError
+from posquad.experiments.claims import Agreement, failures, tally
+from posquad.experiments.framework import Parameters, describe_parameters
+from posquad.experiments.registry import EXPERIMENTS
+from posquad.experiments.report import format_value, measured_cell, published_cell
+from posquad.experiments.reproduce import Outcome, plan, reproduce
+
+__all__ = ["reproduce_command"]
+
+
+@click.command("reproduce")
+@click.option("--quick", is_flag=True, help="Fewer seeds and steps: under a minute.")
+@click.option("--only", metavar="N,N", default="", help="Experiments to run, such as 1,4.")
+@RESULTS
+@click.option("--seed", type=click.IntRange(min=0), help="Base seed of every experiment.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="EXP.NAME=VALUE",
+    multiple=True,
+    help="Change a parameter; can be repeated. Separate the numbers of a tuple by commas.",
+)
+@click.option("--fresh", is_flag=True, help="Run experiments again even if they are recorded.")
+@click.option("--traceback", is_flag=True, help="Show the traceback of an error.")
+@click.option("--list", "listing", is_flag=True, help="List experiments and parameters, and exit.")
+def reproduce_command(
+    quick: bool,
+    only: str,
+    out: Path,
+    seed: int | None,
+    settings: tuple[str, ...],
+    fresh: bool,
+    traceback: bool,
+    listing: bool,
+) -> None:
+    """Run the experiments of the paper and compare every published number.
+
+    The command writes report.html, claims.json, figures/ and records/ into the output folder.
+    Finished experiments are saved, and the next run with the same parameters reuses them; Ctrl-C
+    loses at most the running experiment.
+
+    Exit status: 0 if every identity and deterministic claim holds, 1 if one does not, 2 for bad
+    input, 130 after Ctrl-C.
+
+    \b
+    Examples:
+      posquad reproduce
+      posquad reproduce --quick --only 1,4
+      posquad reproduce --set exp2.n=1600 --set exp2.lambda_r=1,0.5 --out more-samples
+    """
+    try:
+        changes = _parse_settings(settings)
+        parameters = plan(_parse_only(only), quick=quick, seed=seed, changes=changes)
+        if listing:
+            _list(parameters)
+            return
+        with watcher_for(parameters, quick) as watcher:
+            outcome = reproduce(
+                out,
+                parameters,
+                quick=quick,
+                fresh=fresh,
+                command=shlex.join(["posquad", *sys.argv[1:]]),
+                watcher=watcher,
+            )
+    except PosquadError as problem:
+        if traceback:
+            raise
+        raise Failure(str(problem)) from None
+    except KeyboardInterrupt:  # while results were being written
+        _stop_interrupted()
+    _summarize(outcome, out)
+    if outcome.interrupted:
+        _stop_interrupted()
+    if failures(list(outcome.judged)):
+        raise SystemExit(1)
+
+
+def _stop_interrupted() -> NoReturn:
+    click.echo(
+        "Interrupted. Finished experiments are saved; run the same command again to continue."
+    )
+    raise SystemExit(130)
+
+
+def _parse_only(text: str) -> list[str]:
+    keys = [part.strip() for part in text.split(",")] if text.strip() else []
+    return [key if key.startswith("exp") else f"exp{key}" for key in keys]
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    changes: dict[str, dict[str, str]] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        experiment, dot, parameter = name.strip().partition(".")
+        if not (equals and dot and parameter and value.strip()):
+            raise DomainError("--set", expected="EXP.NAME=VALUE, such as exp2.n=1600", got=setting)
+        changes.setdefault(experiment, {})[parameter.strip()] = value
+    return changes
+
+
+def _list(parameters: Mapping[str, Parameters]) -> None:
+    for key, values in parameters.items():
+        click.echo(f"{key}  {EXPERIMENTS[key].title}")
+        for entry in describe_parameters(values):
+            click.echo(f"  {key}.{entry['name']} = {format_value(entry['value'])}")
+            click.echo(f"      {entry['doc']} ({entry['source']})")
+
+
+def _summarize(outcome: Outcome, out: Path) -> None:
+    words = tally([(judged.claim.source, judged.verdict.value) for judged in outcome.judged])
+    click.echo(f"{words[0].upper()}{words[1:]} ({outcome.seconds:.0f} s).")
+    for judged in outcome.judged:
+        if judged.verdict is Agreement.DIFFERS:
+            published = published_cell(judged.as_dict() | {"published": judged.claim.published})
+            click.echo(
+                f"  differs: {judged.claim.id}: published {published}, measured "
+                f"{measured_cell(judged.measured)}; {judged.why}"
+            )
+    if outcome.records:
+        click.echo(f"Report: {out / 'report.html'}")

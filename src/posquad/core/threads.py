@@ -1,0 +1,43 @@
+"""Limit the threads of torch and of BLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from posquad.core.errors import MissingExtraError
+from posquad.core.extras import optional
+
+__all__ = ["one_thread"]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run with one thread of torch and of BLAS: on small problems threads mostly wait.
+
+    BLAS is limited if threadpoolctl, which scikit-learn installs, is present.
+
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _blas_limit():
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _blas_limit() -> Iterator[None]:
+    try:
+        controller = optional("threadpoolctl", "lab")
+    except MissingExtraError:
+        yield
+        return
+    with controller.threadpool_limits(1):
+        yield

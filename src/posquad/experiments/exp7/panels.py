@@ -1,0 +1,77 @@
+"""Panels and tables of experiment 7."""
+
+from __future__ import annotations
+
+from posquad.experiments.framework import (
+    Measured,
+    ReportTable,
+)
+from posquad.report.palette import series
+from posquad.report.panel import Panel
+
+__all__ = ["PANELS", "TABLES"]
+
+
+def _draw(name: str, scale: str):
+    def draw(axes, measured: Measured) -> None:
+        for k, epsilon in enumerate(measured["epsilon"]):
+            style = series(k)
+            middle, low, high = (
+                measured[f"{name}_{part}"][:, k] for part in ("mean", "low", "high")
+            )
+            axes.fill_between(measured["dial"], low, high, color=style["color"], alpha=0.2, lw=0)
+            axes.plot(measured["dial"], middle, **style, label=rf"$\varepsilon={epsilon:g}$")
+        axes.set(yscale=scale, xlabel="dial (0: commuting, 1: generic)",
+                 ylabel="relative distance of the flow's limit")  # fmt: skip
+        axes.legend()
+
+    return draw
+
+
+def _describe(name: str, words: str):
+    def describe(measured: Measured) -> str:
+        middle = measured[f"{name}_mean"]
+        return (
+            f"The typical distance to {words} goes from {middle[0, -1]:.1e} at dial "
+            f"{measured['dial'][0]:g} to {middle[-1, -1]:.1e} at dial {measured['dial'][-1]:g}, at "
+            f"epsilon = {measured['epsilon'][-1]:g}."
+        )
+
+    return describe
+
+
+def _rows(measured: Measured) -> list[list[str]]:
+    names = ("to_von_neumann_mean", "to_minimum_trace_mean")
+    return [
+        [f"{dial:g}", f"{measured['commutators'][i].mean():.3f}", f"{epsilon:g}"]
+        + [f"{measured[name][i, k]:.1e}" for name in names]
+        for i, dial in enumerate(measured["dial"])
+        for k, epsilon in enumerate(measured["epsilon"])
+    ]
+
+
+PANELS = (
+    Panel(
+        key="exp7-von-neumann",
+        title="Distance to the von Neumann projection",
+        caption="Geometric mean over problems with its 95% band.",
+        draw=_draw("to_von_neumann", "log"),
+        describe=_describe("to_von_neumann", "the von Neumann projection"),
+    ),
+    Panel(
+        key="exp7-minimum-trace",
+        title="Distance to the minimum-trace set",
+        caption="Geometric mean over problems with its 95% band.",
+        draw=_draw("to_minimum_trace", "linear"),
+        describe=_describe("to_minimum_trace", "the minimum-trace set"),
+    ),
+)
+
+TABLES = (
+    ReportTable(
+        key="exp7-dial",
+        title="Typical relative distances of the flow's limit",
+        header=("dial", "commutator", "ε", "to von Neumann projection", "to minimum trace"),
+        rows=_rows,
+    ),
+)
