@@ -246,20 +246,20 @@ def test_every_forgery_is_rejected_and_says_where(example):
 
 
 @pytest.mark.parametrize("name", ["residual", "largest", "lam", "gauge", "Lam", "mu", "beta"])
-@pytest.mark.parametrize("number", ["1e999", "0.0", "-1.0", "5e-324", "1e300"])
-def test_absurd_claims_prove_nothing(example, tmp_path, name, number):
+def test_absurd_claims_prove_nothing(example, tmp_path, name):
     """JSON reads 1e999 as infinity; no number makes a false proof succeed."""
-    case, certificate = example
-    path, _ = save(certificate, tmp_path / "c")
-    body = json.loads(path.read_text())
-    body["claims"][name] = float(number)
-    body["sha256"] = json_checksum(body)
-    text = json.dumps(body).replace("Infinity", number)
-    path.write_text(text)
-    body = json.loads(text)
-    body["sha256"] = json_checksum(body)
-    path.write_text(json.dumps(body).replace("Infinity", number))
-    assert not verify(case.objective, load(path)).valid
+    for number in ("1e999", "0.0", "-1.0", "5e-324", "1e300"):
+        case, certificate = example
+        path, _ = save(certificate, tmp_path / "c")
+        body = json.loads(path.read_text())
+        body["claims"][name] = float(number)
+        body["sha256"] = json_checksum(body)
+        text = json.dumps(body).replace("Infinity", number)
+        path.write_text(text)
+        body = json.loads(text)
+        body["sha256"] = json_checksum(body)
+        path.write_text(json.dumps(body).replace("Infinity", number))
+        assert not verify(case.objective, load(path)).valid
 
 
 def test_understatement_is_accepted(example):

@@ -56,17 +56,17 @@ SPECTRA = {
 
 
 @pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 7])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_finds_the_extreme_values_with_their_multiplicity(rng, name, k, largest):
-    values = torch.tensor(sorted(SPECTRA[name], reverse=largest), dtype=torch.float64)[:k]
-    pairs = solve(spectral(rng, SPECTRA[name]), k=k, largest=largest)
-    scale = max(abs(v) for v in SPECTRA[name])
-    found = pairs.values.sort(descending=largest).values
-    torch.testing.assert_close(found, values, rtol=1e-12, atol=1e-12 * scale)
-    gram = pairs.vectors.mT @ pairs.vectors
-    torch.testing.assert_close(gram, torch.eye(k, dtype=torch.float64), atol=1e-10, rtol=0)
-    assert bool((pairs.residuals <= 1e-10 * values.abs() + 1e-13 * scale).all())
+def test_finds_the_extreme_values_with_their_multiplicity(rng, name, largest):
+    for k in (1, 3, 7):
+        values = torch.tensor(sorted(SPECTRA[name], reverse=largest), dtype=torch.float64)[:k]
+        pairs = solve(spectral(rng, SPECTRA[name]), k=k, largest=largest)
+        scale = max(abs(v) for v in SPECTRA[name])
+        found = pairs.values.sort(descending=largest).values
+        torch.testing.assert_close(found, values, rtol=1e-12, atol=1e-12 * scale)
+        gram = pairs.vectors.mT @ pairs.vectors
+        torch.testing.assert_close(gram, torch.eye(k, dtype=torch.float64), atol=1e-10, rtol=0)
+        assert bool((pairs.residuals <= 1e-10 * values.abs() + 1e-13 * scale).all())
 
 
 @pytest.mark.parametrize("N", [1, 2, 3, 5])

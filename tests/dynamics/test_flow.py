@@ -226,12 +226,12 @@ def test_long_flow_ends_at_the_solution() -> None:
     assert flow.loss[-1] < 1e-16
 
 
-@pytest.mark.parametrize("u0", [1e9, 1e-9])
-def test_initial_layer_much_shorter_than_the_final_time(u0: float) -> None:
+@pytest.mark.parametrize(("u0", "t_final"), [(1e9, 0.1), (1e-9, 4.0)])
+def test_initial_layer_much_shorter_than_the_final_time(u0: float, t_final: float) -> None:
     # From u0 = 1e9 the flow first moves on the scale 1e-18, which is no underflow at time zero.
-    flow = gradient_flow(SCALAR, np.array([[u0]]), t_final=4.0, times=[1.0])
+    flow = gradient_flow(SCALAR, np.array([[u0]]), t_final=t_final, times=[])
     assert flow.status is Status.TIME_REACHED
-    np.testing.assert_allclose(flow.U[0, 0], logistic(u0, 4.0), rtol=1e-6)
+    np.testing.assert_allclose(flow.U[0, 0], logistic(u0, t_final), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "t_final"), [(torch.float32, 1e5), (torch.float64, 1e14)])
@@ -404,11 +404,12 @@ def test_step_limit() -> None:
 def test_step_limit_is_each_trajectorys_own() -> None:
     # The first trajectory works early, the second late; alone each needs at most `enough`.
     U0, times = np.array([5.0, 1e-4]).reshape(2, 1, 1), np.arange(1, 15) / 10
-    single = [gradient_flow(SCALAR, U, t_final=2.0, times=times) for U in U0]
+    options = {"t_final": 2.0, "times": times, "rtol": 1e-6}  # few steps suffice to count them
+    single = [gradient_flow(SCALAR, U, **options) for U in U0]
     enough = max(int(flow.steps) for flow in single) + 20
-    alone = [gradient_flow(SCALAR, U, t_final=2.0, times=times, max_steps=enough) for U in U0]
+    alone = [gradient_flow(SCALAR, U, **options, max_steps=enough) for U in U0]
     assert [flow.status for flow in alone] == [Status.TIME_REACHED] * 2
-    together = gradient_flow(SCALAR, U0, t_final=2.0, times=times, max_steps=enough)
+    together = gradient_flow(SCALAR, U0, **options, max_steps=enough)
     assert together.status == [Status.TIME_REACHED] * 2
 
 
@@ -467,7 +468,7 @@ def in_units(kind: str, c: float) -> tuple[object, np.ndarray]:
     return LeastSquares(RankOne(X), y), c * U0
 
 
-@pytest.mark.parametrize("power", [-220, -100, 100, 230])
+@pytest.mark.parametrize("power", [-220, 230])
 @pytest.mark.parametrize("method", ["adaptive", "rk4"])
 @pytest.mark.parametrize("kind", ["least squares", "dense", "population"])
 def test_the_flow_does_not_depend_on_units(kind: str, method: str, power: int) -> None:
@@ -491,29 +492,29 @@ def test_the_flow_does_not_depend_on_units(kind: str, method: str, power: int) -
     np.testing.assert_allclose(other.dissipated / c**4, one.dissipated, rtol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1e-150, 1e-90, 1e80, 1e150])
 @pytest.mark.parametrize("kind", ["least squares", "dense", "population"])
 @pytest.mark.parametrize("run", [gradient_flow, gradient_descent])
 def test_units_that_leave_the_range_are_refused_before_work(
-    run, kind: str, scale: float, monkeypatch: pytest.MonkeyPatch
+    run, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objective, U0 = in_units(kind, scale)
     monkeypatch.setattr("posquad.dynamics.gradient.start", None)  # nothing starts
     options = {"t_final": 1.0} if run is gradient_flow else {"step": 1.0, "max_steps": 5}
-    with pytest.raises(DomainError, match="rescale U") as caught:
-        run(objective, U0, **options)
-    assert caught.value.argument == "U0"
-    # The loss is the fourth power of the scale, times a number of ordinary size.
-    said = float(caught.value.got.removeprefix("terms of size 1e"))
-    assert said == pytest.approx(4 * math.log10(scale), abs=4)
+    for scale in (1e-150, 1e-90, 1e80, 1e150):
+        objective, U0 = in_units(kind, scale)
+        with pytest.raises(DomainError, match="rescale U") as caught:
+            run(objective, U0, **options)
+        assert caught.value.argument == "U0"
+        # The loss is the fourth power of the scale, times a number of ordinary size.
+        said = float(caught.value.got.removeprefix("terms of size 1e"))
+        assert said == pytest.approx(4 * math.log10(scale), abs=4)
 
 
 def test_a_tiny_start_beside_ordinary_responses_is_no_question_of_units() -> None:
     # u' = 2 (1 - u^2) u from 1e-100: the solution leaves zero like 1e-100 exp(2t).
     objective = LeastSquares(RankOne(np.ones((1, 1))), np.ones(1))
-    flow = gradient_flow(objective, np.full((1, 1), 1e-100), t_final=100.0, times=[])
+    flow = gradient_flow(objective, np.full((1, 1), 1e-100), t_final=10.0, times=[])
     assert flow.status is Status.TIME_REACHED
-    assert flow.U[0, 0] == pytest.approx(1e-100 * math.exp(200.0), rel=1e-5)
+    assert flow.U[0, 0] == pytest.approx(1e-100 * math.exp(20.0), rel=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-170, 1e-100])
@@ -563,7 +564,6 @@ def test_norms_do_not_square_out_of_range() -> None:
         ([0.0, 0.1, 0.7], [0.0, 0.1, 0.7]),
         ([0.7], [0.0, 0.7]),
         ([], [0.0, 0.7]),
-        (np.array([0.1, 0.2]), [0.0, 0.1, 0.2, 0.7]),
         (torch.tensor([0.1, 0.2], dtype=torch.float64), [0.0, 0.1, 0.2, 0.7]),
         ([1e-18, 1e-17, 0.3, 0.3 + 1e-6], [0.0, 1e-18, 1e-17, 0.3, 0.3 + 1e-6, 0.7]),
     ],
@@ -586,7 +586,7 @@ def test_default_times_are_a_hundred_equal_intervals() -> None:
     assert flow.times[-1] == 0.7
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     times=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=8, unique=True).map(sorted),
     u0=st.floats(0.05, 4.0),

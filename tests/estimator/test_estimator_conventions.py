@@ -33,7 +33,6 @@ UNSETTLED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWa
 @parametrize_with_checks(
     [
         PositiveQuadraticRegressor(),
-        PositiveQuadraticRegressor(rank=1, max_starts=1),
         PositiveQuadraticRegressor(rank=1, fit_intercept=True, max_starts=1, max_steps=200),
         PositiveQuadraticRegressor(criterion="cv", cv=2, **QUICK),
     ]

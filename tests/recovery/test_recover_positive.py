@@ -100,24 +100,24 @@ def test_indefinite_least_squares_gives_the_constrained_optimum():
 
 
 @pytest.mark.parametrize(("n", "d"), [(3, 1), (3, 2), (5, 2), (7, 3), (64, 3), (12, 4), (100, 6)])
-@pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_noise_alone_is_solved_to_optimality(n, d, shift, weighted):
+def test_noise_alone_is_solved_to_optimality(n, d, weighted):
     """Far from any signal, where the optimum has any rank from 0 to d."""
-    rng = np.random.default_rng(n + d)
-    X = rng.standard_normal((20, n, d))
-    y = rng.standard_normal((20, n)) + shift * (X**2).sum(-1) / d
-    w = rng.uniform(0.2, 1.0, y.shape) if weighted else np.ones_like(y)
-    found = recover(X, y, rank=d, weights=w if weighted else None)
-    fitted = found.residual > 1e-10  # n = d(d+1)/2 positive ones are reproduced
-    assert {found.status[k] for k in np.flatnonzero(fitted)} == {Status.BEST_FIT}
-    Q = found.Q.dense()
-    e = w * (np.einsum("kni,kij,knj->kn", X, Q, X) - y)
-    G = np.einsum("kn,kni,knj->kij", e, X, X)
-    size = np.einsum("kn,kn->k", abs(w * y), (X**2).sum(-1))
-    assert (np.linalg.eigvalsh(G)[:, 0] / size).min() > -1e-9
-    scale = size * np.maximum(np.trace(Q, axis1=1, axis2=2), 1e-300)
-    assert (abs(np.einsum("kij,kij->k", G, Q)) / scale).max() < 1e-9
+    for shift in (-0.5, 0.0, 0.5):
+        rng = np.random.default_rng(n + d)
+        X = rng.standard_normal((20, n, d))
+        y = rng.standard_normal((20, n)) + shift * (X**2).sum(-1) / d
+        w = rng.uniform(0.2, 1.0, y.shape) if weighted else np.ones_like(y)
+        found = recover(X, y, rank=d, weights=w if weighted else None)
+        fitted = found.residual > 1e-10  # n = d(d+1)/2 positive ones are reproduced
+        assert {found.status[k] for k in np.flatnonzero(fitted)} == {Status.BEST_FIT}
+        Q = found.Q.dense()
+        e = w * (np.einsum("kni,kij,knj->kn", X, Q, X) - y)
+        G = np.einsum("kn,kni,knj->kij", e, X, X)
+        size = np.einsum("kn,kn->k", abs(w * y), (X**2).sum(-1))
+        assert (np.linalg.eigvalsh(G)[:, 0] / size).min() > -1e-9
+        scale = size * np.maximum(np.trace(Q, axis1=1, axis2=2), 1e-300)
+        assert (abs(np.einsum("kij,kij->k", G, Q)) / scale).max() < 1e-9
 
 
 @pytest.mark.parametrize("batch", [False, True])

@@ -251,18 +251,18 @@ def test_scaling_and_rotation(seed, c):
 # Divided differences of the exponential.
 
 
-@pytest.mark.parametrize("gap", [0.0, 1e-300, 1e-12, 1e-6, 1.9e-3, 2.1e-3, 0.1, 1.0, 50.0, 900.0])
 @pytest.mark.parametrize("top", [-300.0, 0.0, 1.5, 300.0])
-def test_divided_differences(gap, top):
-    values = torch.tensor([top, top - gap, top - 2 * gap], dtype=torch.float64)
-    found = _divided_differences(values[None])[0]
-    with mpmath.workdps(400):  # a gap of 1e-300 cancels as many digits
-        for i, j in itertools.product(range(3), repeat=2):
-            a, b = mpmath.mpf(float(values[i])), mpmath.mpf(float(values[j]))
-            exact = mpmath.exp(a) if a == b else (mpmath.exp(a) - mpmath.exp(b)) / (a - b)
-            # The midpoint is rounded, by its own size, before it is exponentiated.
-            rounding = (10 + abs(top)) * EPS
-            assert float(found[i, j]) == pytest.approx(float(exact), rel=rounding, abs=1e-320)
+def test_divided_differences(top):
+    for gap in (0.0, 1e-300, 1e-12, 1e-6, 1.9e-3, 2.1e-3, 0.1, 1.0, 50.0, 900.0):
+        values = torch.tensor([top, top - gap, top - 2 * gap], dtype=torch.float64)
+        found = _divided_differences(values[None])[0]
+        with mpmath.workdps(400):  # a gap of 1e-300 cancels as many digits
+            for i, j in itertools.product(range(3), repeat=2):
+                a, b = mpmath.mpf(float(values[i])), mpmath.mpf(float(values[j]))
+                exact = mpmath.exp(a) if a == b else (mpmath.exp(a) - mpmath.exp(b)) / (a - b)
+                # The midpoint is rounded, by its own size, before it is exponentiated.
+                rounding = (10 + abs(top)) * EPS
+                assert float(found[i, j]) == pytest.approx(float(exact), rel=rounding, abs=1e-320)
 
 
 # The divergence.
@@ -486,13 +486,14 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(("function", "argument", "value", "kind"), BAD_CALLS)
-def test_bad_input(function, argument, value, kind):
-    with pytest.raises(kind) as caught:
-        function(**{**GOOD[function], argument: value})
-    assert caught.value.argument == argument
-    assert caught.value.expected
-    assert caught.value.got
+@pytest.mark.parametrize("function", GOOD)
+def test_bad_input(function):
+    for argument, value, kind in (case[1:] for case in BAD_CALLS if case[0] is function):
+        with pytest.raises(kind) as caught:
+            function(**{**GOOD[function], argument: value})
+        assert caught.value.argument == argument
+        assert caught.value.expected
+        assert caught.value.got
 
 
 def test_batches_must_broadcast():
