@@ -1,4 +1,4 @@
-"""The reference: the directives `room` and `modules`, docstrings as reST, names with two addresses."""
+"""The reference: directives `room` and `modules`, docstrings as reST, names with two addresses."""
 
 from __future__ import annotations
 
