@@ -586,3 +586,20 @@ def test_loose_tolerances_find_the_end_of_a_narrow_spectrum(rng, tolerance):
         assert low.status is high.status is Status.CONVERGED
         assert float(low.values[0]) * (1 - tolerance) <= expected[0]
         assert float(high.values[0]) * (1 + tolerance) >= expected[-1]
+
+
+@pytest.mark.parametrize("rows", [8, 11, 30])
+def test_kernels_in_single_precision(rows):
+    """p = 11 unknowns at (6, 2): 8 rows in general position leave 3 directions unseen."""
+    rng = np.random.default_rng(rows)
+    X = rng.standard_normal((rows, 6)).astype(np.float32)
+    U = np.linalg.qr(rng.standard_normal((6, 2)))[0].astype(np.float32)
+    objective = posquad.LeastSquares(posquad.RankOne(X), ((X @ U) ** 2).sum(1))
+    spectrum = posquad.effective_spectrum(objective, U)
+    assert spectrum.kernel_dimension == max(0, 11 - rows)
+    assert spectrum.kernel_is_complete
+    assert spectrum.values.dtype == spectrum.vectors.dtype == np.float32
+    exact = posquad.effective_spectrum(
+        posquad.LeastSquares(posquad.RankOne(X.astype(float)), objective.y.double()), U
+    )
+    np.testing.assert_allclose(spectrum.values, exact.values, rtol=1e-4, atol=1e-4)

@@ -57,7 +57,7 @@ from posquad.geometry.population import (
     population_lift_transpose,
     population_space,
 )
-from posquad.problems.objectives import Objective, require_objective
+from posquad.problems.objectives import LeastSquares, Objective, require_objective
 
 __all__ = ["Spectrum", "effective_spectrum", "population_spectrum"]
 
@@ -156,8 +156,13 @@ def effective_spectrum(
     tolerance = positive_number("tolerance", tolerance)
     positive_integer("max_products", max_products)
     seed = positive_integer("seed", seed, zero=True)
+    dtype, eps = u.dtype, torch.finfo(u.dtype).eps
+    if chosen_method == "dense" and type(objective) is LeastSquares:
+        # In single precision ten units of rounding for each of p unknowns would hide the kernel.
+        objective, u = objective.double(), u.double()
+        basis = frame("U", u)
     with torch.no_grad():
-        point = working_point(objective, u, basis)
+        point = working_point(objective, u, basis, eps)
         if chosen_method == "dense":
             chosen = slice(p - count, p) if which == "largest" else slice(0, count)
             pairs, kernel = _dense(point, chosen)
@@ -170,9 +175,9 @@ def effective_spectrum(
         )
     good = converged(pairs, tolerance) | kernel.marked  # kernel values are zero
     return Spectrum(
-        values=like(U, torch.where(good, pairs.values, torch.nan)),
-        vectors=like(U, vectors),
-        residuals=like(U, pairs.residuals),
+        values=like(U, torch.where(good, pairs.values, torch.nan).to(dtype)),
+        vectors=like(U, vectors.to(dtype)),
+        residuals=like(U, pairs.residuals.to(dtype)),
         status=accuracy_status(pairs, good, tolerance),
         method=chosen_method,
         gauge_dimension=r * (r - 1) // 2,

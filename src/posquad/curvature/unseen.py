@@ -76,8 +76,8 @@ class Rounding(NamedTuple):
     measurement: Tensor
 
 
-def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
-    """The factor `UP = W diag(s)` and the Hessian there.
+def working_point(objective: Objective, U: Tensor, basis: Frame, eps: float) -> Point:
+    """The factor `UP = W diag(s)` and the Hessian there; `eps` is the rounding of the data.
 
     A residual that is rounding is left out: in the direction of a small column of U it would look
     like curvature.
@@ -90,7 +90,7 @@ def working_point(objective: Objective, U: Tensor, basis: Frame) -> Point:
     if type(objective) is LeastSquares:
         operator, y = objective.measurements, objective.y.to(u.dtype)
         fitted = operator.apply_factor_kernel(u)
-        interpolating = _is_rounding(fitted, y, u)
+        interpolating = _is_rounding(fitted, y, u, eps)
         objective = LeastSquares(operator, torch.where(interpolating[..., None], fitted, y))
 
         def apply(D: Tensor) -> Tensor:
@@ -192,19 +192,19 @@ def orthonormal_combinations(D: Tensor) -> Tensor:
     return done
 
 
-def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor) -> Tensor:
+def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor, eps: float) -> Tensor:
     """Whether the responses agree with the fitted ones up to rounding, `[...]`."""
     size = torch.maximum(fitted.abs().amax(-1), y.abs().amax(-1))[..., None]
     size = torch.where(size > 0, size, 1.0)
     a, b = fitted / size, y / size
     e = torch.linalg.vector_norm(a - b, dim=-1)
     norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
-    return e <= 10 * u.shape[-2] * torch.finfo(u.dtype).eps * norms
+    return e <= 10 * u.shape[-2] * eps * norms
 
 
 def _is_target(objective: PopulationRisk, u: Tensor) -> Tensor:
     """Whether the factor is that of the target to rounding, `[...]`."""
-    difference = objective._difference(u)[0].abs().amax((-2, -1))
+    difference = objective.difference(u)[0].abs().amax((-2, -1))
     unit = 10 * u.shape[-2] * torch.finfo(u.dtype).eps
     return difference <= unit * u.abs().amax((-2, -1))
 

@@ -177,6 +177,10 @@ class Measurements(ABC):
     def _require_batch(self, **shapes: torch.Size) -> None:
         require_batch(operator=self.batch_shape, **shapes)
 
+    def double(self) -> Measurements:
+        """The same operator with its data in double precision; itself if it holds no data."""
+        return self
+
     def __repr__(self) -> str:
         batch = f", batch={tuple(self.batch_shape)}" if self.batch_shape else ""
         return f"{type(self).__name__}(n={self.n}, d={self.d}{batch})"
@@ -206,6 +210,9 @@ class RankOne(Measurements):
         self.n, self.d = self.X.shape[-2:]
         self.batch_shape = self.X.shape[:-2]
         self.dtype, self.device = self.X.dtype, self.X.device
+
+    def double(self) -> RankOne:
+        return RankOne(self.X.double())
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Row blocks of X that are small enough to stay in cache between two uses."""
@@ -287,6 +294,9 @@ class Dense(Measurements):
         self.n, self.d = self.A.shape[-3:-1]
         self.batch_shape = self.A.shape[:-3]
         self.dtype, self.device = self.A.dtype, self.A.device
+
+    def double(self) -> Dense:
+        return Dense(self.A.double())
 
     def apply_kernel(self, Q: Tensor) -> Tensor:
         return torch.einsum("...iab,...ab->...i", self.A, Q)

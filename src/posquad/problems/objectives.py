@@ -157,6 +157,12 @@ class LeastSquares(Objective):
         require_shape("y", self.y, (measurements.n,), "(..., n), one response per measurement")
         self.batch_shape = require_batch(measurements=measurements.batch_shape, y=self.y.shape[:-1])
 
+    def double(self) -> LeastSquares:
+        """The same objective with its data in double precision; itself if they are already."""
+        if self.y.dtype == torch.float64 and self.measurements.dtype in (None, torch.float64):
+            return self
+        return LeastSquares(self.measurements.double(), self.y.double())
+
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
         n = self.measurements.n
         e, product = self.measurements.gradient_sweep(U, self.y.to(U.dtype))
@@ -209,7 +215,7 @@ class PopulationRisk(Objective):
         self.batch_shape = self.U_star.shape[:-2]
 
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        D, W = self._difference(U)
+        D, W = self.difference(U)
         C = D.mT @ W  # [..., k, k], symmetric by the alignment
         trace = C.diagonal(dim1=-2, dim2=-1).sum(-1)
         norm = ((D.mT @ D) * (W.mT @ W)).sum((-2, -1)) + (C * C.mT).sum((-2, -1))
@@ -222,7 +228,7 @@ class PopulationRisk(Objective):
         return 2 * predictor, predictor + factor
 
     def linearize(self, U: Tensor) -> Callable[[Tensor], Tensor]:
-        D, W = self._difference(U)
+        D, W = self.difference(U)
         S = U.mT @ U
 
         def hessian(Delta: Tensor) -> Tensor:
@@ -230,7 +236,7 @@ class PopulationRisk(Objective):
 
         return hessian
 
-    def _difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
+    def difference(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """Aligned D and W; the factor with fewer columns is padded with zero columns."""
         columns = max(U.shape[-1], self.U_star.shape[-1])
         u, target = _widen(U, columns), _widen(self.U_star.to(U.dtype), columns)
