@@ -13,7 +13,7 @@ import numpy as np
 
 from posquad.certificates.proofs.bounded_operator import Forms
 from posquad.certificates.proofs.claims import Claims, Witness
-from posquad.core.elementwise import require_nonnegative
+from posquad.core.elementwise import nonnegative
 from posquad.core.errors import DomainError
 from posquad.core.results import Result
 from posquad.core.verdict import Verdict
@@ -107,7 +107,7 @@ class Certificate(Result):
                 got=self.local_uniqueness.reason,
             )
         details = self.local_uniqueness.details
-        distance, t = require_nonnegative(distance=distance, t=t)
+        distance, t = nonnegative(distance=distance, t=t)
         # Outward: a distance moved up covers the rounding of delta, the factor that of the rest
         # (the exponential is off by at most some 800 units), the last term its underflow.
         lam, mu = details["lam"], details["mu"]

@@ -17,7 +17,7 @@ def exponential(exponent: Any) -> Any:
     return exponent.exp() if isinstance(exponent, Tensor) else np.exp(exponent)
 
 
-def require_nonnegative(**named: Any) -> list[Any]:
+def nonnegative(**named: Any) -> list[Any]:
     """Require entries >= 0 and shapes that broadcast; return tensors if any argument is one."""
     checked = tensors(**named)
     for name, value in zip(named, checked, strict=True):

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from posquad.core.arrays import positive_number
-from posquad.core.elementwise import exponential, largest, require_nonnegative
+from posquad.core.elementwise import exponential, largest, nonnegative
 from posquad.core.errors import DomainError
 from posquad.theory.signal import Signal, requires_signal
 
@@ -173,7 +173,7 @@ def flow_envelope(
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
     """
-    distance, t = require_nonnegative(distance=distance, t=t)
+    distance, t = nonnegative(distance=distance, t=t)
     _require_basin(signal, distance, m, M)
     return distance * exponential(-alpha_star(signal, m) * t)
 
@@ -190,7 +190,7 @@ def flow_predictor_envelope(
     >>> float(flow_predictor_envelope(Signal.from_eigenvalues(1, [1.0]), 0.01, 0.0))
     0.020625
     """
-    error, t = require_nonnegative(error=error, t=t)
+    error, t = nonnegative(error=error, t=t)
     return C_star(signal, m, M) * error * exponential(-alpha_star(signal, m) * t)
 
 
@@ -209,7 +209,7 @@ def descent_envelope(
     0.01
     """
     rate = _descent_rate(signal, step, m, M)
-    distance, k = require_nonnegative(distance=distance, k=k)
+    distance, k = nonnegative(distance=distance, k=k)
     _require_basin(signal, distance, m, M)
     return distance * rate**k
 
@@ -226,7 +226,7 @@ def descent_predictor_envelope(
     0.020625
     """
     rate = _descent_rate(signal, step, m, M)
-    error, k = require_nonnegative(error=error, k=k)
+    error, k = nonnegative(error=error, k=k)
     return C_star(signal, m, M) * error * rate**k
 
 

@@ -18,7 +18,7 @@ import math
 from typing import Any
 
 from posquad.core.arrays import positive_integer, positive_number
-from posquad.core.elementwise import exponential, largest, require_nonnegative
+from posquad.core.elementwise import exponential, largest, nonnegative
 from posquad.core.errors import DomainError
 
 __all__ = [
@@ -67,7 +67,7 @@ def effective_secant_bound(distance: Any, lam: float, mu: float) -> Any:
     >>> float(effective_secant_bound(0.5, 4.0, 1.0))
     1.5
     """
-    (distance,) = require_nonnegative(distance=distance)
+    (distance,) = nonnegative(distance=distance)
     delta = _basin_fraction(distance, lam, mu)
     return (1 - delta) * (1 - 2 * delta) * lam
 
@@ -82,7 +82,7 @@ def effective_flow_envelope(distance: Any, t: Any, lam: float, mu: float) -> Any
     >>> round(float(effective_flow_envelope(0.25, 0.0, 4.0, 1.0)), 12)
     0.25
     """
-    distance, t = require_nonnegative(distance=distance, t=t)
+    distance, t = nonnegative(distance=distance, t=t)
     delta = _basin_fraction(distance, lam, mu)
     h = 4 * delta * (1 - delta) / (1 - 2 * delta) ** 2 * exponential(-lam * t)
     root = (1 + h) ** 0.5
@@ -119,7 +119,7 @@ def effective_descent_envelope(
     0.25
     """
     step = positive_number("step", step)
-    distance, k = require_nonnegative(distance=distance, k=k)
+    distance, k = nonnegative(distance=distance, k=k)
     delta = _basin_fraction(distance, lam, mu)
     theta = largest(delta)
     limit = effective_step(theta, lam, Lam)
