@@ -12,7 +12,7 @@ help:
 	@echo "make test        install into .venv, then lint, types and tests"
 	@echo "make lint        ruff and pyright only"
 	@echo "make docs        build the documentation site, every warning an error"
-	@echo "make bench       the benchmarks that the README quotes"
+	@echo "make bench       the benchmarks of docs/measured.md"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows"
 	@echo "make mutants     random errors in the library, and how many the tests notice"
@@ -54,6 +54,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/recovery_table.py
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
+	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
+	$(BIN)/python benchmarks/method_picture.py
 
 # geomstats 2.8.0 imports numpy.trapz, which NumPy 2.4 removed: an environment of its own, one pin changed.
 .venv-peers/.ready: pyproject.toml constraints.txt

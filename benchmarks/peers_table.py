@@ -13,10 +13,10 @@ BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
 # The rows that the README repeats.
 COMPACT = (
     "recovered of 20 at n = 4p, 2p, 1.25p: one call or one start",
+    "the same with up to 30 starts, or reweighted",
     "says whether the answer is the only one",
     "rank not known",
     "largest problem within 2 s",
-    "many problems in one call",
     "further constraints on Q",
 )
 

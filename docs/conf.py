@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 
 # One thread, read when NumPy and torch are first imported: examples and figures are small.
@@ -12,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent
+ROOT = Path(find_spec("posquad").origin).parent
 sys.path[:0] = [str(HERE / "_extensions"), str(HERE)]
 
 project = "posquad"
@@ -35,13 +38,18 @@ extensions = [
 exclude_patterns = ["_build", "gallery", "figures", "_extensions", "api/generated", "images"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
-# Every cross-reference to posquad must resolve, except to types of helpers without a page;
-# those to torch and NumPy have no page here.
+# Every cross-reference to posquad must resolve, except to the types of modules that offer no public
+# names; those to torch and NumPy have no page here.
+HELPERS = [
+    ".".join(("posquad", *path.relative_to(ROOT).with_suffix("").parts))
+    for path in ROOT.rglob("*.py")
+    if path.stem != "__init__" and "__all__" not in path.read_text(encoding="utf-8")
+]
 nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!posquad\.).*"),
     (r"py:.*", r"posquad\.(.*\.)?_.*"),
-    (r"py:class", r"posquad\.(core\.arrays|recovery\.solvers\.fit)\.\w+"),
+    *(("py:class", re.escape(name) + r"\.\w+") for name in HELPERS),
 ]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
