@@ -12,6 +12,7 @@ torch.set_num_threads(1)
 
 # Programs that build the documentation, and what they write: run by `make docs`, not by the tests.
 collect_ignore_glob = [
+    "tests/*conftest.py",  # two modules of one name
     "docs/*.py",
     "docs/_extensions/*",
     "docs/_build/*",

@@ -219,13 +219,13 @@ def test_margins_and_numbers_of_what_is_proved():
         (lambda: words.identifiability(CONCLUSIONS, SEEN), "lambda_min^eff >= 4.000000e+00 > 0"),
         (
             lambda: words.global_uniqueness(CONCLUSIONS, 0.25, DUAL),
-            "UU' is the only PSD matrix of any rank with its measurements; one that explains y to "
-            "rms misfit eps lies within 3.000e+00 (eps + 1.0e-02)",
+            "UU' is the only PSD matrix of any rank with its measurements; any other with rms "
+            "misfit eps to y lies within 3.000e+00 (eps + 1.0e-02)",
         ),
         (
             lambda: words.minimum_trace(CONCLUSIONS, 1e-6, {}),
-            "tr UU' = 7.000000e+00 is within a factor 1 + 1.0e-09 of the least trace of PSD "
-            "matrices that fit as well (<= 1e-06)",
+            "tr UU' = 7.000000e+00 is at most 1 + 1.0e-09 times the least trace of PSD "
+            "matrices that fit as well (1.0e-09 <= tolerance 1e-06)",
         ),
     ],
 )

@@ -40,8 +40,9 @@ class Status(Enum):
     )
 
     CONVERGED = (
-        "every requested value has a residual within the tolerance; if not all values were "
-        "computed, a search from an independent start found no more extreme one"
+        "everything requested is within its tolerance: eigenvalues by their residuals and, if not "
+        "all were computed, by a search from an independent start that found no more extreme one; "
+        "projections by a bound on the error of every coordinate"
     )
     AT_ROUNDING = (
         "converged as far as rounding allows: some values are so small compared with the largest "

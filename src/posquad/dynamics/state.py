@@ -108,7 +108,8 @@ def require_range(objective: Objective, U0: Tensor) -> None:
                 "U0",
                 expected=f"units in which the terms of the {name} are of size "
                 f"1e{math.ceil(low / math.log(10))} to 1e{math.floor(high / math.log(10))}, the "
-                f"range of {U0.dtype}; rescale U by c, and y by c^2 (time by 1 / c^2)",
+                f"range of {U0.dtype}; rescale U by c, and the data with it (y by c^2, time by "
+                "1 / c^2)",
                 got=f"terms of size 1e{worst:.0f}",
             )
 

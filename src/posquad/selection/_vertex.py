@@ -218,8 +218,9 @@ def _basic_solution(program: Program, basis: np.ndarray, near: np.ndarray) -> Ve
     rounding[basis] = unit * (np.abs(inverse) @ terms)
     misfit = v - M @ x
     misfit[np.abs(misfit) <= unit * (terms + np.abs(M) @ (np.abs(inverse) @ terms))] = 0.0
-    dual_rounding = np.abs(inverse).T @ (np.abs(M).T @ np.abs(dual) + prices)
-    slack_rounding = unit * (c + np.abs(b).T @ (np.abs(dual) + dual_rounding))
+    # The rounding of the dual reaches the slacks through M^+ b, which may be far below |M^+||b|.
+    carried = np.abs(inverse @ b).T @ (np.abs(M).T @ np.abs(dual) + prices)
+    slack_rounding = unit * (c + np.abs(b).T @ np.abs(dual) + carried)
     return Vertex(full, misfit, rounding, dual, slack, slack_rounding)
 
 
