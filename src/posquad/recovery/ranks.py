@@ -41,7 +41,7 @@ class Trial(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Trial)
+_T = TypeVar("_T", bound=Trial)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,8 +88,8 @@ def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -
 
 
 def try_ranks(
-    trial: Callable[[int], T], highest: int, stopped: Callable[[], bool]
-) -> tuple[list[T], int]:
+    trial: Callable[[int], _T], highest: int, stopped: Callable[[], bool]
+) -> tuple[list[_T], int]:
     """Try ranks from 1 upwards; return the trials, and the index of the chosen one.
 
     The first rank that reproduces the responses is chosen, else the one of the lowest score. The
@@ -102,7 +102,7 @@ def try_ranks(
     >>> len(trials), best
     (6, 1)
     """
-    trials: list[T] = []
+    trials: list[_T] = []
     best = 0
     for rank in range(1, highest + 1):
         trials.append(trial(rank))
