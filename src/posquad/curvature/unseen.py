@@ -15,7 +15,7 @@ Anything between is not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ from posquad.curvature.eigen import flatten_block, unflatten_block
 from posquad.geometry import dimension
 from posquad.geometry.frames import Frame
 from posquad.geometry.population import (
+    population_coordinates,
     population_lift,
     population_lift_transpose,
     population_product,
@@ -35,6 +36,7 @@ Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
 
 _SEEN = 100  # a curvature of more than this many times its rounding is seen
 _COARSE = 1e-6  # rounding above this share of the largest curvature: nothing can be told
+_PROBES = 4  # random directions that estimate how far the rounding of U moves the responses
 _CHUNK_ENTRIES = 2**24  # approximate entries of a chunk of directions times measurements
 
 
@@ -46,6 +48,7 @@ class Point(NamedTuple):
     hessian: Directions  # the Euclidean Hessian
     interpolating: Tensor  # [...]  whether the residual is rounding, and was left out
     measure: Directions | None  # [m, ..., d, r] -> [m, ..., n], least squares only
+    measure_change: Directions | None  # its change per unit of relative change of the rows of U
 
     @property
     def p(self) -> int:
@@ -62,18 +65,19 @@ class Kernel(NamedTuple):
     vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `size`
     size: Tensor  # [...]  dimension
     known: Tensor  # [...]  whether there are no other directions
+    suspected: Tensor  # [...]  whether a direction looked like one at first, and was rejected
 
     @classmethod
     def empty(cls, point: Point, known: Tensor) -> Kernel:
         none = point.u.flatten(-2)[..., None][..., :0]
-        return cls(none, torch.zeros_like(known, dtype=torch.int64), known)
+        return cls(none, torch.zeros_like(known, dtype=torch.int64), known, torch.zeros_like(known))
 
 
-class Rounding(NamedTuple):
-    """Rounding errors of curvatures in population coordinates and of measurements, `[...]`."""
+class KernelMarks(NamedTuple):
+    """Which of the computed eigenvalues belong to the kernel."""
 
-    form: Tensor
-    measurement: Tensor
+    marked: Tensor  # [..., m]  whether a computed value belongs to the kernel
+    known: Tensor  # [...]  whether the kernel has no other directions
 
 
 def working_point(objective: Objective, U: Tensor, basis: Frame, eps: float) -> Point:
@@ -87,40 +91,47 @@ def working_point(objective: Objective, U: Tensor, basis: Frame, eps: float) -> 
     eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device).expand(P.shape)
     interpolating = torch.zeros(s.shape[:-1], dtype=torch.bool, device=s.device)
     measure: Directions | None = None
+    measure_change: Directions | None = None
     if type(objective) is LeastSquares:
         operator, y = objective.measurements, objective.y.to(u.dtype)
         fitted = operator.apply_factor_kernel(u)
-        interpolating = _is_rounding(fitted, y, u, eps)
+        moves = _row_moves(u)
+        moved = operator.apply_tangent(u, moves).abs().amax(0)
+        interpolating = _is_rounding(fitted, y, moved, eps * u.shape[-2])
         objective = LeastSquares(operator, torch.where(interpolating[..., None], fitted, y))
 
         def apply(D: Tensor) -> Tensor:
             return operator.apply_tangent(u, D) / operator.n**0.5
 
-        measure = apply
+        def apply_change(D: Tensor) -> Tensor:
+            changes = [operator.apply_tangent(move, D).abs() for move in moves]
+            return torch.stack(changes).amax(0) / operator.n**0.5
+
+        measure, measure_change = apply, apply_change
 
     hessian = objective.linearize(u)
     if type(objective) is PopulationRisk:
         interpolating = _is_target(objective, u)
         hessian = _without_gradient(hessian, u, interpolating)
-    return Point(Frame(W, s, eye), u, hessian, interpolating, measure)
+    return Point(Frame(W, s, eye), u, hessian, interpolating, measure, measure_change)
 
 
-def rounding_bounds(point: Point, scale: Tensor, norm: Tensor) -> Rounding:
-    """Rounding, given the largest curvature in population (`scale`) and factor coordinates."""
-    s, p = point.basis.s, point.p
-    unit = 10 * p * torch.finfo(s.dtype).eps
+def form_rounding(point: Point, scale: Tensor, norm: Tensor) -> Tensor:
+    """Rounding `[...]` of a curvature in population coordinates.
+
+    `scale` is the largest curvature in population coordinates, `norm` that in factor coordinates.
+    """
+    s, unit = point.basis.s, _unit(point)
     # U itself is known to eps ||U||, which rotates its smallest direction by eps cond(U).
-    measurement = unit * (s[..., 0] / s[..., -1]) * scale.sqrt()
+    squared = (unit * (s[..., 0] / s[..., -1])).square() * scale
     # A gradient that does not vanish errs by eps times the largest curvature in every direction.
     gradient = unit * norm / (4 * s[..., -1].square())
-    squared = measurement.square()
-    form = unit * scale + torch.where(point.interpolating, squared, gradient)
-    return Rounding(form, measurement)
+    return unit * scale + torch.where(point.interpolating, squared, gradient)
 
 
-def classify_curvatures(values: Tensor, scale: Tensor, rounding: Rounding) -> tuple[Tensor, Tensor]:
+def classify_curvatures(values: Tensor, scale: Tensor, rounding: Tensor) -> tuple[Tensor, Tensor]:
     """Which curvatures `[..., m]` are zero, and which of them are uncertain."""
-    limit = rounding.form[..., None]
+    limit = rounding[..., None]
     coarse = limit > _COARSE * scale[..., None]
     zero = (values.abs() <= limit) & ~coarse
     seen = values.abs() > _SEEN * limit
@@ -128,43 +139,93 @@ def classify_curvatures(values: Tensor, scale: Tensor, rounding: Rounding) -> tu
 
 
 def kernel_from_candidates(
-    point: Point, Y: Tensor, zero: Tensor, known: Tensor, unseen: Tensor, norm: Tensor
+    point: Point, Y: Tensor, zero: Tensor, known: Tensor, scale: Tensor, norm: Tensor
 ) -> Kernel:
-    """Kernel from candidates `Y[..., dr, c]` in population coordinates.
+    """Kernel from candidates `Y[..., dr, c]` in population coordinates, where `zero[..., c]`.
 
-    Candidates marked `zero[..., c]` are accepted if, at interpolation, the norm of their
-    measurements is at most `unseen[...]`, and if the Hessian maps the unit vectors made of them to
-    zero up to the rounding of its norm. If one is rejected, the kernel is not known.
+    They are replaced by orthonormal combinations in factor coordinates. At interpolation, one is
+    accepted if its measurements are zero up to rounding; elsewhere, if the Hessian maps it to zero
+    up to rounding. If one is rejected, the kernel is not known. `scale` and `norm` are the largest
+    curvatures in population and in factor coordinates.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
     order = (~zero).to(torch.int8).argsort(dim=-1, stable=True)
     zero, Y = zero.gather(-1, order), Y.gather(-1, order[..., None, :].expand(Y.shape))
-    most = int(zero.sum(-1).max()) if zero.numel() else 0
+    proposed = zero.sum(-1)
+    most = int(proposed.max()) if zero.numel() else 0
     zero, Y = zero[..., :most], Y[..., :most]
     if most == 0:
         return Kernel.empty(point, known)
     D = population_lift(point.basis, unflatten_block(Y, shape))  # [c, ..., d, r]
-    if point.measure is not None:
-        measured = _measurement_norms(point.measure, D).movedim(0, -1)  # [..., c]
-        sound = (measured <= unseen[..., None]) | ~point.interpolating[..., None]
-        known = known & (sound | ~zero).all(-1)
-        zero = zero & sound
-    unit = point.basis.s[..., -1:, None]  # keeps squares from overflowing
-    vectors = orthonormal_combinations(flatten_block(D) * unit * zero[..., None, :])
+    size = point.basis.s[..., -1:, None]  # keeps squares from overflowing
+    vectors = orthonormal_combinations(flatten_block(D) * size * zero[..., None, :])
     present = vectors.abs().amax(-2) > 0
-    images = flatten_block(point.hessian(unflatten_block(vectors, shape)))
-    far = images.abs().amax(-2, keepdim=True)  # its square may overflow or underflow
-    sizes = far[..., 0, :] * torch.linalg.vector_norm(
-        images / torch.where(far > 0, far, 1.0), dim=-2
-    )
-    flat = sizes <= 10 * point.p * torch.finfo(norm.dtype).eps * norm[..., None]
+    V = unflatten_block(vectors, shape)
+    flat = _column_norms(flatten_block(point.hessian(V))) <= _unit(point) * norm[..., None]
+    if point.measure is not None:
+        flat = torch.where(point.interpolating[..., None], _is_unseen(point, V, scale), flat)
     known = known & (flat | ~present).all(-1)
     present = present & flat
     order = (~present).to(torch.int8).argsort(dim=-1, stable=True)
     vectors = (vectors * present[..., None, :]).gather(
         -1, order[..., None, :].expand(vectors.shape)
     )
-    return Kernel(vectors, present.sum(-1), known)
+    count = present.sum(-1)
+    return Kernel(vectors, count, known, suspected=count < proposed)
+
+
+def _is_unseen(point: Point, V: Tensor, scale: Tensor) -> Tensor:
+    """Whether the measurements of directions `V[c, ..., d, r]` are zero up to rounding, `[..., c]`.
+
+    A direction of length one in population coordinates has measurements of at most sqrt(scale),
+    which err by eps times that, and by as much as the rounding of U changes them. The latter is
+    large only for directions that change the small columns of U.
+    """
+    assert point.measure is not None
+    assert point.measure_change is not None
+    length = _column_norms(flatten_block(population_coordinates(point.basis, V)))
+    measured = _measurement_norms(point.measure, V).movedim(0, -1)
+    change = _measurement_norms(point.measure_change, V).movedim(0, -1)
+    return measured <= _unit(point) * (scale.sqrt()[..., None] * length + change)
+
+
+def _column_norms(block: Tensor) -> Tensor:
+    """Norms `[..., c]` of the columns of `[..., N, c]`, whose squares may overflow or underflow."""
+    far = block.abs().amax(-2, keepdim=True)
+    relative = block / torch.where(far > 0, far, 1.0)
+    return far[..., 0, :] * torch.linalg.vector_norm(relative, dim=-2)
+
+
+def _unit(point: Point) -> float:
+    """Bound on the relative error of an eigenvalue of a p x p matrix."""
+    return 10 * point.p * torch.finfo(point.u.dtype).eps
+
+
+def remove_seen_parts(
+    point: Point, candidates: Tensor, vectors: Tensor, values: Tensor, zero: Tensor
+) -> Tensor:
+    """Remove from kernel candidates `[..., dr, c]` their components along seen eigenvectors.
+
+    An eigensolver leaves components of size rounding times the largest curvature over the seen one.
+    New products show them; at interpolation those with the measurements, which square nothing.
+    """
+    shape = (point.u.shape[-2], point.u.shape[-1])
+    Y = unflatten_block(candidates, shape)
+    overlap = vectors.mT @ flatten_block(point.population_hessian(Y))  # [..., m, c]
+    if point.measure is not None:
+        unseen = point.measure(population_lift(point.basis, Y)).movedim(0, -1)  # [..., n, c]
+        V = population_lift(point.basis, unflatten_block(vectors, shape))
+        parts = [seen.movedim(0, -2) @ unseen for seen in _chunks(point.measure, V)]
+        overlap = torch.where(
+            point.interpolating[..., None, None], torch.cat(parts, dim=-2), overlap
+        )
+    inverse = torch.where(zero, 0.0, 1 / torch.where(zero, 1.0, values))
+    return candidates - vectors @ (inverse[..., :, None] * overlap)
+
+
+def is_apart(values: Tensor, scale: Tensor, p: int) -> Tensor:
+    """Which values are far from the rounding of the largest one, so that they are not zero."""
+    return values.abs() > 1000 * p * torch.finfo(values.dtype).eps * scale[..., None]
 
 
 def orthonormal_combinations(D: Tensor) -> Tensor:
@@ -192,14 +253,27 @@ def orthonormal_combinations(D: Tensor) -> Tensor:
     return done
 
 
-def _is_rounding(fitted: Tensor, y: Tensor, u: Tensor, eps: float) -> Tensor:
-    """Whether the responses agree with the fitted ones up to rounding, `[...]`."""
-    size = torch.maximum(fitted.abs().amax(-1), y.abs().amax(-1))[..., None]
+def _row_moves(u: Tensor) -> Tensor:
+    """Directions `[m, ..., d, r]` of random signs, every row as long as that of u.
+
+    A row of U is known to eps times its length. Where x is nearly orthogonal to U, this changes
+    `x'UU'x` by far more than eps times its size. The responses to these moves estimate by how much.
+    """
+    generator = torch.Generator().manual_seed(0)
+    coins = torch.randint(0, 2, (_PROBES, *u.shape), generator=generator).to(u)
+    return (2 * coins - 1) * u.abs().amax(-1, keepdim=True)
+
+
+def _is_rounding(fitted: Tensor, y: Tensor, moved: Tensor, eps: float) -> Tensor:
+    """Whether the responses agree with the fitted ones up to rounding, `[...]`.
+
+    `moved[..., n]` is the change of the responses per unit of relative change of the factor.
+    """
+    size = torch.maximum(torch.maximum(fitted.abs(), y.abs()), moved).amax(-1, keepdim=True)
     size = torch.where(size > 0, size, 1.0)
-    a, b = fitted / size, y / size
-    e = torch.linalg.vector_norm(a - b, dim=-1)
-    norms = torch.linalg.vector_norm(a, dim=-1) + torch.linalg.vector_norm(b, dim=-1)
-    return e <= 10 * u.shape[-2] * eps * norms
+    a, b, c = (torch.linalg.vector_norm(part / size, dim=-1) for part in (fitted, y, moved))
+    e = torch.linalg.vector_norm(fitted / size - y / size, dim=-1)
+    return e <= 10 * eps * (a + b + c)
 
 
 def _is_target(objective: PopulationRisk, u: Tensor) -> Tensor:
@@ -222,9 +296,10 @@ def _without_gradient(hessian: Directions, u: Tensor, where: Tensor) -> Directio
 
 def _measurement_norms(measure: Directions, D: Tensor) -> Tensor:
     """Norms `[m, ...]` of the measurements of directions `[m, ..., d, r]`."""
+    return torch.cat([torch.linalg.vector_norm(part, dim=-1) for part in _chunks(measure, D)])
+
+
+def _chunks(measure: Directions, D: Tensor) -> Iterator[Tensor]:
+    """Measurements `[m', ..., n]` of directions `[m, ..., d, r]`, a part of them at a time."""
     chunk = max(1, _CHUNK_ENTRIES // max(1, measure(D[:1]).numel()))
-    parts = [
-        torch.linalg.vector_norm(measure(D[begin : begin + chunk]), dim=-1)
-        for begin in range(0, len(D), chunk)
-    ]
-    return torch.cat(parts)
+    return (measure(D[begin : begin + chunk]) for begin in range(0, len(D), chunk))

@@ -22,6 +22,7 @@ SOLVER_OPTIONS = {
 _MAGNIFIED = 1e-8  # size to which a violation is magnified: 100 tolerances of the solver
 _TIED = 1e-9  # a reduced cost below this is zero to the solver
 _ROUNDS = 8  # most rounds of refinement; two or three are usual
+_SCALING_SWEEPS = 10  # sweeps over rows and columns that scale a program
 _ENTRY_ROUNDING = 4.0  # units of rounding allowed in every entry of the data
 
 
@@ -107,16 +108,32 @@ def scaled_program(
 
     The tolerances of solvers are absolute, and the answer should not depend on the user's units.
     """
-    row, column = np.ones(len(y)), np.ones(len(d))
-    for _ in range(3):
-        for axis, unit in ((0, column), (1, row)):
-            size = np.abs(row[:, None] * b * column).max(axis=axis)
-            unit /= np.where(size > 0, _power_of_two(np.where(size > 0, size, 1.0)), 1.0)
+    row, column = _geometric_units(b)
+    for axis, unit in ((0, column), (1, row)):
+        size = np.abs(row[:, None] * b * column).max(axis=axis)
+        unit /= _power_of_two(np.where(size > 0, size, 1.0))
     v, c = row * y, d * column
     right = float(_power_of_two(np.abs(v).max() or 1.0))
     price = float(_power_of_two(np.median(c)))
     scaled = row[:, None] * b * column
     return Program(scaled, v / right, c / price, eps), Units(row, column, right, price)
+
+
+def _geometric_units(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Units of rows and columns that bring the entries of b other than zero as near to 1 as can be.
+
+    They minimise the squared logarithms of the scaled entries (Curtis and Reid, 1972), by
+    alternating between rows and columns. The largest entries alone would not undo a column in large
+    units, which hides what its rows measure of the others.
+    """
+    present = b != 0
+    log = np.log2(np.abs(b), where=present, out=np.zeros(b.shape))
+    count = [np.maximum(present.sum(axis=axis), 1) for axis in (0, 1)]
+    row, column = np.zeros(b.shape[0]), np.zeros(b.shape[1])
+    for _ in range(_SCALING_SWEEPS):
+        column = -(log + row[:, None] * present).sum(axis=0) / count[0]
+        row = -(log + column * present).sum(axis=1) / count[1]
+    return np.exp2(np.round(row)), np.exp2(np.round(column))
 
 
 def optimal_vertex(program: Program) -> Vertex | str:
