@@ -11,12 +11,13 @@ import torch
 
 import posquad
 from conformance import Record
-from posquad import Status, recover
+from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.geometry import dimension
 from posquad.recovery import diagnose, logdet_irls, search
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.solvers import fit
+from posquad.recovery.problem import Problem
 from support import gaussian_problem, normal, rotation
 
 
@@ -53,8 +54,8 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     X, U, y = gaussian_problem(rng, 22_000, 24, 16, smallest=0.5)
     assert X.shape[0] * U.numel() > 2**23
     y = y + normal(rng, 22_000)
-    budget = fit.Budget(max_steps=1000)
-    finder = search.Search(fit.Quadratic(X, y), 16, 1e-10, fit.History(budget), rng, 1)
+    budget = Budget(max_steps=1000)
+    finder = search.Search(Problem(RankOne(X), y), 16, 1e-10, History(budget), rng, 1)
     start = U + 0.01 * normal(rng, 24, 16)
     finder.adopt(start)
     inputs, V = X.numpy(), finder.U.numpy()
@@ -721,7 +722,7 @@ class TestBudgets:
 def test_whitening_is_needed(rng):
     """Prepared inputs are isotropic up to sampling error, for any design."""
     X = normal(rng, 400, 10) @ (rotation(rng, 10) * torch.logspace(0, -4, 10, dtype=torch.float64))
-    working = prepare(X, normal(rng, 400).square(), None).problem.X
+    working = prepare(X, normal(rng, 400).square(), None).problem.operator.X
     values = torch.linalg.eigvalsh(working.mT @ working / 400)
     assert float(values[-1] / values[0]) < 4
 

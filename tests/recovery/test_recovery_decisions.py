@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from posquad import Status, recover
+from posquad import RankOne, Status, recover
 from posquad.recovery import ranks, search
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import (
     Diagnosis,
     diagnose,
@@ -19,7 +20,8 @@ from posquad.recovery.diagnose import (
     status_codes,
 )
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.solvers.fit import Budget, History, Quadratic, at_rounding, cosine, stagnated
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
 from support import gaussian_problem, normal
 
 
@@ -35,7 +37,7 @@ def search_of(n, max_starts=20, tolerance=1e-10):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, 1)
     history = History(Budget(max_steps=100))
     generator = torch.Generator().manual_seed(0)
-    return search.Search(Quadratic(X, y), 1, tolerance, history, generator, max_starts)
+    return search.Search(Problem(RankOne(X), y), 1, tolerance, history, generator, max_starts)
 
 
 def ended(*residuals):
@@ -98,7 +100,9 @@ def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_ma
     n, d, kernel
 ):
     """d(d+1)/2 = 10 at d = 4; at most 1500, where it would take the time of all else."""
-    problem = Quadratic(torch.ones(n, d, dtype=torch.float64), torch.ones(n, dtype=torch.float64))
+    problem = Problem(
+        RankOne(torch.ones(n, d, dtype=torch.float64)), torch.ones(n, dtype=torch.float64)
+    )
     generator = torch.Generator().manual_seed(0)
     history = History(Budget(max_steps=1))
     finder = search.Search(problem, 1, 1e-10, history, generator, 1)
@@ -121,7 +125,7 @@ def test_spectral_factor_is_scaled_to_its_least_residual(rng):
     """<A(UU') - y, A(UU')> = 0 at the best multiple; zero where W = X' diag(y) X is negative."""
     X, _, y = gaussian_problem(rng, 30, 4, 2)
     y = y + normal(rng, 30)
-    U = search._better_than_zero(Quadratic(X, y), 2)
+    U = search._better_than_zero(Problem(RankOne(X), y), 2)
     values = (X @ U).square().sum(-1)
     assert abs(float((values - y) @ values)) < 1e-12 * float(y @ y)
     assert float(torch.linalg.vector_norm(values - y)) < float(torch.linalg.vector_norm(y))
@@ -130,7 +134,7 @@ def test_spectral_factor_is_scaled_to_its_least_residual(rng):
     measured = np.einsum("ia,ab,ib->i", X, P, X)
     best = measured @ y.numpy() / (measured @ measured)
     np.testing.assert_allclose((U @ U.mT).numpy(), best * P, rtol=0, atol=1e-12 * best * w[-1])
-    assert not bool(search._better_than_zero(Quadratic(X, -y.abs()), 2).any())
+    assert not bool(search._better_than_zero(Problem(RankOne(X), -y.abs()), 2).any())
 
 
 def test_positive_part_is_that_of_numpy(rng):
@@ -151,9 +155,12 @@ def test_first_factors_of_a_batch_are_those_of_its_problems(rng):
     y = X.square().sum(-1) + normal(rng, 3, 30)
     Q = normal(rng, 3, 4, 4)
     Q = Q + Q.mT
-    together = search._better_than_zero(Quadratic(X, y), 2), search._positive_part(Q, 2)
+    together = search._better_than_zero(Problem(RankOne(X), y), 2), search._positive_part(Q, 2)
     for k in range(3):
-        alone = search._better_than_zero(Quadratic(X[k], y[k]), 2), search._positive_part(Q[k], 2)
+        alone = (
+            search._better_than_zero(Problem(RankOne(X[k]), y[k]), 2),
+            search._positive_part(Q[k], 2),
+        )
         for one, other in zip(together, alone, strict=True):
             gram = other @ other.mT
             torch.testing.assert_close(one[k] @ one[k].mT, gram, rtol=1e-11, atol=1e-11)
@@ -161,7 +168,7 @@ def test_first_factors_of_a_batch_are_those_of_its_problems(rng):
 
 def test_blocks_are_the_coordinates_that_no_row_joins():
     X = vector([1.0, 2, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 0, 3, 0], [0, 0, 0, 0, 1])
-    signs = sorted(search._blocks(X)[..., 0].tolist())
+    signs = sorted(search._blocks(RankOne(X))[..., 0].tolist())
     assert signs == [[-1, -1, -1, 1, 1], [1, 1, 1, -1, 1], [1, 1, 1, 1, -1]]
 
 
@@ -212,8 +219,10 @@ def test_stagnation_looks_back_once_in_so_many_attempts():
 def test_residuals_are_relative_to_the_responses_and_absolute_to_none():
     X = torch.ones(2, 1, dtype=torch.float64)
     e = vector(0.6, 0.8)
-    assert float(Quadratic(X, vector(3.0, 4.0)).relative(e)) == pytest.approx(1 / 5, rel=1e-15)
-    assert float(Quadratic(X, vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
+    assert float(Problem(RankOne(X), vector(3.0, 4.0)).relative(e)) == pytest.approx(
+        1 / 5, rel=1e-15
+    )
+    assert float(Problem(RankOne(X), vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
 
 
 def test_budget_counts_the_steps_that_a_history_records():
@@ -242,15 +251,15 @@ def test_budget_counts_the_steps_that_a_history_records():
 def test_cosine_is_between_the_residual_and_the_jacobian(rng):
     X, U, y = gaussian_problem(rng, 9, 3, 2)
     V = U + 0.1 * normal(rng, 3, 2)
-    problem = Quadratic(X, y)
-    Z = problem.forward(V)
+    problem = Problem(RankOne(X), y)
+    Z = problem.operator.project(V)
     state = SimpleNamespace(Z=Z, e=problem.residual(Z))
     J = 2 * np.einsum("ia,ib->iab", X, Z).reshape(9, 6)
     e = ((X @ V).square().sum(1) - y).numpy()
     expected = np.linalg.norm(J.T @ e) / (np.linalg.norm(J) * np.linalg.norm(e))
-    assert float(cosine(problem, state, problem.weighted_adjoint(state.e, Z))) == pytest.approx(
-        expected, rel=1e-13
-    )
+    assert float(
+        cosine(problem, state, problem.operator.weighted_adjoint(state.e, Z))
+    ) == pytest.approx(expected, rel=1e-13)
 
 
 # Which rank.
@@ -422,7 +431,7 @@ def test_the_word_that_is_said(changes, residual, options, status):
     """d = 3 and rank 1: p = 3; six distinct samples of six, tolerance 1e-10."""
     X = normal(torch.Generator().manual_seed(0), 1, 6, 3)
     prepared = Prepared(
-        problem=Quadratic(X, X[..., 0].square()),
+        problem=Problem(RankOne(X), X[..., 0].square()),
         transform=torch.eye(3, dtype=torch.float64)[None],
         scale=vector(1.0),
         span=torch.tensor([3]),
@@ -448,7 +457,7 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
     X, U, y = gaussian_problem(rng, 60, 4, 2, smallest=0.5)
     T = torch.diag(vector(1.0, 2.0, 4.0, 0.5))  # x_user T = x, and Q_user = T Q T'
     prepared = Prepared(
-        problem=Quadratic(X, y), transform=T, scale=vector(1.0)[0], span=torch.tensor(4),
+        problem=Problem(RankOne(X), y), transform=T, scale=vector(1.0)[0], span=torch.tensor(4),
         distinct=torch.tensor(10), strengths=None, count=torch.tensor(60),
     )  # fmt: skip
     J = 2 * np.einsum("ia,ib->iab", X, X @ U).reshape(60, 8)
@@ -469,7 +478,7 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
         error = 2 * math.sqrt(top) * rms / math.sqrt(values[0]) * 4.0**2 / np.linalg.norm(Q)
         assert float(found.error) == pytest.approx(error, rel=1e-9)
     off = diagnose(
-        Prepared(**{**vars(prepared), "problem": Quadratic(X, y + 1)}), U, vector(0.1)[0]
+        Prepared(**{**vars(prepared), "problem": Problem(RankOne(X), y + 1)}), U, vector(0.1)[0]
     )
     own = (y + 1).abs() + X.square().sum(-1) * top
     assert float(off.exact) == pytest.approx(float((1 / own).max()), rel=1e-10)
@@ -519,21 +528,21 @@ def test_working_coordinates_and_back(rng, kind):
     told = prepare(X, y, weights)
     w = torch.ones(200, dtype=torch.float64) if weights is None else weights / weights.mean()
     rows = X * w.pow(0.25)[:, None]
-    torch.testing.assert_close(told.problem.X, rows @ told.transform, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(told.problem.operator.X, rows @ told.transform, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(told.problem.y * told.scale, y * w.sqrt(), rtol=1e-14, atol=0)
     assert float(told.problem.y.abs().max()) == 1
-    moment = told.problem.X.mT @ told.problem.X / 200
+    moment = told.problem.operator.X.mT @ told.problem.operator.X / 200
     if kind == "anisotropic":
         torch.testing.assert_close(moment, torch.eye(4, dtype=X.dtype), rtol=0, atol=1e-9)
     else:
         # Only divided by powers of two, to within a factor sqrt(2) of unit size.
         assert 0.5 <= float(moment.trace()) / 4 <= 2
-        powers = (rows / told.problem.X).log2()
+        powers = (rows / told.problem.operator.X).log2()
         torch.testing.assert_close(powers, powers[:1].round().expand(200, 4), rtol=0, atol=1e-12)
         assert (int(powers[0].round().unique().numel()) == 1) is (kind != "units")
     V = normal(rng, 4, 2)
     torch.testing.assert_close(
-        predicted(rows, told.restore(V)), told.scale * predicted(told.problem.X, V),
+        predicted(rows, told.restore(V)), told.scale * predicted(told.problem.operator.X, V),
         rtol=1e-8, atol=1e-10,
     )  # fmt: skip
     assert (int(told.span), int(told.distinct), int(told.count)) == (4, 10, 200)
@@ -546,7 +555,7 @@ def test_inputs_are_whitened_beyond_four_times_the_spread_of_isotropic_ones(shar
     X = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64).repeat(16, 1)
     X = X * vector(1.0, math.sqrt(share * (3 / 5) ** 2 / 4))
     told = prepare(X, X.square().sum(-1), None)
-    moment = told.problem.X.mT @ told.problem.X / 32
+    moment = told.problem.operator.X.mT @ told.problem.operator.X / 32
     ratio = float(moment.diagonal().min() / moment.diagonal().max())
     assert ratio == pytest.approx(1 if whitened else share * 0.09, rel=1e-12)
 
@@ -572,7 +581,7 @@ def test_samples_of_one_length(rng, weighted):
     weights = torch.linspace(1, 2, 30, dtype=torch.float64) if weighted else None
     told = normalize_rows(X, y, weights)
     assert told is not None
-    working = told.problem.X @ torch.linalg.inv(told.transform)
+    working = told.problem.operator.X @ torch.linalg.inv(told.transform)
     torch.testing.assert_close(
         torch.linalg.vector_norm(working, dim=-1), torch.ones(30, dtype=X.dtype)
     )
@@ -580,7 +589,7 @@ def test_samples_of_one_length(rng, weighted):
     e = predicted(X, told.restore(V)) - y
     w = 1 if weights is None else weights.sqrt()
     expected = torch.linalg.vector_norm(e * w) / torch.linalg.vector_norm(y * w)
-    here = told.problem.relative(told.problem.residual(told.problem.forward(V)))
+    here = told.problem.relative(told.problem.residual(told.problem.operator.project(V)))
     torch.testing.assert_close(told.given_residual(V, here), expected, rtol=1e-10, atol=0)
 
 

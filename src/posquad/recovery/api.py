@@ -27,11 +27,12 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery import ranks
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any, needed_samples, status_codes
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.problem import Problem
 from posquad.recovery.result import Answers, Recovery, blank_answers
 from posquad.recovery.search import Search, find_second_solution
-from posquad.recovery.solvers.fit import Budget, History, Quadratic
 
 __all__ = ["Recovery", "recover", "reproduction_level"]
 
@@ -315,11 +316,11 @@ class _Policy:
         return answers
 
 
-def _numerical_rank(problem: Quadratic, U: Tensor) -> Tensor:
+def _numerical_rank(problem: Problem, U: Tensor) -> Tensor:
     """Return the numerical rank of U; 0 if its predictions are negligible beside the responses."""
     squares = torch.linalg.svdvals(U).square()
     matters = squares > ranks.NEGLIGIBLE * squares[..., :1]
-    predicted = squares[..., 0] * problem.lengths.mean(-1)
+    predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
     nothing = predicted <= ranks.NEGLIGIBLE * problem.y.abs().mean(-1)
     return torch.where(nothing, 0, matters.sum(-1))
 

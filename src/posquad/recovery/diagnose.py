@@ -10,10 +10,9 @@ from torch import Tensor
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
+from posquad.recovery.budget import Budget
 from posquad.recovery.prepare import Prepared
-from posquad.recovery.solvers.fit import Budget
 
 _DENSE_MOST = 500  # unknowns up to which the curvature is computed in full
 _SURE = 1e-6  # largest estimated relative error of an answer that counts as recovered
@@ -49,8 +48,8 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     d, r = U.shape[-2:]
     # The curvature is that of the fitted responses, because a residual would hide the curvature
     # along a weak column of U.
-    operator = RankOne(problem.X)
-    objective = LeastSquares(operator, operator.apply_factor(U))
+    operator = problem.operator
+    objective = LeastSquares(operator, operator.apply_factor_kernel(U))
     if dimension(d, r) <= _DENSE_MOST:
         spectrum = effective_spectrum(objective, U)
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
@@ -74,8 +73,8 @@ def diagnose(prepared: Prepared, U: Tensor, residual: Tensor) -> Diagnosis:
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
     # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
     isolated = low > _LINEAR * (high / top).sqrt() * rms
-    e = problem.residual(problem.forward(U)).abs()
-    own = problem.y.abs() + problem.lengths * top[..., None]
+    e = problem.residual(problem.operator.project(U)).abs()
+    own = problem.y.abs() + problem.operator.squared_lengths * top[..., None]
     exact = (e / torch.where(own > 0, own, 1.0)).amax(-1)
     isolated = isolated & known & (low > _FLAT * high)
     free = free | (low <= 0)

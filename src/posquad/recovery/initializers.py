@@ -18,7 +18,6 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
-from posquad.core.symmetric import symmetric_fit
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -156,7 +155,7 @@ def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     if operator.n < rank * (rank + 1) // 2:
         got = f"{operator.n}"
         raise DomainError("X", expected=f"at least r(r+1)/2 samples, r = {rank}", got=got)
-    S, _ = symmetric_fit(operator.X @ W, y)
+    S, _ = operator.transformed(W).symmetric_fit(y)
     values, V = torch.linalg.eigh(S)
     return values.flip(-1), W @ V.flip(-1)
 
@@ -170,14 +169,14 @@ def _typical(y: Tensor) -> Tensor:
 
 
 def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    n, d, X = operator.n, operator.d, operator.X
+    n, d = operator.n, operator.d
     if n > d * (d + 1) // 2:
-        Q, _ = symmetric_fit(X, y)
+        Q, _ = operator.symmetric_fit(y)
     elif n > _KERNEL_MOST:
         expected = f"at most {_KERNEL_MOST} samples for kind='interpolant', which forms n x n"
         raise DomainError("X", expected=expected, got=f"{n}; use kind='bounded'")
     else:
-        a = kernel_solve((X @ X.mT).square(), y)
+        a = kernel_solve(operator.gram().square(), y)
         Q = operator.adjoint_kernel(a)
     values, vectors = torch.linalg.eigh(Q)
     return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)

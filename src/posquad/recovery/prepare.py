@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from posquad.core.symmetric import symmetric_gram
-from posquad.recovery.solvers.fit import Quadratic
+from posquad.problems.measurements import RankOne
+from posquad.recovery.problem import Problem
 
 _TOLERATED = 4.0  # spread of the covariance that is not whitened, over that of isotropic samples
 _RANGE = {torch.float64: 100, torch.float32: 12}  # exponents of two whose eighth power is in range
@@ -34,7 +35,7 @@ _INSPECTED = 20_000  # entries inspected for repetition
 class Prepared:
     """One problem or a batch in working coordinates: `x = x_user T` and `U_user = T U`."""
 
-    problem: Quadratic
+    problem: Problem
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
@@ -72,7 +73,7 @@ class Prepared:
         """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
             return residual
-        e = self.problem.residual(self.problem.forward(U)) * self.rows
+        e = self.problem.residual(self.problem.operator.project(U)) * self.rows
         size = torch.linalg.vector_norm(self.problem.y * self.rows, dim=-1)
         return torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0)
 
@@ -112,7 +113,7 @@ def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
         working = X @ transform
     distinct, strengths = _independent(working)
     return Prepared(
-        problem=Quadratic(working, y / scale[..., None]),
+        problem=Problem(RankOne(working), y / scale[..., None]),
         transform=transform / unit.mT,
         scale=scale,
         span=span,

@@ -12,9 +12,9 @@ from posquad.certificates import Certificate
 from posquad.core.arrays import Array, like
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
+from posquad.recovery.budget import History
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
-from posquad.recovery.solvers.fit import History
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_fit
 from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
+from posquad.recovery.budget import History
 from posquad.recovery.initializers import lifted_start
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.fit import (
     FitState,
-    History,
-    Quadratic,
     at_rounding,
     fitted,
     index_state,
@@ -55,7 +54,7 @@ _SPREAD = 1.0  # size of a perturbation, relative to the start
 class Search:
     """The best factors found so far for a batch of problems, and how they were found."""
 
-    problem: Quadratic
+    problem: Problem
     rank: int
     tolerance: float  # relative residual at which responses count as reproduced
     history: History
@@ -124,9 +123,9 @@ class Search:
         problem, r = self.problem, self.rank
         n, d = problem.n, problem.d
         D = d * (d + 1) // 2
-        operator = RankOne(problem.X)
+        operator = problem.operator
         if n >= D and problem.y.numel() * D <= _DIRECT_MOST * max(1, self.residual.numel()):
-            Q, complete = symmetric_fit(problem.X, problem.y)
+            Q, complete = operator.symmetric_fit(problem.y)
             U = _positive_part(Q, r)
             bounded = lifted_start(operator, problem.y, r, "bounded")
             U = torch.where(complete[..., None, None], U, bounded)
@@ -162,7 +161,7 @@ class Search:
         if self.rank < problem.d or self.p > _MODERATE:
             return
         values = torch.linalg.eigvalsh(Q)
-        noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
+        noisy = complete & (problem.relative_residual(U) > self.tolerance)
         inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
         self._accept_optimal(U, inside)
         outside = noisy & ~inside
@@ -178,14 +177,14 @@ class Search:
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
         """Take the factors U that are known to be optimal, unless the current ones are better."""
         problem = self.problem
-        residual = problem.relative(problem.residual(problem.forward(U)))
+        residual = problem.relative_residual(U)
         better = optimal & (residual < self.residual)
         self.U = torch.where(better[..., None, None], U, self.U)
         self.residual = torch.where(better, residual, self.residual)
         self.exact = self.exact | optimal
         self.starts = self.starts + optimal
 
-    def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
+    def _descend(self, problem: Problem, U: Tensor) -> FitState:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
         n = problem.n
         if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
@@ -231,7 +230,7 @@ class Search:
             U = self._perturbed(chosen, count)
         self._keep(self._descend(problem, U), chosen)
 
-    def _chosen(self, mask: Tensor) -> tuple[Quadratic, Tensor | None]:
+    def _chosen(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
         """Return the problems where the mask holds and their indices, None for one problem."""
         if mask.ndim == 0:
             return self.problem, None
@@ -245,7 +244,7 @@ class Search:
         size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
         return U + _SPREAD * size[..., None, None] * noise
 
-    def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+    def _reweighted(self, problem: Problem, count: int, *, plain: bool) -> Tensor:
         """Return limits `[count, ..., d, r]` of IRLS from random weights.
 
         With `plain`, the first weight is the identity.
@@ -323,7 +322,11 @@ def find_second_solution(search: Search, transform: Tensor, apart: float) -> boo
     V = transform @ U
     coins = search.normal(many, len(V), 1).sign()
     orders = search.normal(many, len(V)).argsort(-1)
-    turned = [_blocks(problem.X @ torch.linalg.pinv(transform)) * V, coins * V, V[orders]]
+    turned = [
+        _blocks(problem.operator.transformed(torch.linalg.pinv(transform))) * V,
+        coins * V,
+        V[orders],
+    ]
     size = torch.linalg.matrix_norm(U) / math.sqrt(d * r)
     random = size * search.normal(many, d, r)
     starts = torch.cat([torch.linalg.pinv(transform) @ torch.cat(turned), random])
@@ -347,17 +350,17 @@ def find_second_solution(search: Search, transform: Tensor, apart: float) -> boo
     return False
 
 
-def _blocks(X: Tensor) -> Tensor:
+def _blocks(operator: RankOne) -> Tensor:
     """Return signs `[B, d, 1]` that flip one block of coordinates each.
 
     No row of X has entries both inside and outside a block.
     """
-    near = X.abs()
-    joined = (near.mT @ near) > 1e-12 * near.amax() ** 2
-    for _ in range(max(1, math.ceil(math.log2(X.shape[-1] + 1)))):
-        joined = (joined.to(X) @ joined.to(X)) > 0
+    shared = operator.absolute_moments()
+    joined = shared > 1e-12 * operator.largest_entry() ** 2
+    for _ in range(max(1, math.ceil(math.log2(operator.d + 1)))):
+        joined = (joined.to(shared) @ joined.to(shared)) > 0
     blocks = joined.unique(dim=0)
-    return 1 - 2 * blocks.to(X)[..., None]
+    return 1 - 2 * blocks.to(shared)[..., None]
 
 
 def _positive_part(Q: Tensor, rank: int) -> Tensor:
@@ -368,15 +371,15 @@ def _positive_part(Q: Tensor, rank: int) -> Tensor:
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
 
 
-def _better_than_zero(problem: Quadratic, rank: int) -> Tensor:
+def _better_than_zero(problem: Problem, rank: int) -> Tensor:
     """Return a factor whose residual is less than that of Q = 0, or zero if Q = 0 is the best fit.
 
     It is that of tP, where P is the positive part of `W = X' diag(y) X` of this rank and
     `t = <A(P), y> / ||A(P)||^2`, which is positive because `<A(P), y> = <P, W> = ||P||^2`. If W has
     no positive part, `<A(S), y> <= 0` for every positive semidefinite S.
     """
-    values, vectors = torch.linalg.eigh(problem.weighted_adjoint(problem.y, problem.X))
+    values, vectors = torch.linalg.eigh(problem.operator.adjoint_kernel(problem.y))
     U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
-    predicted = problem.forward(U).square().sum(-1)
+    predicted = problem.operator.project(U).square().sum(-1)
     scale = (predicted * problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
     return U * scale.clamp_min(0).sqrt()[..., None, None]
