@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+import posquad
 from posquad import Status, recover
 from posquad.recovery.solvers import cone
 
@@ -155,7 +156,8 @@ def test_interruption_among_problems_that_need_no_descent(monkeypatch):
         if progress.time >= 2:
             raise KeyboardInterrupt
 
-    found = recover(X, y, rank=D, progress=interrupt)
-    names = [status.name for status in found.status]
-    assert {"BEST_FIT", "INTERRUPTED"} == set(names)
+    with pytest.raises(posquad.Interrupted) as stop:
+        recover(X, y, rank=D, progress=interrupt)
+    found = stop.value.result
+    assert {status.name for status in found.status} == {"INTERRUPTED"}
     assert (found.residual <= 1).all()

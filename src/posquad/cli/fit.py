@@ -8,10 +8,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -37,10 +35,6 @@ REPORT = "report.html"
 _COPIES = 6  # peak memory of a fit in copies of X, measured at 400,000 x 100
 _WIDTH = 80  # columns of a plain terminal
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes seconds
-
-
-class _Stopped(BaseException):
-    """Ctrl-C. Not a KeyboardInterrupt, which `recover` catches to return its best answer."""
 
 
 @click.command("fit")
@@ -148,7 +142,7 @@ def fit_command(
                 drop=split_names(drop, "--drop") or (),
                 copies=_COPIES,
             )
-            with _stoppable(), suitable_threads(samples.X.size):
+            with suitable_threads(samples.X.size):
                 model = _fitted(samples, certify, options)
                 fit = FittedModel(
                     model=model,
@@ -175,7 +169,7 @@ def fit_command(
         raise Failure(str(problem)) from None
     except MemoryError:
         raise Failure(f"{data}: the fit needs more memory than is available") from None
-    except (_Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         click.echo(INTERRUPTED, err=True)
         raise SystemExit(130) from None
     _print_answer(answer(fit), out, replaced)
@@ -241,23 +235,6 @@ def _require_place(data: Path, out: Path) -> list[Path]:
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     require_folder(out, written)
     return new
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let Ctrl-C stop the computation at once."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _write(out: Path, fit: FittedModel, text: str) -> None:

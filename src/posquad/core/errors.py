@@ -16,6 +16,7 @@ __all__ = [
     "DtypeError",
     "FiberError",
     "InfeasibleError",
+    "Interrupted",
     "MissingExtraError",
     "NonFiniteError",
     "PosquadError",
@@ -37,6 +38,18 @@ class PosquadError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only constructors do not pickle; a process pool must be able to hand errors back.
         return _restore, (type(self), self.args, vars(self))
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with the best result so far as `result`.
+
+    It is a `KeyboardInterrupt`, so that nothing goes on by accident; a program that wants to use
+    what was found catches it.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("interrupted; the best result so far is in `.result`")
+        self.result = result
 
 
 class ShapeError(PosquadError, ValueError):

@@ -303,7 +303,11 @@ class RankOne(Measurements):
 
     def gram(self, D: Tensor | None = None) -> Tensor:
         """`X D X'`, `[..., n, n]`, for `D[..., d, d]`, by default the identity."""
-        return (self.X if D is None else self.X @ D) @ self.X.mT
+        return self._inner_products if D is None else self.X @ D @ self.X.mT
+
+    @cached_property
+    def _inner_products(self) -> Tensor:
+        return self.X @ self.X.mT
 
     def symmetric_fit(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The symmetric S of least `||A(S) - y||`, and whether the system determines it, `[...]`.
@@ -316,13 +320,14 @@ class RankOne(Measurements):
         """The operator with inputs `T'x_i`, for `T[..., d, k]`."""
         return RankOne(self.X @ T)
 
+    def normalized(self) -> RankOne:
+        """The operator with rows of length one; zero rows stay."""
+        lengths = self.squared_lengths.sqrt()[..., None]
+        return RankOne(self.X / torch.where(lengths > 0, lengths, 1.0))
+
     def select(self, index: Tensor) -> RankOne:
         """The operators of a batch at these indices."""
         return RankOne(self.X[index])
-
-    def batched(self) -> RankOne:
-        """This operator as a batch of one."""
-        return RankOne(self.X[None])
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = _RunningSum()

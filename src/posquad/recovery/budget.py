@@ -16,14 +16,13 @@ from posquad.dynamics.loop import Rule
 
 
 class Budget:
-    """Steps and seconds that a computation may take, and whether the user interrupted it."""
+    """Steps and seconds that a computation may take."""
 
     def __init__(self, *, max_steps: int, time_limit: float | None = None) -> None:
         self.max_steps = positive_integer("max_steps", max_steps)
         limit = None if time_limit is None else positive_number("time_limit", time_limit)
         self.deadline = None if limit is None else time.perf_counter() + limit
         self.steps = -1  # the record of the first start is not a step
-        self.interrupted = False  # by Ctrl-C
 
     @property
     def spent(self) -> bool:
@@ -36,7 +35,7 @@ class Budget:
         return self.deadline is not None and time.perf_counter() > self.deadline
 
     def _is_spent_after(self, steps: int) -> bool:
-        return self.late or self.interrupted or steps >= self.max_steps
+        return self.late or steps >= self.max_steps
 
     def rule(self) -> Rule[Any]:
         """Rule that ends a run when the budget is spent."""
@@ -65,6 +64,7 @@ class History:
         self.progress = progress
         self.residuals: list[Tensor] = []  # one record per step
         self.last: Any = None
+        self.best: Any = None  # what an interrupted search had found
 
     def __call__(self, state: Any) -> None:
         """Record one step, and report it to the progress callback."""

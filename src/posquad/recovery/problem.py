@@ -49,7 +49,3 @@ class Problem:
     def select(self, index: Tensor) -> Problem:
         """Return the problems of a batch at these indices."""
         return Problem(self.operator.select(index), self.y[index])
-
-    def single(self) -> Problem:
-        """Return this one problem as a batch of one."""
-        return Problem(self.operator.batched(), self.y[None])
