@@ -19,7 +19,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from adversarial.recovery_designs import GENERIC_ROWS, GENERIC_SHAPES, generic, near_limit
+from adversarial.recovery_problems import GENERIC_ROWS, GENERIC_SHAPES, generic, near_limit
 from posquad import Status, recover
 from timing import machine
 

@@ -8,18 +8,18 @@ problem is convex, and the words are compared with the optimum of Clarabel and a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from adversarial import Family, Outcome
-from adversarial.recovery_designs import (
-    DESIGNS,
+from adversarial.recovery_designs import DESIGNS, LARGE, Design
+from adversarial.recovery_problems import (
     GENERIC_ROWS,
     GENERIC_SHAPES,
-    LARGE,
-    Design,
+    Rng,
     drawn,
     generic,
     near_limit,
@@ -32,7 +32,6 @@ from positive_support import clarabel_fit
 from posquad import Recovery, recover
 from posquad.geometry import dimension
 
-Rng = np.random.Generator
 UNIQUE = {"RECOVERED", "CERTIFIED"}  # statuses that assert that there is no other answer
 REPRODUCED = UNIQUE | {"NOT_IDENTIFIED"}
 
@@ -63,7 +62,7 @@ def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
             outcome.broken.append(f"{case}: {word}; distances from two solutions {distances}")
 
     for k, one in enumerate(twins):
-        found = recover(one.X, one.y, r, certify=k == seed % 8)
+        found = recover(one.X, one.y, r, certify=count > 1 and k == seed % 8)
         judge("alone", k, found.status.name, int(found.rank), found.Q.dense())
     if count > 1:
         found = recover(np.array([t.X for t in twins]), np.array([t.y for t in twins]), r)
@@ -112,6 +111,22 @@ def attempt_estimate(extra: int, noise: float, seed: int) -> Outcome:
     outcome.said[f"error <= {limit}x" if limit else "error > 100x"] += 1
     if factor > 100 and error > 1e-12:
         outcome.broken.append(f"d, r, n = {d}, {r}, {len(X)}: {error:.1e}, told {estimate:.1e}")
+    return outcome
+
+
+def attempt_level(seed: int) -> Outcome:
+    """Noise around the tolerance: what is certified is also recovered without `certify`."""
+    rng = seeded(seed, "level")
+    d, r = [(2, 1), (3, 1), (4, 1), (4, 2)][int(rng.integers(4))]
+    n = int(rng.uniform(2, 5) * dimension(d, r)) + 1
+    X, U = normal(rng, n, d), normal(rng, d, r)
+    noise = 10.0 ** rng.uniform(-12, -8)
+    y = responses(X, U) * (1 + noise * normal(rng, n))
+    word, proved = (recover(X, y, r, certify=flag).status.name for flag in (False, True))
+    outcome = Outcome(said=Counter([f"{word}, {proved}"]))
+    if (proved if proved != "CERTIFIED" else "RECOVERED") != word:
+        case = f"d, r, n = {d}, {r}, {n}, noise {noise:.1e}"
+        outcome.broken.append(f"{case}: {word}, but {proved} with a certificate")
     return outcome
 
 
@@ -293,6 +308,8 @@ def attempt_convex(kind: str, shape: tuple[int, int] | None, seed: int) -> Outco
     case = f"n, d = {n}, {d}, rank {rank}, {word} with residual {residual:.2e}"
     if word in REPRODUCED and (feasible == "infeasible" or residual > 1e-9):
         outcome.broken.append(f"{case}: no matrix has less than {low:.2e}")
+    if word in UNIQUE and rank == d and n < d * (d + 1) // 2:
+        outcome.broken.append(f"{case}: fewer rows than unknowns")
     if word == "BEST_FIT" and residual > high * (1 + 1e-6) + 1e-9:
         outcome.broken.append(f"{case}: the optimum is at most {high:.2e}")
     return outcome
@@ -304,8 +321,8 @@ FAMILIES = (
         for name, design in DESIGNS.items()
     }
     | {
-        f"twins, {name}": Family(partial(attempt_twins, design, name, 1), 0, 4)
-        for name, design in LARGE.items()
+        f"twins, {name}": Family(partial(attempt_twins, design, name, 1), 0, seeds)
+        for name, (design, seeds) in LARGE.items()
     }
     | {
         f"generic, d, r = {d}, {r}": Family(
@@ -318,6 +335,7 @@ FAMILIES = (
         for k in (1, 2)
         for noise in (0.0, 1e-12)
     }
+    | {"level": Family(attempt_level, 0, 400)}
     | {
         "batch": Family(partial(attempt_batch, MIXED, 24), 0, 60),
         "batch, ordinary": Family(partial(attempt_batch, ORDINARY, 24), 0, 60),
