@@ -71,8 +71,10 @@ def many_unknowns(rng: Rng, *, d: int, r: int, n: int) -> Maker:
     """Two blocks in a rotated space, with so many unknowns that no dense spectrum is computed."""
 
     def make() -> Twins:
-        first = np.arange(d) < int(rng.integers(d // 4, d // 2 + 1))
-        X = normal(rng, n, d) * np.where(rng.random((n, 1)) < 0.5, first, ~first)
+        size = int(2 ** rng.uniform(0, np.log2(d / 2)))
+        first = np.arange(d) < size
+        chance = max(0.05, size / d)
+        X = normal(rng, n, d) * np.where(rng.random((n, 1)) < chance, first, ~first)
         U = normal(rng, d, r)
         V, turn = np.where(first[:, None], U, -U), rotation(rng, d)
         return Twins(X @ turn, turn.T @ U, turn.T @ V)
