@@ -35,7 +35,7 @@ from posquad.recovery.solvers.fit import (
 __all__ = ["levenberg_marquardt"]
 
 _FIRST = 1e-2  # first damping, relative to the mean curvature times the relative residual
-_AMORTIZED = 10  # steps that a fit takes, over which the cost of fourth moments is spread
+_AMORTIZED = 3  # square root of the steps over which the cost of fourth moments is spread
 _FLOOR = 1e-11  # least damping, relative to the mean curvature; J'J is singular along the gauge
 
 
@@ -112,7 +112,7 @@ class Levenberg(FitMethod[LevenbergState]):
         self.gram = 4 * problem.operator.gram() if self.dual else None
         D = problem.d * (problem.d + 1) // 2
         # The fourth moments take n D^2 operations once, then D (D + m) m instead of n m^2 a step.
-        self.from_moments = D * (D + m) < n * m and D**2 < _AMORTIZED * m**2
+        self.from_moments = D * (D + m) < n * m and _AMORTIZED * m > D
 
     def start(self, U0: Tensor) -> LevenbergState:
         none = U0.new_zeros(())
