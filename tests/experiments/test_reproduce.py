@@ -20,9 +20,7 @@ from posquad.core.extras import optional
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
 from posquad.experiments.claims import Agreement, claims, judge
-from posquad.experiments.framework import (
-    ReportTable,
-)
+from posquad.experiments.framework import ReportTable
 from posquad.experiments.records import load, record_key
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import ExperimentError, Outcome, Watcher, plan

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posquad.experiments.exp2.ratios import frobenius_ratios
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
+from posquad.experiments.framework import Measured, ReportTable
 from posquad.report.palette import COLOURS, INK, MARKERS, mark_values, series
 from posquad.report.panel import Panel
 

@@ -14,14 +14,7 @@ from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_flow
 from posquad.experiments.exp2.panels import PANELS, TABLES
 from posquad.experiments.exp2.ratios import frobenius_ratios
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
 from posquad.experiments.problems import line_fit, planted
 from posquad.problems import LeastSquares, RankOne
 

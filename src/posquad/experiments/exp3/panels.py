@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
+from posquad.experiments.framework import Measured, ReportTable
 from posquad.experiments.problems import wilson
 from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.report.panel import Panel

@@ -15,14 +15,7 @@ from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
 from posquad.experiments.exp3.panels import PANELS, TABLES
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
 from posquad.experiments.problems import planted
 from posquad.problems import LeastSquares, RankOne
 from posquad.recovery import moment_matrix, positive_truncation

@@ -15,14 +15,7 @@ from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent, gradient_flow
 from posquad.experiments.exp4.panels import PANELS, TABLES
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.problems import PopulationRisk
 from posquad.theory.signal import Signal

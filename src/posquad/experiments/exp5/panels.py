@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
+from posquad.experiments.framework import Measured, ReportTable
 from posquad.report.palette import INK, legend_below, mark_values, series
 from posquad.report.panel import Panel
 

@@ -12,14 +12,7 @@ import numpy as np
 import scipy
 
 from posquad.experiments.exp5.panels import PANELS, TABLES
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]

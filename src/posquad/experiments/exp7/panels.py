@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
+from posquad.experiments.framework import Measured, ReportTable
 from posquad.report.palette import series
 from posquad.report.panel import Panel
 

@@ -8,13 +8,7 @@ import numpy as np
 
 from posquad.experiments.exp7.dial import DialResult, dial_experiment
 from posquad.experiments.exp7.panels import PANELS, TABLES
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen
 
 __all__ = ["EXPERIMENT", "Dial", "run"]
 
