@@ -22,6 +22,7 @@ from posquad.core.errors import DomainError, MissingExtraError
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.dynamics import gradient_flow
+from posquad.experiments.problems import stacked
 from posquad.problems import Dense, LeastSquares
 from posquad.selection import (
     bregman_projection,
@@ -123,8 +124,7 @@ def dial_experiment(
         raise DomainError("seeds", expected="at least 2, for intervals", got=str(seeds))
     tolerance = positive_number("residual_tolerance", residual_tolerance)
     scales = torch.tensor([positive_number("epsilons", e) for e in epsilons], dtype=torch.float64)
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in _MEASURED}
-    sizes, bregman = [], np.full((len(scales), seeds), np.nan)
+    rows, bregman = [], np.full((len(scales), seeds), np.nan)
     for position, dial in enumerate(dials):
         A, y = _problems(n, d, dial, range(seed, seed + seeds))
         flow = gradient_flow(
@@ -153,21 +153,17 @@ def dial_experiment(
                 q0 = scales[:, None].square() * torch.ones(len(reduction.multiplicities)).double()
                 q = bregman_projection(reduction.B, y[k], reduction.multiplicities, q0).q
                 bregman[:, k] = _relative(Q[:, k], reduction.predictor(q))
-        for name in _MEASURED:
-            columns[name].append(row[name])
-        sizes.append(commutator_size(A).numpy() if n > 1 else np.zeros(seeds))
+        row["commutators"] = commutator_size(A).numpy() if n > 1 else np.zeros(seeds)
+        rows.append(row)
         if progress is not None:
             progress(position + 1, len(dials))
-    measured = {name: np.stack(rows) for name, rows in columns.items()}
+    measured: dict[str, Any] = stacked(rows)
+    measured["converged"] = measured["converged"].astype(bool)
     return DialResult(
+        **measured,
         dials=np.array(dials, dtype=float),
         epsilons=scales.numpy(),
-        commutators=np.stack(sizes),
-        to_von_neumann=measured["to_von_neumann"],
-        to_minimum_trace=measured["to_minimum_trace"],
-        trace_gaps=measured["trace_gaps"],
         to_bregman=bregman,
-        converged=measured["converged"].astype(bool),
         parameters={"seeds": seeds, "n": n, "d": d, "seed": seed, "t_final": t_final,
                     "residual_tolerance": tolerance, "max_steps": max_steps},
     )  # fmt: skip
