@@ -31,15 +31,6 @@ from posquad.report.panel import Panel
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 
 
-@pytest.fixture
-def calls(monkeypatch) -> list:
-    """Experiments 5 and 6 answer at once; the list says which were run, with which parameters."""
-    noted: list = []
-    for key in ("exp5", "exp6"):
-        monkeypatch.setitem(EXPERIMENTS, key, stand_in(key, noted))
-    return noted
-
-
 def recorded(folder, key, **options):
     """The record that a run of this plan left, or None."""
     values = plan([key], **options)[key]

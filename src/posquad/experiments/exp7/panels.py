@@ -12,9 +12,9 @@ __all__ = ["PANELS", "TABLES"]
 def _draw(name: str, scale: str):
     def draw(axes, measured: Measured) -> None:
         for k, epsilon in enumerate(measured["epsilon"]):
-            ends = (measured[f"{name}_{part}"][:, k] for part in ("low", "mean", "high"))
+            low, mean, high = (measured[f"{name}_{p}"][:, k] for p in ("low", "mean", "high"))
             label = rf"$\varepsilon={epsilon:g}$"
-            draw_band(axes, measured["dial"], *ends, series(k), label)
+            draw_band(axes, measured["dial"], low, mean, high, series(k), label)
         axes.set(yscale=scale, xlabel="dial (0: commuting, 1: generic)",
                  ylabel="relative distance of the flow's limit")  # fmt: skip
         axes.legend()
