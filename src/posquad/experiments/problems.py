@@ -88,7 +88,7 @@ def flow_decay(
     flow = gradient_flow(
         objective, start, t_final=end, times=times, method="rk4", step=step, observables=observables
     )
-    t, error = flow.times.mT.numpy(), flow.observables["error"].mT.numpy()
+    t, error = (x.movedim(0, -1).numpy() for x in (flow.times, flow.observables["error"]))
     slope, _, r2 = line_fit(t, np.log(error))
     return Decay(t, error, -slope, r2)
 
