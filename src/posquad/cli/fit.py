@@ -14,13 +14,12 @@ from typing import Any
 
 import click
 
-from posquad.cli.failure import Failure
-from posquad.cli.interrupts import INTERRUPTED
-from posquad.cli.options import DROP, FILE, columns_option, split_names
+from posquad.cli.failure import reporting
+from posquad.cli.options import DROP, FILE, columns_option, folder_option, seed_option, split_names
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, PosquadError, first_line
 from posquad.core.extras import optional
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
@@ -53,11 +52,7 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     show_default=True,
     help="Criterion for the rank: information criterion or cross-validation.",
 )
-@click.option(
-    "--max-rank",
-    type=click.IntRange(min=1),
-    help="Highest rank to try.  [default: 12]",
-)
+@click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.  [default: 12]")
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option(
     "--certify/--no-certify",
@@ -82,20 +77,8 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     metavar="SECONDS",
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the random starts; the same seed gives the same answer.",
-)
-@click.option(
-    "--out",
-    type=FILE,
-    default=Path("fit"),
-    show_default=True,
-    help="Folder of the model and the report.",
-)
+@seed_option("Seed of the random starts; the same seed gives the same answer.")
+@folder_option("fit", "Folder of the model and the report.")
 def fit_command(
     data: Path,
     response: str | None,
@@ -128,7 +111,7 @@ def fit_command(
     """
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
-    try:
+    with reporting(f"{data}: the fit needs"):
         for name in ("tolerance", "time_limit"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
@@ -165,13 +148,6 @@ def fit_command(
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
                     folder.rmdir()
-    except PosquadError as problem:
-        raise Failure(str(problem)) from None
-    except MemoryError:
-        raise Failure(f"{data}: the fit needs more memory than is available") from None
-    except KeyboardInterrupt:
-        click.echo(INTERRUPTED, err=True)
-        raise SystemExit(130) from None
     _print_answer(answer(fit), out, replaced)
 
 
@@ -214,13 +190,9 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             )
         except PosquadError:
             raise
-        except (
-            ValueError,
-            ArithmeticError,
-            RuntimeError,
-        ) as problem:  # from sklearn, torch
-            reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-            raise TableError(str(samples.path), expected="data to fit", got=reason) from None
+        except (ValueError, ArithmeticError, RuntimeError) as problem:  # from sklearn, torch
+            got = first_line(problem)
+            raise TableError(str(samples.path), expected="data to fit", got=got) from None
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:

@@ -23,6 +23,7 @@ __all__ = [
     "RankDeficientError",
     "ShapeError",
     "TangencyError",
+    "first_line",
 ]
 
 
@@ -117,6 +118,15 @@ class InfeasibleError(PosquadError, ValueError):
         super().__init__(argument, expected=expected, got=got)
         self.farkas = farkas
         self.forced_zero = forced_zero
+
+
+def first_line(problem: BaseException) -> str:
+    """First line of the message of an error; the name of its class if it has none.
+
+    >>> first_line(ValueError("two\\nlines")), first_line(MemoryError())
+    ('two', 'MemoryError')
+    """
+    return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
 
 
 def _restore(

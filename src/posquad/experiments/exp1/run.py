@@ -14,14 +14,7 @@ from posquad.core.status import Status
 from posquad.dynamics import gradient_descent
 from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
 from posquad.experiments.exp1.panels import PANELS
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.problems import LeastSquares, RankOne
 

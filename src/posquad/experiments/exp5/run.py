@@ -12,14 +12,8 @@ import numpy as np
 import scipy
 
 from posquad.experiments.exp5.panels import PANELS, TABLES
-from posquad.experiments.framework import (
-    Experiment,
-    Measured,
-    Parameters,
-    Tell,
-    chosen,
-    stated,
-)
+from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.words import listed
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]
@@ -107,11 +101,10 @@ def run(parameters: Selection, tell: Tell) -> Measured:
         np.linalg.matrix_rank(matrix) for matrix in (base, wide, np.column_stack([wide, wide_y]))
     ]
     measured.add("same_feasible_set", len(set(ranks)) == 1)
-    rows = "; ".join("(" + ", ".join(f"{v:g}" for v in row) + ")" for row in wide)
+    rows = "; ".join(f"({listed('{:g}', row)})" for row in wide)
     measured.remarks.append(
-        f"The system has multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of "
-        f"which the last {len(combinations)} are redundant; and y = ("
-        f"{', '.join(f'{v:g}' for v in wide_y)})."
+        f"The system has multiplicities ({listed('{:g}', d)}); rows of B {rows}, of "
+        f"which the last {len(combinations)} are redundant; and y = ({listed('{:g}', wide_y)})."
     )
     return measured
 
