@@ -265,7 +265,8 @@ class _Call:
             full = squares[..., -1] > acceptance.negligible * squares[..., 0]
             reproduced = found.residual <= self.task.tolerance
             nearly = found.residual > acceptance.nearly * self.task.tolerance
-            alone = alone | (reproduced & (~full | nearly))
+            repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
+            alone = alone | repeated | (reproduced & (~full | nearly))
             answers.put(regular, self._judged(shared, found, 1.0, d, nongeneric=False))
             special[regular] = alone
         for index in special.nonzero()[:, 0].tolist():

@@ -7,15 +7,17 @@ search, and one that finds none proves nothing: how many starts were tried is pa
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import norm, symmetric_part
 from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.search import Candidates, Task, common_noise
-from posquad.recovery.shared import Shared
+from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import FitState, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg
@@ -30,9 +32,11 @@ def find_second_solution(
     """Return where `[...]` some start leads to a different solution, and the number of starts.
 
     Two solutions are different if their relative distance exceeds `apart[...]`. Every problem is
-    tried from random starts. Where the design is `nongeneric` (one problem only), its symmetries
-    are tried as well: inputs with zeros, signs or few distinct values can have separate solutions
-    that differ by the signs or the order of coordinates.
+    tried from random starts and, where n x n systems are affordable, from other interpolants: a
+    second solution differs from the first by a matrix that A does not see. Where the design is
+    `nongeneric` (one problem only), its symmetries are tried as well: inputs with zeros, signs or
+    few distinct values can have separate solutions that differ by the signs or the order of
+    coordinates.
     """
     U, schedule, sizes = found.U, shared.tuning.schedule, shared.tuning.sizes
     d, r = U.shape[-2:]
@@ -40,31 +44,50 @@ def find_second_solution(
     none = torch.zeros_like(found.residual, dtype=torch.bool)
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, 0
-    if nongeneric:
-        many = schedule.others if p <= sizes.dense_unknowns else schedule.others // 8
-    else:
-        cheap = p <= sizes.overhead_unknowns
-        many = schedule.generic_others if cheap else schedule.large_others
-    size = torch.linalg.matrix_norm(U)[..., None, None] / math.sqrt(d * r)
-    starts = size * common_noise(task.seed, _ROUND, U, many, d, r)
-    if nongeneric:
-        starts = torch.cat([_symmetric_copies(shared, U, task, many), starts])
-    different, used = none, 0
-    together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
-    for part in starts.split(together):
-        if task.history.budget.spent:
-            break
-        different = different | _leads_elsewhere(shared, found, task, part, apart)
-        used += len(part)
-        if bool(different.all()):
+    cheap = p <= sizes.overhead_unknowns
+    many = schedule.others_round if cheap else schedule.large_others
+    most = schedule.others_most if cheap else many
+    different, reached, used = none, torch.zeros_like(found.starts), 0
+    for starts, random in _rounds(shared, U, task, many, most, nongeneric=nongeneric):
+        together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
+        for part in starts.split(together):
+            if task.history.budget.spent:
+                return different, used
+            reproduced, elsewhere = _ends(shared, found, task, part, apart)
+            different = different | elsewhere
+            used += len(part)
+            if random:  # the other starts are near the first solution
+                reached = reached + reproduced
+        if bool((different | (reached >= schedule.agreeing_others)).all()):
             break
     return different, used
 
 
-def _leads_elsewhere(
+def _rounds(
+    shared: Shared, U: Tensor, task: Task, many: int, most: int, *, nongeneric: bool
+) -> Iterator[tuple[Tensor, bool]]:
+    """Yield rounds of starts `[S, ..., d, r]`, and whether they are independent of U.
+
+    Symmetric copies and other interpolants come first; then `most` random starts, `many` in the
+    first round and up to four times as many in each of the next ones.
+    """
+    d, r = U.shape[-2:]
+    if nongeneric:
+        yield _symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others), False
+    if shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        yield _other_interpolants(shared, U, task.seed, many), False
+    size = torch.linalg.matrix_norm(U)[..., None, None] / math.sqrt(d * r)
+    count, round = 0, 0
+    while count < most:
+        step = min(many << min(round, 2), most - count)
+        yield size * common_noise(task.seed, _ROUND + round, U, step, d, r), True
+        count, round = count + step, round + 1
+
+
+def _ends(
     shared: Shared, found: Candidates, task: Task, starts: Tensor, apart: Tensor
-) -> Tensor:
-    """Whether one of the starts `[S, ..., d, r]` ends at a different solution, `[...]`."""
+) -> tuple[Tensor, Tensor]:
+    """How many starts `[S, ..., d, r]` reproduce, and whether one does so elsewhere, `[...]`."""
     problem, U, sizes = shared.problem, found.U, shared.tuning.sizes
     dense = dimension(problem.d, found.rank) <= sizes.overhead_unknowns
     dense = dense or problem.n <= sizes.kernel_samples
@@ -82,7 +105,30 @@ def _leads_elsewhere(
     size = (U.mT @ U).square().sum((-2, -1))
     # ||VV' - UU'||^2, to an accuracy of eps ||UU'||^2
     away = (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
-    return ((state.residual <= task.tolerance) & (away > apart.square() * size)).any(0)
+    reproduced = state.residual <= task.tolerance
+    return reproduced.sum(0), (reproduced & (away > apart.square() * size)).any(0)
+
+
+def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tensor:
+    """Return parts of rank r of other symmetric matrices with the same responses, as starts.
+
+    `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
+    A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. It is
+    as long as Q, or half, or twice as long.
+    """
+    operator, (d, r) = shared.problem.operator, U.shape[-2:]
+    G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
+    K = operator.gram().square()
+    ridge = 1e-10 * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    K = K + torch.diag_embed(ridge.expand(K.shape[:-1]))
+    seen = operator.apply_kernel(G).movedim(0, -1)  # [..., n, many]
+    seen = torch.cholesky_solve(seen, torch.linalg.cholesky(K)).movedim(-1, 0)
+    H = G - operator.adjoint_kernel(seen)
+    Q = U @ U.mT
+    lengths = torch.tensor([1.0, 0.5, 2.0], dtype=U.dtype, device=U.device)
+    lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
+    ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
+    return positive_part(Q + lengths * ratio[..., None, None] * H, r)
 
 
 def _symmetric_copies(shared: Shared, U: Tensor, task: Task, many: int) -> Tensor:

@@ -98,16 +98,25 @@ class Schedule:
     rate: float = 0.5
     """Residual that it must have reached, as a share of that before. Measured."""
 
-    others: int = 48
-    """Starts of each kind that look for a second solution where the design has structure, an
-    eighth of them in larger problems. Measured on the adversarial families."""
+    others_round: int = 24
+    """Starts of the first round that looks for a second solution. Measured: where a step costs
+    only its calls, they cost little more than one."""
 
-    generic_others: int = 12
-    """Random starts that look for a second solution where the design looks generic. Derived: a
-    second solution that a start finds with probability 1/2 is missed with probability 2^-12."""
+    agreeing_others: int = 16
+    """Random starts that must reproduce the responses, all at the same matrix, before the search
+    for another ends. Derived: a second solution that is reached a fifth as often as the first is
+    missed with probability (5/6)^16 = 5%, one that is reached as often with 2^-16."""
 
-    large_others: int = 2
-    """The same where a step costs more than its calls. Measured: two cost as much as the search."""
+    others_most: int = 480
+    """Most random starts that look for a second solution. Measured at n = p + 1, where few
+    succeed."""
+
+    large_others: int = 4
+    """The same where a step costs more than its calls. Measured: about the cost of the search."""
+
+    symmetric_others: int = 48
+    """Sign flips, and permutations, that are tried where the design has structure. Measured on the
+    adversarial families."""
 
     others_steps: int = 100
     """Steps of each of them. Measured."""
