@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import posquad
-from posquad.core.layers import allowed, room
+from posquad.core.layers import allowed, subpackage_of
 from posquad.core.sources import ROOT, imported_modules
 
 MODULES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
@@ -46,7 +46,9 @@ def defined_in(name: str) -> set[str]:
 
 def offenders(faults) -> dict[str, set[str]]:
     """The modules in which `faults(path, room)` finds something, with what it finds."""
-    found = {name: set(faults(path, room(module_name(path)))) for name, path in MODULES.items()}
+    found = {
+        name: set(faults(path, subpackage_of(module_name(path)))) for name, path in MODULES.items()
+    }
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
@@ -54,7 +56,7 @@ def test_a_room_imports_only_rooms_above_it():
     def faults(path, here):
         if not here:  # the top level names what the rooms hold
             return set()
-        others = {name: room(name) for name in imported_modules(path)}
+        others = {name: subpackage_of(name) for name in imported_modules(path)}
         # Inside the package nothing goes through the names of the top level.
         top = {name for name, there in others.items() if not there} - {"posquad._version"}
         return top | {name for name, there in others.items() if there and not allowed(here, there)}
@@ -67,7 +69,7 @@ def test_nothing_private_is_used_across_rooms():
         private = {
             name
             for name in imported_modules(path) - {"posquad._version"}
-            if room(name) != here and any(part.startswith("_") for part in name.split("."))
+            if subpackage_of(name) != here and any(part.startswith("_") for part in name.split("."))
         }
         used = {
             node.attr

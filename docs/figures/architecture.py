@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from posquad.core.layers import LAYERS, room
+from posquad.core.layers import LAYERS, subpackage_of
 from posquad.core.sources import ROOT, imported_modules
 from posquad.report.palette import COLOURS, INK, RULE
 
@@ -14,7 +14,7 @@ def room_imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name in LAYERS:
         modules = {m for path in (ROOT / name).rglob("*.py") for m in imported_modules(path)}
-        found[name] = {room(module) for module in modules} - {name, ""}
+        found[name] = {subpackage_of(module) for module in modules} - {name, ""}
     return found
 
 

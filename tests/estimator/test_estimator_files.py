@@ -129,7 +129,7 @@ def test_a_folder_stands_for_the_model_in_it(tmp_path):
 
 @pytest.mark.parametrize("end", [".json", ".safetensors"])
 def test_files_of_another_size_are_not_read(tmp_path, end):
-    """A sparse file of ten gigabytes of zeros."""
+    """A sparse file of ten format_bytes of zeros."""
     model, _ = fitted(rank=1)
     model.save(tmp_path / "m")
     with (tmp_path / f"m{end}").open("r+b") as file:

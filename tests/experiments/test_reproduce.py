@@ -16,7 +16,7 @@ import torch
 
 from experiments_support import REAL, contents, falsified, measured, stand_in
 from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
 from posquad.experiments.claims import Agreement, claims, judge
@@ -139,9 +139,9 @@ def test_experiments_run_on_one_thread_and_the_number_is_restored(monkeypatch, t
 
     noted = stand_in("exp5", [], problem=problem)
 
-    def watched(parameters, tell):
-        tell(0.5)
-        return noted.run(parameters, tell)
+    def watched(parameters, progress):
+        progress(0.5)
+        return noted.run(parameters, progress)
 
     watched.__module__ = noted.run.__module__
     monkeypatch.setitem(EXPERIMENTS, "exp5", dataclasses.replace(noted, run=watched))
@@ -386,10 +386,10 @@ def test_a_package_that_is_there_and_broken_is_not_called_missing(
     (tmp_path / "posquad_test_broken.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(error) as caught:
-        optional("posquad_test_broken", "lab")
+        import_extra("posquad_test_broken", "lab")
     assert not isinstance(caught.value, MissingExtraError)
     with pytest.raises(MissingExtraError, match=r"^posquad_test_absent: .*posquad\[lab\]"):
-        optional("posquad_test_absent.part", "lab")
+        import_extra("posquad_test_absent.part", "lab")
 
 
 # The report.

@@ -23,7 +23,7 @@ from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError, PosquadError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
@@ -182,7 +182,7 @@ def fit_command(
 
 
 def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
-    estimator = optional("posquad.estimator", "lab")
+    estimator = import_extra("posquad.estimator", "lab")
     n, d = samples.X.shape
     rank, intercept = options["rank"], options["intercept"]
     if rank is not None and rank > d:
@@ -208,7 +208,9 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
     require_scale(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
-        warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
+        warnings.simplefilter(
+            "ignore", import_extra("sklearn.exceptions", "lab").ConvergenceWarning
+        )
         try:
             return model.fit(
                 samples.X,

@@ -8,7 +8,7 @@ from typing import Any
 from posquad.core.errors import MissingExtraError
 
 
-def optional(module: str, extra: str) -> Any:
+def import_extra(module: str, extra: str) -> Any:
     """Import a module, or raise an error that names the extra to install."""
     try:
         return import_module(module)

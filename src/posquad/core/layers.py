@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LAYERS", "allowed", "room"]
+__all__ = ["LAYERS", "allowed", "subpackage_of"]
 
 LAYERS = (
     "core",
@@ -22,10 +22,10 @@ LAYERS = (
 )
 
 
-def room(module: str) -> str:
+def subpackage_of(module: str) -> str:
     """Subpackage of a module, given its full name; empty for modules of the top level.
 
-    >>> room("posquad.geometry.frames"), room("posquad.errors")
+    >>> subpackage_of("posquad.geometry.frames"), subpackage_of("posquad.errors")
     ('geometry', '')
     """
     parts = module.split(".")

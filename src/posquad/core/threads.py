@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from posquad.core.errors import MissingExtraError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 
 __all__ = ["one_thread"]
 
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 @contextmanager
 def _blas_limit() -> Iterator[None]:
     try:
-        controller = optional("threadpoolctl", "lab")
+        controller = import_extra("threadpoolctl", "lab")
     except MissingExtraError:
         yield
         return

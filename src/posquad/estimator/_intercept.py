@@ -35,15 +35,15 @@ class FittedFactor(NamedTuple):
 
 
 def fit_with_intercept(
-    search: Callable[..., Recovery], samples: WeightedSamples, rank: int, most: int | None
+    search: Callable[..., Recovery], samples: WeightedSamples, rank: int, max_starts: int | None
 ) -> FittedFactor:
     """Minimise the squared error over U and c.
 
-    For each of a few constants, `search(samples, rank, most)` finds U, and both are refined
+    For each of a few constants, `search(samples, rank, max_starts)` finds U, and both are refined
     jointly. The best constant is searched once more with all starts, in case another U suits it
     better. A constant whose U reproduces the responses to rounding is accepted at once.
     """
-    few = _FEW if most is None else min(_FEW, most)
+    few = _FEW if max_starts is None else min(_FEW, max_starts)
     tried: list[Joint] = []
     for constant in _constants(samples):
         found = search(_shifted(samples, constant), rank, few)
@@ -51,7 +51,7 @@ def fit_with_intercept(
             return FittedFactor(found, found.U, constant)
         tried.append(_refine_jointly(samples, found.U, constant))
     best = min(tried, key=lambda joint: joint.loss)
-    found = search(_shifted(samples, best.constant), rank, most)
+    found = search(_shifted(samples, best.constant), rank, max_starts)
     for _ in range(_ROUNDS):
         if _reproduced(samples, found, best.constant):
             return FittedFactor(found, found.U, best.constant)
@@ -59,7 +59,7 @@ def fit_with_intercept(
         gain, best = best.loss - improved.loss, min(improved, best, key=lambda joint: joint.loss)
         if gain <= 1e-9 * best.loss:
             break
-        found = search(_shifted(samples, best.constant), rank, most)
+        found = search(_shifted(samples, best.constant), rank, max_starts)
     return FittedFactor(found, best.U, best.constant)
 
 

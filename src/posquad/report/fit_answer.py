@@ -165,7 +165,7 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
             + (f"; this rank needs at least {needed}" if needed is not None else ""),
         ),
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
-        ("rank", f"{model.rank_} ({_sureness(model)})"),
+        ("rank", f"{model.rank_} ({_rank_note(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
         ("R²", format_r_squared(fit.r_squared)),
     ]
@@ -189,7 +189,7 @@ def _needed(model: Any) -> int | None:
     return None if lowered or not model.rank_ else model.needed_
 
 
-def _sureness(model: Any) -> str:
+def _rank_note(model: Any) -> str:
     if model.rank is not None:
         return "given" if model.rank == model.rank_ else f"given as {model.rank}, lowered"
     sure = model.rank_confidence_
@@ -249,7 +249,7 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
             f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
         )
-    steps += _of_rows(fit)
+    steps += _outlier_step(fit)
     offset = float(fit.residuals.mean())
     if not model.fit_intercept and _beyond_noise(fit):
         count, n = int((fit.observed < 0).sum()), len(fit.observed)
@@ -283,7 +283,7 @@ def _beyond_noise(fit: FittedModel) -> bool:
     return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
 
 
-def _of_rows(fit: FittedModel) -> list[str]:
+def _outlier_step(fit: FittedModel) -> list[str]:
     if not len(fit.outlier_rows):
         return []
     rows = ", ".join(fit.outlier_names)
@@ -366,7 +366,7 @@ def _stalled(fit: FittedModel) -> list[str | Step]:
     rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave out --rank to have it chosen, or try the next higher rank"
-    return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
+    return [*_outlier_step(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 
 def _interrupted(fit: FittedModel) -> list[str | Step]:

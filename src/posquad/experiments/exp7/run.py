@@ -12,8 +12,8 @@ from posquad.experiments.framework import (
     Experiment,
     Measured,
     Parameters,
-    Tell,
-    chosen,
+    ProgressCallback,
+    own_parameter,
 )
 
 __all__ = ["EXPERIMENT", "Dial", "run"]
@@ -23,21 +23,21 @@ __all__ = ["EXPERIMENT", "Dial", "run"]
 class Dial(Parameters):
     """All parameters are our choice; the paper has no such experiment."""
 
-    dials: tuple[float, ...] = chosen(
+    dials: tuple[float, ...] = own_parameter(
         (0.0, 0.1, 0.3, 0.6, 1.0), "0: commuting measurements, 1: generic eigenbases"
     )
-    epsilons: tuple[float, ...] = chosen((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
-    seeds: int = chosen(20, "number of independent problems")
-    n: int = chosen(4, "number of measurements")
-    d: int = chosen(5, "dimension; the factor is square")
-    residual_tolerance: float = chosen(
+    epsilons: tuple[float, ...] = own_parameter((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
+    seeds: int = own_parameter(20, "number of independent problems")
+    n: int = own_parameter(4, "number of measurements")
+    d: int = own_parameter(5, "dimension; the factor is square")
+    residual_tolerance: float = own_parameter(
         1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
     )
-    t_final: float = chosen(1e5, "largest time of a flow")
-    max_steps: int = chosen(50_000, "largest number of integrator steps")
+    t_final: float = own_parameter(1e5, "largest time of a flow")
+    max_steps: int = own_parameter(50_000, "largest number of integrator steps")
 
 
-def run(parameters: Dial, tell: Tell) -> Measured:
+def run(parameters: Dial, progress: ProgressCallback) -> Measured:
     """Run the dial experiment; return its results and intervals as named quantities.
 
     >>> small = Dial(dials=(0.0, 1.0), epsilons=(0.1,), seeds=2, n=2, d=3)
@@ -55,12 +55,12 @@ def run(parameters: Dial, tell: Tell) -> Measured:
         t_final=q.t_final,
         residual_tolerance=q.residual_tolerance,
         max_steps=q.max_steps,
-        progress=lambda done, of: tell(done / of),
+        progress=lambda done, of: progress(done / of),
     )
     measured = Measured()
-    measured.along("dial", result.dials)
-    measured.along("epsilon", result.epsilons)
-    measured.along("seed", np.arange(q.seeds))
+    measured.set_coordinates("dial", result.dials)
+    measured.set_coordinates("epsilon", result.epsilons)
+    measured.set_coordinates("seed", np.arange(q.seeds))
     for name in ("to_von_neumann", "to_minimum_trace"):
         values = getattr(result, name)
         measured.add(name, values, "dial", "epsilon", "seed")
@@ -78,7 +78,7 @@ def run(parameters: Dial, tell: Tell) -> Measured:
 
 
 def _leaves_the_law(result: DialResult) -> bool:
-    """Tell whether the distance intervals at all dials lie above the one at dial 0."""
+    """ProgressCallback whether the distance intervals at all dials lie above the one at dial 0."""
     _, low, high = result.interval(result.to_von_neumann)
     return bool((low[1:] > high[:1]).all())
 

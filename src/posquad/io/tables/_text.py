@@ -45,7 +45,7 @@ def open_text(path: Path) -> Table:
         _estimate_rows(path),
         layout.named,
         partial(_read, layout),
-        lines=partial(_numbers, layout),
+        lines=partial(_line_numbers, layout),
     )
 
 
@@ -166,7 +166,7 @@ def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
     return values
 
 
-def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
+def _line_numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
     """Return the line numbers (from 1) of these rows (from 0); blank lines are not rows."""
     wanted, found = set(rows), {}
     with _opened(layout.path) as file:
