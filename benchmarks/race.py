@@ -2,9 +2,9 @@
 
     python benchmarks/race.py [--quick] [--limit SECONDS] [--out DIR] [--docs FILE]
 
-For each method these are recorded: seconds and products with X until the relative Frobenius error is
-1e-6 and 1e-10, and the smallest error reached. Seconds are processor time in one thread, which equals
-wall-clock time on an idle machine. The clock is stopped while an error is measured.
+These numbers are recorded for each method: seconds and products with X until the relative Frobenius
+error is 1e-6 and 1e-10, and the smallest error reached. Seconds are processor time in one thread,
+which equals wall-clock time on an idle machine. The clock is stopped while an error is measured.
 
 The other methods have the best settings that we found:
 - all get the same start (the bounded spectral initializer, not counted) and the same one-pass loss
