@@ -15,7 +15,8 @@ def main() -> None:
             import_extra(package, "lab")
         command = import_extra("posquad.cli.main", "lab").main
     except MissingExtraError as problem:
-        print(f"Error: the command line needs {problem}", file=sys.stderr)
+        words = f"{problem.argument}: install it with pip install 'posquad[lab]'"
+        print(f"Error: the command line needs {words}", file=sys.stderr)
         raise SystemExit(2) from None
     command(prog_name="posquad")
 

@@ -98,7 +98,7 @@ def without(*names, **others):
             lambda: words.identifiability(
                 without("lam"), {**SEEN, "n": 10, "kernel_dimension": 1}
             ),
-            "REFUSED", 0.0, "lambda_min^eff = 0 to rounding: a kernel of dimension 1",
+            "REFUSED", 0.0, "lambda_min^eff = 0 up to rounding: a kernel of dimension 1",
         ),
         (
             lambda: words.identifiability(without("lam"), {**SEEN, "condition": math.inf}),

@@ -96,7 +96,7 @@ def test_a_certificate_of_other_data_is_not_valid(files, tmp_path):
     np.savez(files[0], X=X, y=Y + 1e-9)
     result = command(files[0], tmp_path / "answer.json")
     assert result.exit_code == 1
-    assert "wrong: the certificate belongs to other data" in result.stdout
+    assert "not confirmed: the certificate belongs to other data" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("not valid")
 
 

@@ -123,7 +123,7 @@ def _prove_again(
     with suitable_threads(_entries(objective)):
         outcome = verify(objective, certificate)
     for problem in outcome.problems:
-        click.echo(f"wrong: {problem}")
+        click.echo(f"not confirmed: {problem}")
     for name in outcome.confirmed:
         click.echo(f"proved again: {name}")
     if not outcome.valid:

@@ -1,4 +1,4 @@
-"""How commands of `posquad` are found, and how they fail."""
+"""How the commands of `posquad` are loaded, and how they report failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failure(click.ClickException):
 
 
 class Commands(click.Group):
-    """A group that imports a command only when it is used, and whose commands end alike.
+    """A group that imports a command only when it is used, and ends all commands in the same way.
 
     `modules` gives, for each command, its module and the sentence that the help shows. The status
     is 130 after Ctrl-C, and 2 if the output cannot be written.

@@ -80,7 +80,7 @@ class _Stopped(BaseException):
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="Largest number of starts of the search.",
+    help="Maximum number of starts of the search.",
 )
 @click.option(
     "--time-limit",
@@ -189,7 +189,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
         where = f"{samples.path}: --rank"
         raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
     if certify and intercept:
-        expected = "no --intercept with it: a certificate is about x'Qx alone"
+        expected = "no --intercept, because a certificate is about x'Qx alone"
         raise DomainError("--certify", expected=expected, got="both")
     if certify is None:
         certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE

@@ -17,6 +17,6 @@ def import_extra(module: str, extra: str) -> Any:
             raise  # the package is installed; a module that it imports is missing
         raise MissingExtraError(
             module.split(".")[0],
-            expected=f"the extra: pip install 'posquad[{extra}]'",
+            expected=f"an installed package (pip install 'posquad[{extra}]')",
             got="no such package",
         ) from None

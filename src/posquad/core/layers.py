@@ -1,4 +1,4 @@
-"""The subpackages in layers: each may import only itself and those earlier in the list."""
+"""The order of the subpackages: each may import only itself and those earlier in the list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = (
 
 
 def subpackage_of(module: str) -> str:
-    """Subpackage of a module, given its full name; empty for modules of the top level.
+    """Subpackage of a module, given its full name; empty for top-level modules.
 
     >>> subpackage_of("posquad.geometry.frames"), subpackage_of("posquad.errors")
     ('geometry', '')

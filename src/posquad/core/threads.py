@@ -15,7 +15,7 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run with one thread of torch and of BLAS: on small problems threads mostly wait.
+    """Run with one thread of torch and of BLAS, which is faster for small problems.
 
     BLAS is limited if threadpoolctl, which scikit-learn installs, is present.
 

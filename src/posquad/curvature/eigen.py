@@ -5,7 +5,7 @@ best vectors. It converges like the optimal preconditioned Krylov method, but do
 three-term recurrence, which rounding would spoil. Elements of a batch are solved jointly. Residuals
 are recomputed from the operator at the end, so the reported ones hold for the returned vectors.
 
-A small residual says that some eigenvalue is near, not that it is the extreme one. So the
+A small residual shows that some eigenvalue is near, not that it is the extreme one. So the
 complement of the pairs found is searched from an independent random start, by the Lanczos method,
 until a probabilistic bound excludes a more extreme value (Hochstenbach, SIAM J. Sci. Comput. 35,
 2013).
@@ -31,7 +31,7 @@ _MARGIN = 0.1  # relative distance at which the search looks for a more extreme 
 _ZERO_MARGIN = 1e-3  # the same for a value that is rounding, relative to the operator norm
 _FAILURE = 1e-4  # probability that the search misses a value
 _COLUMNS = 32  # columns per block of the Lanczos basis
-_ATTEMPTS = 3  # searches allowed that contradict the pairs found without changing them
+_ATTEMPTS = 3  # number of searches that may contradict the pairs without changing them
 
 
 class Preconditioner(NamedTuple):
@@ -332,7 +332,7 @@ class _Lanczos:
         # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
         tiny = torch.finfo(b.dtype).tiny
         factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
-        self.growth = self.growth + factor.log()  # -inf for ever after a negative pivot
+        self.growth = self.growth + factor.log()  # stays -inf after a negative pivot
         self.diagonal.append(a)
         self.off.append(b)
         self.next = self._normalized(w)

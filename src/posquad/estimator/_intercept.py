@@ -14,11 +14,11 @@ from posquad.core.symmetric import symmetric_system
 from posquad.estimator._samples import WeightedSamples
 from posquad.recovery import Recovery
 
-_LINEAR_MOST = 600  # most unknowns of the linear problem that gives a first constant
-_DENSE_MOST = 2**21  # most entries of a Jacobian that is factorized
+_LINEAR_MOST = 600  # maximum size of the linear problem for the first constant
+_DENSE_MOST = 2**21  # maximum size of a Jacobian that is factorized
 _FEW = 12  # starts for a constant that may be wrong
-_ROUNDS = 3  # most rounds of alternating search and joint refinement
-_STEPS = 30  # most Gauss-Newton steps that refine the last digits
+_ROUNDS = 3  # maximum rounds of alternating search and joint refinement
+_STEPS = 30  # maximum number of Gauss-Newton steps for the last digits
 _ROUNDING = 1e-14  # relative residual at which responses are reproduced to rounding
 
 

@@ -1,8 +1,8 @@
 """The parts of an experiment: parameters, a run that measures, panels and tables.
 
 Each experiment is a package whose module `run` defines the constant `EXPERIMENT`. Its run returns
-`Measured`: arrays whose dimensions have names and coordinates. So a claim can ask for the value at
-"lambda_r = 0.7", and gets None if that value was not run.
+`Measured`: arrays whose dimensions have names and coordinates. A claim can therefore refer to the
+value at "lambda_r = 0.7"; the result is None if that value was not run.
 """
 
 from __future__ import annotations

@@ -29,14 +29,14 @@ __all__ = [
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is proved to be the only answer"),
     Status.RECOVERED: ("Recovered", "good", "no other matrix of this rank explains the data"),
-    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this is closest"),
+    Status.BEST_FIT: ("Best fit", "none", "no exact fit was found; this is the closest one"),
     Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data equally well"),
     Status.UNDETERMINED: ("Not determined", "bad", "the inputs do not cover all directions"),
     Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
     Status.INTERRUPTED: ("Not finished", "bad", "the search was stopped; this is the best so far"),
 }
 _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
-_NAMED = 10  # most rows named in a sentence
+_NAMED = 10  # maximum number of rows named in a sentence
 _OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
 

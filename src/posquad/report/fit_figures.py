@@ -13,7 +13,7 @@ from posquad.report.panel import Panel
 
 __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
 
-POINTS = 2000  # most rows that are drawn
+POINTS = 2000  # maximum number of rows that are drawn
 _BLUE, _RED, _GREEN, *_ = COLOURS
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from posquad.core.linalg import per_element
 
 _FAR = 8.0  # distance, in logarithms, beyond which a path is followed
-_NEWTON = 60  # most Newton steps from one start; about ten are usual near the solution
+_NEWTON = 60  # maximum number of Newton steps from one start; about ten are usual near the solution
 _FLOOR = 8.0  # residual, in units of rounding, at which the constraints count as solved
 
 
@@ -180,7 +180,7 @@ def _solve(gram: Tensor, right: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(scaled)
     if not bool((info != 0).any()):
         return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
-    # Directions without curvature carry no information, so no step is taken along them.
+    # Directions without curvature carry no information: take no step along them.
     finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
     values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
     cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(gram.dtype).eps

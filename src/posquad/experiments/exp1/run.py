@@ -100,8 +100,8 @@ def run(parameters: Invariance, progress: ProgressCallback) -> Measured:
     for name, values in (("slope", along), ("slope_single", single)):
         measured.add(name, line_fit(np.log(q.etas), np.log(values))[0], "seed")
     measured.remarks.append(
-        "At a single point of the trajectory the correction is 4 eta GQG, so its slope is exactly 1 "
-        f"(measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
+        "At a single point of the trajectory the correction is 4 eta GQG, so its slope is exactly "
+        f"1 (measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
         "published one, arises when the correction is averaged along trajectories, which depend on "
         f"eta. We average over {q.correction_steps} steps (`exp1.correction_steps`); averages over "
         "more steps have slopes farther from 1."

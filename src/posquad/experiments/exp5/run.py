@@ -53,7 +53,7 @@ class Selection(Parameters):
     tolerance: float = own_parameter(
         1e-11, "relative local error of the integrator (linearly implicit extrapolation)"
     )
-    max_steps: int = own_parameter(20_000, "largest number of integrator steps")
+    max_steps: int = own_parameter(20_000, "maximum number of integrator steps")
 
 
 def run(parameters: Selection, progress: ProgressCallback) -> Measured:

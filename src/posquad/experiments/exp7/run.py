@@ -34,7 +34,7 @@ class Dial(Parameters):
         1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
     )
     t_final: float = own_parameter(1e5, "largest time of a flow")
-    max_steps: int = own_parameter(50_000, "largest number of integrator steps")
+    max_steps: int = own_parameter(50_000, "maximum number of integrator steps")
 
 
 def run(parameters: Dial, progress: ProgressCallback) -> Measured:

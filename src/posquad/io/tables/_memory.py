@@ -11,7 +11,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def available_memory() -> int | None:
-    """Return the available memory in bytes; None if the system does not tell."""
+    """Return the available memory in bytes; None if it is unknown."""
     known = [_free(), *(_number(Path(limit)) for limit in _LIMITS)]
     return min((size for size in known if size is not None), default=None)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from posquad.io.tables._table import Table, TableError, default_names, require_distinct
 
-LONGEST = 2**24  # most characters in a line: about two million columns
+LONGEST = 2**24  # maximum length of a line: about two million columns
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
