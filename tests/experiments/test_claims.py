@@ -566,7 +566,7 @@ def test_rate_by_hand(level, expected):
     assert (judged.verdict, judged.measured["p"]) == (expected, 0.1)
 
 
-def test_more_trials_tell_more():
+def test_more_trials_make_the_test_sharper():
     """The published 2 of 16 and our 45%: 9 of 20 may have one rate, 450 of 1000 may not."""
     claim = claim_of("0.125", "statistical", rule="rate", level=0.99, trials=16)
     assert judge(claim, of_trials(0.45, 20)).verdict is HOLDS

@@ -146,7 +146,7 @@ def test_growth_is_fitted_where_every_size_is_certified(measured):
     assert fitted
 
 
-def test_too_small_a_grid_is_said_and_drawn_and_gives_no_verdict():
+def test_too_small_a_grid_is_reported_and_gives_no_verdict():
     few = Guarantees(d=(4,), r=(2,), ratios=(1, 2), largest_ratios=(2,), trials=(2,), steps=(5,))
     nothing = run(few, lambda fraction: None)
     assert "certified_below_N_star" not in nothing.quantities

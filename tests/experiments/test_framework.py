@@ -151,7 +151,7 @@ def test_what_has_another_type_is_refused(name, text):
     ],
     ids=["float-overflow", "tuple-overflow", "too-many-digits"],
 )
-def test_numbers_beyond_reason_are_refused_like_any_other(name, text):
+def test_absurdly_large_numbers_are_refused(name, text):
     with pytest.raises(DomainError, match=rf"^{name}: expected something like"):
         override(Sample(), {name: text})
 
@@ -192,7 +192,7 @@ def test_an_unknown_parameter_is_answered_with_the_known_ones():
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(1), min_size=1))
-def test_what_was_written_is_what_is_read(number, numbers):
+def test_written_values_are_read_back(number, numbers):
     """Bit for bit: the report's command line must give the same run again."""
     texts = {"scale": repr(number), "counts": ",".join(map(str, numbers))}
     changed = override(Sample(), texts)

@@ -98,7 +98,7 @@ def identifiability(
         )
         return Finding(0.0, None, Verdict.REFUSED, reason, dict(notes))
     if not notes["condition"] < math.inf:
-        reason = "U lacks full column rank up to rounding; certify a factor with fewer columns"
+        reason = "U does not have full column rank up to rounding; certify fewer columns"
         return Finding(None, None, Verdict.REFUSED, reason, {**notes, "condition": None})
     if kernel:
         reason = (
