@@ -37,7 +37,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown suite {sorted(unknown)}; there are {list(SUITES)}")
     begin, tried, broken = time.perf_counter(), 0, []
-    print("suite         family                      seeds     cases  broken  what was said")
+    print("suite         family                           seeds     cases  broken  what was said")
     for suite in options.suites:
         for name, family in SUITES[suite].items():
             if options.family not in (None, name):
@@ -48,7 +48,7 @@ def main() -> None:
             said = ", ".join(f"{word} {count}" for word, count in sorted(total.said.items()))
             span = f"{seeds.start}-{seeds.stop - 1}"
             counts = f"{total.tried:9d} {len(total.broken):7d}"
-            print(f"{suite:13s} {name:23s} {span:>9s} {counts}  {said}", flush=True)
+            print(f"{suite:13s} {name:28s} {span:>9s} {counts}  {said}", flush=True)
             tried += total.tried
             broken += [f"{suite} {name}, {promise}" for promise in total.broken]
     print(f"{tried} cases, {len(broken)} broken, {time.perf_counter() - begin:.0f} s")

@@ -12,14 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peers_solvers import (
-    FITS,
-    by_adam,
-    by_cvxpy,
-    by_uno,
-    random_start,
-    squares,
-)
+from peers_solvers import FITS, by_adam, by_cvxpy, by_uno, random_start, squares
 from peers_table import PACKAGES, Cell, Row, absent, require
 from posquad import Status, recover, spectral_initializer
 from posquad.geometry import dimension

@@ -41,8 +41,9 @@ from posquad.core.status import Status
 from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.recovery import data_driven_step, spectral_initializer
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.descent import ScaledDescent
-from posquad.recovery.solvers.fit import FitState, Quadratic
+from posquad.recovery.solvers.fit import FitState
 from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from recovery_table import error, problem, spaced
@@ -115,9 +116,9 @@ def by_recover(it: Instance, trace: Trace) -> None:
     trace.mark(found.U, 0)
 
 
-def on_kernel(make: Callable[[Quadratic], object]) -> Callable[[Instance, Trace], None]:
+def on_kernel(make: Callable[[Problem], object]) -> Callable[[Instance, Trace], None]:
     def run(it: Instance, trace: Trace) -> None:
-        fit = Quadratic(it.X, it.y)
+        fit = Problem(RankOne(it.X), it.y)
         method = make(fit)
         begin = getattr(method, "start", lambda U: FitState.begin(fit, U))
         rules = [(Status.DIVERGED, lambda s: ~torch.isfinite(s.residual))]

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from posquad.experiments.exp8.sharpness import fit_growth, sharpness
+from posquad.experiments.exp8.sharpness import compare_starts, fit_growth
 from posquad.geometry import dimension
 
 RATIOS = {(10, 2): [2.0**k for k in range(1, 10)], (20, 2): [2.0**k for k in range(1, 9)],
@@ -24,7 +24,7 @@ def main() -> None:
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 16
     needed: dict[int, list[float]] = {k: [] for k in range(len(STEPS))}
     for (d, r), ratios in RATIOS.items():
-        result = sharpness(d, r, ratios, trials=trials, iterations=STEPS)
+        (result,) = compare_starts(d, r, ratios, ["moment"], trials=trials, iterations=STEPS)
         print(f"\nd = {d}, r = {r}: paper's radius {result.paper_radius:.4f}, rate "
               f"{result.paper_rate:.3f}, step {result.paper_step:.1e}, "
               f"n {result.paper_sample_size:.2e}")  # fmt: skip

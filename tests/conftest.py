@@ -25,6 +25,18 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(20_260_701)
 
 
+@pytest.fixture
+def calls(monkeypatch) -> list:
+    """Make experiments 5 and 6 return at once; list which were run, with which parameters."""
+    from experiments_support import stand_in  # not needed by the other tests
+    from posquad.experiments.registry import EXPERIMENTS
+
+    noted: list = []
+    for key in ("exp5", "exp6"):
+        monkeypatch.setitem(EXPERIMENTS, key, stand_in(key, noted))
+    return noted
+
+
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium, or a skip where there is none and none was promised."""

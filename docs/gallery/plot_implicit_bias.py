@@ -181,7 +181,7 @@ plt.show()
 #   for all starts.
 #
 # What could go wrong: the law is for measurement matrices that commute. For others the flow's
-# limit leaves its natural analogue (``posquad.experiments.exp7.dial`` measures by how much). A coordinate that
+# limit leaves its natural analogue (``posquad.experiments.exp7.run`` measures by how much). A coordinate that
 # starts at zero stays at zero, so a rank-deficient start may have no limit that interpolates.
 # Gradient descent with a finite step selects another point, at a distance of first order in the
 # step (:func:`~posquad.selection.descent_limit`).

@@ -24,7 +24,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Family:
-    """Cases of one kind: the function that runs a seed, and the numbers of seeds to run."""
+    """Cases of one kind: the function that runs a seed, and the numbers of seeds to run.
+
+    A family with no seed in the tests is expensive, or finds a known defect of the library.
+    """
 
     run: Callable[[int], Outcome]
     in_tests: int

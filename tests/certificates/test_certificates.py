@@ -14,14 +14,7 @@ import scipy
 import torch
 
 import posquad
-from posquad import (
-    Dense,
-    LeastSquares,
-    PopulationRisk,
-    RankOne,
-    certify,
-    effective_spectrum,
-)
+from posquad import Dense, LeastSquares, PopulationRisk, RankOne, certify, effective_spectrum
 from posquad.certificates import Certificate, Verdict, verify, words
 from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
 from posquad.certificates.proofs.claims import Conclusions, judge

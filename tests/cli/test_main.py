@@ -37,15 +37,6 @@ FIELDS = (
 
 
 @pytest.fixture
-def calls(monkeypatch) -> list:
-    """Experiments 5 and 6 answer at once; the list says which were run, with which parameters."""
-    noted: list = []
-    for key in ("exp5", "exp6"):
-        monkeypatch.setitem(EXPERIMENTS, key, stand_in(key, noted))
-    return noted
-
-
-@pytest.fixture
 def out(tmp_path) -> Path:
     return tmp_path / "out"
 

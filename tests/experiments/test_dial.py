@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from posquad.core.errors import DomainError, ShapeError
-from posquad.experiments.exp7 import dial
+from posquad.experiments.exp7.run import Dial, log_interval, run
 from posquad.selection import (
     commutator_size,
     dialed_family,
@@ -16,69 +16,71 @@ from posquad.selection import (
 )
 from support import normal
 
+SMALL = Dial(dials=(0.0, 0.5, 1.0), epsilons=(0.5, 0.2), seeds=3, n=2, d=3)
+
 
 @pytest.fixture(scope="module")
-def result() -> dial.DialResult:
-    return dial.dial_experiment((0.0, 0.5, 1.0), (0.5, 0.2), seeds=3, n=2, d=3)
+def measured():
+    return run(SMALL, lambda fraction: None)
 
 
-def test_at_dial_zero_the_law_holds(result):
+def test_at_dial_zero_the_law_holds(measured):
     """There the paper's theorem says what must come out, to the flow's residual tolerance."""
-    assert result.converged.all()
-    assert result.to_bregman.shape == (2, 3)
-    assert result.to_bregman.max() < 1e-5
-    assert result.to_von_neumann[0].max() < 1e-5
+    assert measured["converged"].all()
+    assert measured["to_bregman"].shape == (2, 3)
+    assert measured["to_bregman"].max() < 1e-5
+    assert measured["to_von_neumann"][0].max() < 1e-5
 
 
-def test_away_from_zero_it_is_measured_not_assumed(result):
-    assert result.to_von_neumann.shape == (3, 2, 3)
-    assert (result.to_von_neumann[1:].max(axis=(1, 2)) > 1e-4).all()
+def test_away_from_zero_it_is_measured_not_assumed(measured):
+    assert measured["to_von_neumann"].shape == (3, 2, 3)
+    assert (measured["to_von_neumann"][1:].max(axis=(1, 2)) > 1e-4).all()
     # No interpolant has less trace than the minimum, and a smaller start has a smaller gap.
-    assert (result.trace_gaps > -1e-6).all()
-    assert (result.trace_gaps[:, 1] < result.trace_gaps[:, 0]).all()
+    assert (measured["trace_gaps"] > -1e-6).all()
+    assert (measured["trace_gaps"][:, 1] < measured["trace_gaps"][:, 0]).all()
 
 
-def test_commutators_are_those_of_the_families(result):
+def test_commutators_are_those_of_the_families(measured):
     expected = [float(commutator_size(dialed_family(2, 3, 1.0, seed=k))) for k in range(3)]
-    np.testing.assert_allclose(result.commutators[-1], expected, rtol=1e-12)
-    assert result.commutators[0].max() < 1e-15
+    np.testing.assert_allclose(measured["commutators"][-1], expected, rtol=1e-12)
+    assert measured["commutators"][0].max() < 1e-15
 
 
-def test_the_run_is_reproducible_and_reports_progress(result):
+def test_the_run_is_reproducible_and_reports_progress(measured):
     calls = []
-    again = dial.dial_experiment(
-        (0.0, 0.5, 1.0), (0.5, 0.2), seeds=3, n=2, d=3, progress=lambda *a: calls.append(a)
-    )
-    assert calls == [(1, 3), (2, 3), (3, 3)]
-    np.testing.assert_array_equal(again.to_von_neumann, result.to_von_neumann)
+    again = run(SMALL, calls.append)
+    assert calls == [1 / 3, 2 / 3, 1.0]
+    np.testing.assert_array_equal(again["to_von_neumann"], measured["to_von_neumann"])
 
 
-def test_interval_is_the_t_interval_of_the_logarithms(result):
-    mean, low, high = result.interval(np.array([1e-1, 1e-2, 1e-3]))
+def test_interval_is_the_t_interval_of_the_logarithms():
+    mean, low, high = log_interval(np.array([1e-1, 1e-2, 1e-3]))
     # Three values at -1, -2, -3: standard error 1/sqrt(3), t_{0.975, 2} = 4.302653.
     assert mean == pytest.approx(-2)
     assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-6)
     assert mean - low == pytest.approx(high - mean)
 
 
-def test_the_statement_is_made_from_the_numbers(result):
-    assert f"{result.to_bregman.max():.1e}" in result.statement()
-    assert "all 6 runs" in result.statement()
+def test_the_statement_is_made_from_the_numbers(measured):
+    (statement,) = measured.remarks
+    assert f"{measured['to_bregman'].max():.1e}" in statement
+    assert "all 6 runs" in statement
 
 
 def test_the_statement_hides_nothing():
-    without_zero = dial.dial_experiment((0.5, 1.0), (0.3,), seeds=2, n=2, d=3)
-    assert "dial 0 " not in without_zero.statement()
-    assert "nan" not in without_zero.statement()
-    cut_short = dial.dial_experiment((0.0, 1.0), (0.3,), seeds=2, n=2, d=3, max_steps=5)
-    assert "4 of 4 flows did not reach" in cut_short.statement()
+    few = {"epsilons": (0.3,), "seeds": 2, "n": 2, "d": 3}
+    (without_zero,) = run(Dial(dials=(0.5, 1.0), **few), lambda fraction: None).remarks
+    assert "dial 0 " not in without_zero
+    assert "nan" not in without_zero
+    (cut_short,) = run(Dial(max_steps=5, dials=(0.0, 1.0), **few), lambda fraction: None).remarks
+    assert "4 of 4 flows did not reach" in cut_short
 
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"seeds": 1}, "seeds"),
-        ({"seeds": 0}, "seeds"),
+        ({"seeds": 1}, "exp7.seeds"),
+        ({"seeds": 0}, "exp7.seeds"),
         ({"n": 0}, "n"),
         ({"d": 2.5}, "d"),
         ({"epsilons": (0.0,)}, "epsilons"),
@@ -88,7 +90,7 @@ def test_the_statement_hides_nothing():
 )
 def test_bad_input(arguments, named):
     with pytest.raises(DomainError, match=rf"^{named}: expected"):
-        dial.dial_experiment(**arguments)
+        run(Dial(**arguments), lambda fraction: None)
 
 
 def test_distance_to_the_minimum_trace_set(rng):

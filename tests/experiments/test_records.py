@@ -395,7 +395,7 @@ def test_experiments_with_equal_parameters_have_different_keys():
         ("exp5", "experiments/exp5/run.py", True),
         ("exp8", "experiments/exp8/sharpness.py", True),
         ("exp8", "certificates/search/dual.py", True),
-        ("exp7", "experiments/exp7/dial.py", True),
+        ("exp7", "selection/von_neumann.py", True),
         ("exp1", "experiments/problems.py", True),
         ("exp5", "experiments/exp1/run.py", False),
         ("exp5", "estimator/regressor.py", False),

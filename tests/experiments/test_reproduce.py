@@ -20,9 +20,7 @@ from posquad.core.extras import import_extra
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
 from posquad.experiments.claims import Agreement, claims, judge
-from posquad.experiments.framework import (
-    ReportTable,
-)
+from posquad.experiments.framework import ReportTable
 from posquad.experiments.records import load, record_key
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import ExperimentError, Outcome, Watcher, plan
@@ -31,15 +29,6 @@ from posquad.report import figures
 from posquad.report.panel import Panel
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
-
-
-@pytest.fixture
-def calls(monkeypatch) -> list:
-    """Experiments 5 and 6 answer at once; the list says which were run, with which parameters."""
-    noted: list = []
-    for key in ("exp5", "exp6"):
-        monkeypatch.setitem(EXPERIMENTS, key, stand_in(key, noted))
-    return noted
 
 
 def recorded(folder, key, **options):

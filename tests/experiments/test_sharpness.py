@@ -10,9 +10,13 @@ import pytest
 from posquad import LeastSquares, RankOne, effective_spectrum, spectral_initializer
 from posquad.certificates import proved_constants
 from posquad.core.errors import DomainError
-from posquad.experiments.exp8.sharpness import compare_starts, fit_growth, sharpness
+from posquad.experiments.exp8.sharpness import compare_starts, fit_growth
 from posquad.geometry import procrustes_distance
 from posquad.theory import N_star, Signal, rho_n
+
+
+def sharpness(d, r, ratios, kind="moment", **options):
+    return compare_starts(d, r, ratios, [kind], **options)[0]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 
 from posquad import LeastSquares, RankOne, Status, recover
 from posquad.certificates import verify
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, Interrupted
 from posquad.recovery import api
 from support import gaussian_problem
 
@@ -107,14 +107,15 @@ def test_a_spent_budget_is_not_overdrawn():
 
 
 def test_an_interrupted_proof_leaves_the_answer(monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api.certifier, "certify", interrupted)
     X, _, y = problem(0, 38)
-    found = recover(X, y, 2, certify=True)
-    assert found.status is Status.RECOVERED
-    assert found.certificate is None
+    with pytest.raises(Interrupted) as stop:
+        recover(X, y, 2, certify=True)
+    assert stop.value.result.status is Status.RECOVERED
+    assert stop.value.result.certificate is None
 
 
 def test_a_batch_is_refused_before_any_work():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-import clarabel
 import numpy as np
 import pytest
-import scipy.sparse
 
+import posquad
+from positive_support import clarabel_fit, symmetric, system
 from posquad import Status, recover
 from posquad.recovery.solvers import cone
 
@@ -30,42 +30,9 @@ def tensors(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     return X, y + 0.3 * rng.standard_normal(y.shape)
 
 
-def system(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows `svec(x x')` in Clarabel's order (columns of the upper triangle), and its indices."""
-    j, i = np.tril_indices(X.shape[1])
-    return X[:, i] * X[:, j] * np.where(i == j, 1.0, math.sqrt(2)), i, j
-
-
-def symmetric(entries: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-    entries = entries / np.where(i == j, 1.0, math.sqrt(2))
-    Q = np.zeros((*entries.shape[:-1], D, D))
-    Q[..., i, j] = Q[..., j, i] = entries
-    return Q
-
-
 def least_squares(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     A, i, j = system(X)
     return symmetric(np.linalg.lstsq(A, y.T, rcond=None)[0].T, i, j)
-
-
-def clarabel_fit(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """`argmin ||A(Q) - y||` over positive semidefinite Q: t on top of a second-order cone."""
-    A, i, j = system(X)
-    m = A.shape[1]
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    cone = np.block([[np.zeros((1, m)), -np.ones((1, 1))], [-A, np.zeros((len(A), 1))]])
-    psd = np.hstack([-np.eye(m), np.zeros((m, 1))])
-    solver = clarabel.DefaultSolver(
-        scipy.sparse.csc_matrix((m + 1, m + 1)),
-        np.append(np.zeros(m), 1.0),
-        scipy.sparse.csc_matrix(np.vstack([cone, psd])),
-        np.concatenate([[0.0], -y, np.zeros(m)]),
-        [clarabel.SecondOrderConeT(len(A) + 1), clarabel.PSDTriangleConeT(X.shape[1])],
-        settings,
-    )
-    return symmetric(np.array(solver.solve().x[:m]), i, j)
 
 
 def residual(X: np.ndarray, y: np.ndarray, Q: np.ndarray) -> np.ndarray:
@@ -155,7 +122,8 @@ def test_interruption_among_problems_that_need_no_descent(monkeypatch):
         if progress.time >= 2:
             raise KeyboardInterrupt
 
-    found = recover(X, y, rank=D, progress=interrupt)
-    names = [status.name for status in found.status]
-    assert {"BEST_FIT", "INTERRUPTED"} == set(names)
+    with pytest.raises(posquad.Interrupted) as stop:
+        recover(X, y, rank=D, progress=interrupt)
+    found = stop.value.result
+    assert {status.name for status in found.status} == {"INTERRUPTED"}
     assert (found.residual <= 1).all()

@@ -23,7 +23,8 @@ from posquad.recovery import (
     population_lbfgs,
     scaled_descent,
 )
-from posquad.recovery.solvers.fit import Quadratic, regularized_frame
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import regularized_frame
 from posquad.recovery.solvers.gauss_newton import NormalEquations
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.solvers.levenberg import Levenberg
@@ -115,10 +116,10 @@ def test_exact_step_takes_the_lower_of_two_minima():
 def test_exact_step_is_accurate_where_the_loss_is_rounding(rng):
     """Near a solution the loss is 1e-24; the step must still be the one of the linear problem."""
     X, U, y = gaussian_problem(rng, 30, 4, 2, smallest=0.5)
-    problem = Quadratic(X, y)
+    problem = Problem(RankOne(X), y)
     D = normal(rng, 4, 2)
     V = U + 1e-12 * D
-    Z, W = problem.forward(V), problem.forward(-D)
+    Z, W = problem.operator.project(V), problem.operator.project(-D)
     t = float(exact_step(problem.residual(Z), Z, W))
     assert abs(t - 1e-12) < 1e-15
 
@@ -132,8 +133,8 @@ def test_exact_step_of_a_zero_direction_is_zero(rng):
 def test_levenberg_step_is_damped_least_squares(rng, form, n):
     X, U, y = gaussian_problem(rng, n, 4, 2, smallest=0.5)
     V = nearby(rng, U)
-    problem = Quadratic(X, y)
-    e = problem.residual(problem.forward(V))
+    problem = Problem(RankOne(X), y)
+    e = problem.residual(problem.operator.project(V))
     damping = torch.tensor(0.3, dtype=X.dtype)
     method = Levenberg(problem, 2, form)
     assert method.from_moments == (n == 90)  # d(d+1)/2 = 10 takes the place of n
@@ -147,7 +148,7 @@ def test_levenberg_step_is_damped_least_squares(rng, form, n):
 def test_damping_follows_nielsen(rng):
     """Steps from near and far starts, in NumPy: ratio of actual to predicted gain, then damping."""
     X, U, y = gaussian_problem(rng, 20, 3, 2, smallest=0.5)
-    problem = Quadratic(X, y)
+    problem = Problem(RankOne(X), y)
     method = Levenberg(problem, 2, "primal")
     outcomes = []
     for size in (0.02, 0.2, 1.0, 3.0, 10.0, 30.0):
@@ -156,7 +157,10 @@ def test_damping_follows_nielsen(rng):
             state = method.start(V)
             state = replace(state, damping=torch.tensor(damping, dtype=X.dtype))
             new = method.advance(state)
-            J, e = jacobian(X.numpy(), V.numpy()), problem.residual(problem.forward(V)).numpy()
+            J, e = (
+                jacobian(X.numpy(), V.numpy()),
+                problem.residual(problem.operator.project(V)).numpy(),
+            )
             K = J.T @ J + damping * np.eye(6)
             D = -np.linalg.solve(K, J.T @ e)
             moved = ((X.numpy() @ (V.numpy() + D.reshape(3, 2))) ** 2).sum(1) - y.numpy()
@@ -185,14 +189,14 @@ def test_first_damping_is_a_hundredth_of_the_mean_curvature(rng):
             e = ((X @ V).square().sum(-1) - y).numpy()
             residual = min(1.0, np.linalg.norm(e) / np.linalg.norm(y))
             expected = 0.01 * np.square(J).sum() / min(n, 6) * residual
-            state = Levenberg(Quadratic(X, y), 2).start(V)
+            state = Levenberg(Problem(RankOne(X), y), 2).start(V)
             assert float(state.damping) == pytest.approx(expected, rel=1e-12)
 
 
 def test_two_loop_recursion_is_the_bfgs_formula(rng):
     """Dense: H <- (I - s y'/y's) H (I - y s'/y's) + s s'/y's over the pairs, oldest first."""
     X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
-    method = PopulationLBFGS(Quadratic(X, y))
+    method = PopulationLBFGS(Problem(RankOne(X), y))
     state = method.start(nearby(rng, U))
     for _ in range(6):  # two more than the memory holds
         state = method.advance(state)
@@ -217,7 +221,7 @@ def test_two_loop_recursion_is_the_bfgs_formula(rng):
 def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
     X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
     objective = LeastSquares(RankOne(X), y)
-    method = PopulationLBFGS(Quadratic(X, y))
+    method = PopulationLBFGS(Problem(RankOne(X), y))
     states = [method.start(nearby(rng, U))]
     for _ in range(3):
         states.append(method.advance(states[-1]))
@@ -234,7 +238,7 @@ def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
 def test_a_memory_that_points_uphill_is_forgotten(rng):
     """After a pair of negative curvature, the step is that without memory, where it matters."""
     X, U, y = gaussian_problem(rng, 40, 3, 2, smallest=0.5)
-    method = PopulationLBFGS(Quadratic(X, y))
+    method = PopulationLBFGS(Problem(RankOne(X), y))
     state = method.start(torch.stack([nearby(rng, U), nearby(rng, U)]))
     pair = state.gradient[:, None].expand_as(state.moves)
     size = state.gradient.square().sum((-2, -1))[:, None]
@@ -248,12 +252,12 @@ def test_a_memory_that_points_uphill_is_forgotten(rng):
 
 @pytest.mark.parametrize("solver", [population_lbfgs, gauss_newton, scaled_descent])
 def test_passes_are_the_products_that_were_made(rng, solver, monkeypatch):
-    """Every product with X or X' that counts goes through `forward` or `weighted_adjoint`."""
+    """Every product with X or X' that counts goes through `project` or `weighted_adjoint`."""
     made = []
-    for name in ("forward", "weighted_adjoint"):
-        product = getattr(Quadratic, name)
+    for name in ("project", "weighted_adjoint"):
+        product = getattr(RankOne, name)
         monkeypatch.setattr(
-            Quadratic, name, lambda *args, product=product: made.append(0) or product(*args)
+            RankOne, name, lambda *args, product=product: made.append(0) or product(*args)
         )
     X, U, y = gaussian_problem(rng, 60, 5, 2, smallest=0.5)
     found = solver(X, y, nearby(rng, U), max_steps=25)
@@ -272,11 +276,11 @@ def test_normal_equations_agree_with_dense_least_squares(rng):
     """The minimum-norm least squares step is horizontal: NumPy's lstsq on the full Jacobian."""
     X, U, y = gaussian_problem(rng, 40, 5, 2, smallest=0.1)
     V = nearby(rng, U)
-    problem = Quadratic(X, y)
-    Z = problem.forward(V)
+    problem = Problem(RankOne(X), y)
+    Z = problem.operator.project(V)
     e = problem.residual(Z)
     system = NormalEquations(problem, V, Z, regularized_frame(V))
-    right = geometry.horizontal_projection(V, -problem.weighted_adjoint(e, Z))
+    right = geometry.horizontal_projection(V, -problem.operator.weighted_adjoint(e, Z))
     D, products = system.solve(right, torch.tensor(1e-12, dtype=X.dtype))
     expected = np.linalg.lstsq(jacobian(X.numpy(), V.numpy()), -e.numpy(), rcond=None)[0]
     np.testing.assert_allclose(D.numpy().ravel(), expected, rtol=1e-8, atol=1e-10)

@@ -476,24 +476,6 @@ def test_a_budget_spent_on_the_path_leaves_none_for_the_end(start):
         assert not bool(short.converged.any())
 
 
-def test_a_singular_gram_matrix_is_solved_in_its_range():
-    # SciPy's pseudoinverse, of the matrix scaled to unit diagonal; the second element is regular.
-    G = np.array([[[4.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 9.0]], np.diag([1.0, 2.0, 4.0])])
-    right = np.array([[2.0, 1.0, 18.0], [1.0, 1.0, 1.0]])
-    found = _dual._solve(torch.from_numpy(G), torch.from_numpy(right)).numpy()
-    for g, b, x in zip(G, right, found, strict=True):
-        s = 1 / np.sqrt(np.diag(g))
-        expected = s * (scipy.linalg.pinvh(s[:, None] * g * s) @ (s * b))
-        np.testing.assert_allclose(x, expected, rtol=1e-13)
-    np.testing.assert_allclose(found[0], [0.25, 0.5, 2.0], rtol=1e-13)  # by hand
-
-
-def test_a_gram_matrix_that_is_not_finite_spoils_only_its_own_element():
-    G = torch.stack([torch.full((2, 2), torch.nan), torch.eye(2)]).double()
-    found = _dual._solve(G, torch.ones(2, 2, dtype=torch.float64))
-    np.testing.assert_allclose(found[1], 1.0, rtol=1e-15)
-
-
 # Laws.
 
 positive = st.floats(0.05, 20.0)

@@ -23,8 +23,9 @@ from posquad.certificates.proofs.statements import (
 from posquad.certificates.search.curvature import extreme_values, quartic_below, quartic_guess
 from posquad.certificates.search.dual import DualSearch
 from posquad.certificates.search.trace import trace_dual
-from posquad.core.arrays import Array, positive_integer, positive_number
+from posquad.core.arrays import Array, doubles, positive_integer, positive_number
 from posquad.core.errors import DomainError
+from posquad.core.linalg import eigenvalue_rounding
 from posquad.curvature.full_space import operator_bounds
 from posquad.geometry import dimension
 from posquad.problems.objectives import LeastSquares, Objective
@@ -116,7 +117,7 @@ def _factor(objective: Objective, U: Array) -> np.ndarray:
     if u.ndim != 2 or not 1 <= u.shape[1] <= u.shape[0]:
         expected = "one factor (d, r), 1 <= r <= d"
         raise DomainError("U", expected=expected, got=f"shape {tuple(u.shape)}")
-    return np.ascontiguousarray(u.detach().double().cpu().numpy())
+    return np.ascontiguousarray(doubles(u))
 
 
 def _range_problem(operator: BoundedOperator, y: np.ndarray, U: np.ndarray) -> str | None:
@@ -239,7 +240,7 @@ def _claim_curvature(
     for loss in _LOSSES:
         if low > 0 and gram.proves_smallest((1 - loss) * low * 4 / n, gauge):
             return replace(claims, lam=(1 - loss) * low * 4 / n, gauge=gauge), notes
-    rounding = 10 * len(full) * np.finfo(float).eps * high
+    rounding = eigenvalue_rounding(len(full)) * high
     if low > rounding:
         notes["kernel_dimension"] = 0
     elif len(full) <= 4000:

@@ -19,7 +19,7 @@ from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, Finding, Verdict
 from posquad.certificates.proofs.claims import Claims, Witness
 from posquad.core.errors import DomainError
-from posquad.core.store import StoreError, read_arrays, read_body, save_pair
+from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
 
 __all__ = ["load", "save"]
 
@@ -50,7 +50,7 @@ def save(certificate: Certificate, path: str | os.PathLike[str]) -> tuple[Path, 
     """
     if not isinstance(certificate, Certificate):
         raise DomainError("certificate", expected="a Certificate", got=type(certificate).__name__)
-    json_path, npz_path = _paths(path)
+    json_path, npz_path = pair_paths(path, ".json", ".npz")
     given = {name: getattr(certificate.witness, name) for name in _ARRAYS}
     buffer = io.BytesIO()
     np.savez(buffer, **{name: array for name, array in given.items() if array is not None})
@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> Certificate:
     Traceback (most recent call last):
     posquad.core.errors.DomainError: no/such/file.json: expected a certificate; got no such file
     """
-    json_path, npz_path = _paths(path)
+    json_path, npz_path = pair_paths(path, ".json", ".npz")
     for needed in (json_path, npz_path):
         if not needed.is_file():
             _refuse(needed, "no such file")
@@ -103,14 +103,6 @@ def load(path: str | os.PathLike[str]) -> Certificate:
         )
     except _UNREADABLE as error:
         _refuse(npz_path, f"content that cannot be used: {error}")
-
-
-def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    given = Path(path)
-    stem = (
-        given.name.removesuffix(given.suffix) if given.suffix in (".json", ".npz") else given.name
-    )
-    return given.with_name(f"{stem}.json"), given.with_name(f"{stem}.npz")
 
 
 def _refuse(path: Path, got: str) -> NoReturn:

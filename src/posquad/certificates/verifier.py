@@ -24,7 +24,7 @@ from posquad.certificates.certificate import (
 )
 from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
 from posquad.certificates.proofs.claims import Claims, judge
-from posquad.core.arrays import Array, positive_number
+from posquad.core.arrays import Array, doubles, positive_number
 from posquad.core.errors import DtypeError
 from posquad.core.results import Result
 from posquad.problems.objectives import Objective
@@ -90,7 +90,7 @@ def verify(
     certified = certificate.witness.U
     if U is not None:
         (u,) = objective.admit(U=U)
-        if not np.array_equal(u.detach().double().cpu().numpy(), certified):
+        if not np.array_equal(doubles(u), certified):
             return Verification(False, (), ("the certificate belongs to another factor",))
     if fingerprint_of(operator, y, certified) != certificate.fingerprint:
         return Verification(False, (), ("the certificate belongs to other data",))

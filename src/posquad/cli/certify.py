@@ -9,11 +9,12 @@ import click
 import numpy as np
 
 from posquad.certificates import certify, load, save, verify
-from posquad.cli.failure import Failure
+from posquad.cli.failure import reporting
 from posquad.cli.options import DROP, FILE, columns_option, split_names
 from posquad.cli.threads import suitable_threads
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError
 from posquad.core.files import FileError
+from posquad.core.store import pair_paths
 from posquad.io.models import columns_for, is_certificate, load_model
 from posquad.io.tables import TableError, arrays, open_table
 from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
@@ -71,7 +72,7 @@ def certify_command(
       posquad certify data.npz model.npz --save answer
       posquad certify data.npz answer.json
     """
-    try:
+    with reporting(f"{data}: the proof needs"):
         column_options = {
             "response": response,
             "features": split_names(features),
@@ -87,10 +88,6 @@ def certify_command(
             proved = _prove(_objective(data, column_options), _factor(model), target)
         else:
             proved = _prove(*_fitted(data, column_options, model), target)
-    except PosquadError as problem:
-        raise Failure(str(problem)) from None
-    except MemoryError:
-        raise Failure(f"{data}: the proof needs more memory than is available") from None
     if not proved:
         raise SystemExit(1)
 
@@ -189,8 +186,8 @@ def _factor(model: Path) -> np.ndarray:
 
 def _require_own_files(target: Path, *inputs: Path) -> None:
     """Refuse to write over a file that was read."""
-    stem = target.with_suffix("") if target.suffix in (".json", ".npz") else target
+    written = {path.resolve() for path in pair_paths(target, ".json", ".npz")}
     for path in inputs:
-        if path.resolve() in {Path(f"{stem}{end}").resolve() for end in (".json", ".npz")}:
+        if path.resolve() in written:
             got = f"{target}, which would replace {path}"
             raise DomainError("--save", expected="another name", got=got)

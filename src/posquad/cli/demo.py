@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from posquad.cli.demo_data import DEMOS, fit_options, make
-from posquad.cli.failure import Failure
-from posquad.core.errors import PosquadError
+from posquad.cli.failure import reporting
+from posquad.cli.options import seed_option, table_option
 from posquad.io.tables.writing import require_suffix, write_columns
 
 __all__ = ["demo_command"]
@@ -17,18 +17,8 @@ __all__ = ["demo_command"]
 
 @click.command("demo")
 @click.argument("name", required=False)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: NAME.csv]",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the random numbers; another seed gives other data of the same kind.",
-)
+@table_option("NAME.csv")
+@seed_option("Seed of the random numbers; another seed gives other data of the same kind.")
 @click.option("--list", "listing", is_flag=True, help="List the example data and exit.")
 def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
     """Write the example data NAME, and print the command to run next.
@@ -48,13 +38,11 @@ def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -
             command = f"posquad demo {demo.name} && posquad fit {demo.name}.csv {options}"
             click.echo(f"{'':<10} {command.rstrip()}")
         return
-    try:
+    with reporting("the example needs"):
         columns = make(name, seed)
         target = Path(f"{name}.csv") if out is None else out
         require_suffix(target)
         write_columns(target, columns)
-    except PosquadError as problem:
-        raise Failure(str(problem)) from None
     demo, options = DEMOS[name], fit_options(name, target.suffix.lower())
     click.echo(f"{target}: {demo.shows}.")
     click.echo(f"A fit will say: {demo.says}.")

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
 import click
 
 from posquad.cli.interrupts import INTERRUPTED, allow_interrupt
+from posquad.core.errors import PosquadError
 
-__all__ = ["Commands", "Failure"]
+__all__ = ["Commands", "Failure", "reporting"]
 
 
 class Failure(click.ClickException):
     """Bad input, or a file or folder that cannot be used: one sentence, exit status 2."""
 
     exit_code = 2
+
+
+@contextmanager
+def reporting(work: str) -> Iterator[None]:
+    """Turn an error of posquad, or a lack of memory, into a `Failure`.
+
+    `work` begins the message about memory.
+
+    >>> with reporting("the fit needs"):
+    ...     raise MemoryError
+    Traceback (most recent call last):
+    posquad.cli.failure.Failure: the fit needs more memory than is available
+    """
+    try:
+        yield
+    except PosquadError as problem:
+        raise Failure(str(problem)) from None
+    except MemoryError:
+        raise Failure(f"{work} more memory than is available") from None
 
 
 class Commands(click.Group):

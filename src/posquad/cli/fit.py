@@ -8,21 +8,18 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from posquad.cli.failure import Failure
-from posquad.cli.interrupts import INTERRUPTED
-from posquad.cli.options import DROP, FILE, columns_option, split_names
+from posquad.cli.failure import reporting
+from posquad.cli.options import DROP, FILE, columns_option, folder_option, seed_option, split_names
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, PosquadError, first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
@@ -37,10 +34,6 @@ REPORT = "report.html"
 _COPIES = 6  # peak memory of a fit in copies of X, measured at 400,000 x 100
 _WIDTH = 80  # columns of a plain terminal
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes seconds
-
-
-class _Stopped(BaseException):
-    """Ctrl-C. Not a KeyboardInterrupt, which `recover` catches to return its best answer."""
 
 
 @click.command("fit")
@@ -59,11 +52,7 @@ class _Stopped(BaseException):
     show_default=True,
     help="Criterion for the rank: information criterion or cross-validation.",
 )
-@click.option(
-    "--max-rank",
-    type=click.IntRange(min=1),
-    help="Highest rank to try.  [default: 12]",
-)
+@click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.  [default: 12]")
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option(
     "--certify/--no-certify",
@@ -88,20 +77,8 @@ class _Stopped(BaseException):
     metavar="SECONDS",
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the random starts; the same seed gives the same answer.",
-)
-@click.option(
-    "--out",
-    type=FILE,
-    default=Path("fit"),
-    show_default=True,
-    help="Folder of the model and the report.",
-)
+@seed_option("Seed of the random starts; the same seed gives the same answer.")
+@folder_option("fit", "Folder of the model and the report.")
 def fit_command(
     data: Path,
     response: str | None,
@@ -134,7 +111,7 @@ def fit_command(
     """
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
-    try:
+    with reporting(f"{data}: the fit needs"):
         for name in ("tolerance", "time_limit"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
@@ -148,7 +125,7 @@ def fit_command(
                 drop=split_names(drop, "--drop") or (),
                 copies=_COPIES,
             )
-            with _stoppable(), suitable_threads(samples.X.size):
+            with suitable_threads(samples.X.size):
                 model = _fitted(samples, certify, options)
                 fit = FittedModel(
                     model=model,
@@ -171,13 +148,6 @@ def fit_command(
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
                     folder.rmdir()
-    except PosquadError as problem:
-        raise Failure(str(problem)) from None
-    except MemoryError:
-        raise Failure(f"{data}: the fit needs more memory than is available") from None
-    except (_Stopped, KeyboardInterrupt):
-        click.echo(INTERRUPTED, err=True)
-        raise SystemExit(130) from None
     _print_answer(answer(fit), out, replaced)
 
 
@@ -222,13 +192,9 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             )
         except PosquadError:
             raise
-        except (
-            ValueError,
-            ArithmeticError,
-            RuntimeError,
-        ) as problem:  # from sklearn, torch
-            reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-            raise TableError(str(samples.path), expected="data to fit", got=reason) from None
+        except (ValueError, ArithmeticError, RuntimeError) as problem:  # from sklearn, torch
+            got = first_line(problem)
+            raise TableError(str(samples.path), expected="data to fit", got=got) from None
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:
@@ -243,23 +209,6 @@ def _require_place(data: Path, out: Path) -> list[Path]:
     new = [folder for folder in (out, *out.parents) if not folder.exists()]
     require_folder(out, written)
     return new
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let Ctrl-C stop the computation at once."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _write(out: Path, fit: FittedModel, text: str) -> None:

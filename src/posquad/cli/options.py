@@ -11,7 +11,7 @@ import click
 
 from posquad.core.errors import DomainError
 
-__all__ = ["FILE", "columns_option", "split_names"]
+__all__ = ["FILE", "columns_option", "folder_option", "seed_option", "split_names", "table_option"]
 
 FILE: Any = click.Path(path_type=Path)
 """A path; the command itself checks whether it can be used."""
@@ -25,6 +25,35 @@ def columns_option(name: str, words: str) -> Callable[[Any], Any]:
     """
     shown = {"--features": "A,B,C", "--drop": "A,B"}.get(name, "NAME")
     return click.option(name, metavar=shown, help=words)
+
+
+def folder_option(default: str, words: str) -> Callable[[Any], Any]:
+    """Return the option that names the folder of the results.
+
+    >>> callable(folder_option("fit", "Folder of the model and the report."))
+    True
+    """
+    return click.option("--out", type=FILE, default=Path(default), show_default=True, help=words)
+
+
+def table_option(default: str) -> Callable[[Any], Any]:
+    """Return the option that names a data file to write.
+
+    >>> callable(table_option("NAME.csv"))
+    True
+    """
+    words = f"File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: {default}]"
+    return click.option("--out", type=FILE, help=words)
+
+
+def seed_option(words: str) -> Callable[[Any], Any]:
+    """Return the option that sets the seed, 0 by default.
+
+    >>> callable(seed_option("Seed of the random starts."))
+    True
+    """
+    seeds = click.IntRange(min=0)
+    return click.option("--seed", type=seeds, default=0, show_default=True, help=words)
 
 
 def split_names(text: str | None, option: str = "--features") -> list[str] | None:
@@ -44,11 +73,5 @@ def split_names(text: str | None, option: str = "--features") -> list[str] | Non
 DROP = columns_option("--drop", "Columns to leave out of the inputs.  [default: none]")
 """The option that leaves columns out of the inputs."""
 
-RESULTS = click.option(
-    "--out",
-    type=FILE,
-    default=Path("reproduction"),
-    show_default=True,
-    help="Folder of the results.",
-)
+RESULTS = folder_option("reproduction", "Folder of the results.")
 """The option that names the folder of `posquad reproduce`."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-from posquad.cli.failure import Failure
-from posquad.cli.options import FILE, columns_option, split_names
+from posquad.cli.failure import reporting
+from posquad.cli.options import FILE, columns_option, split_names, table_option
 from posquad.cli.threads import require_scale, suitable_threads
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, load_model, predict
 from posquad.io.tables import Table, TableError, open_table, write_columns
@@ -33,11 +33,7 @@ __all__ = ["predict_command"]
     "Columns of the inputs, in the order of the model's inputs; names may differ.  "
     "[default: the columns of the model, by name]",
 )
-@click.option(
-    "--out",
-    type=FILE,
-    help="File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: standard output, as CSV]",
-)
+@table_option("standard output, as CSV")
 @click.option(
     "--std/--no-std",
     default=None,
@@ -66,7 +62,7 @@ def predict_command(
       posquad predict fit/model.json new.csv
       posquad predict fit new.parquet --out predictions.parquet
     """
-    try:
+    with reporting(f"{data}: the predictions need"):
         if out is not None:
             require_suffix(out)
             _require_other(out, data, model)
@@ -88,10 +84,6 @@ def predict_command(
         else:
             write_columns(out, columns)
             click.echo(f"Predictions: {out} ({len(values)} rows)")
-    except PosquadError as problem:
-        raise Failure(str(problem)) from None
-    except MemoryError:
-        raise Failure(f"{data}: the predictions need more memory than is available") from None
     if samples.y is not None:
         click.echo(_compared(samples, values), err=True)
 

@@ -58,6 +58,11 @@ def like(model: A, value: Tensor) -> A:
     return cast(A, value.detach().cpu().numpy())
 
 
+def doubles(tensor: Tensor) -> np.ndarray:
+    """Values of a tensor as a NumPy array in double precision."""
+    return tensor.detach().double().cpu().numpy()
+
+
 def dtype_of(value: Any) -> str:
     """Name of the dtype of an argument, for an error message."""
     return str(value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype)
@@ -119,6 +124,13 @@ def require_shape(name: str, tensor: Tensor, trailing: Sequence[int], meaning: s
         sizes = ", ".join(str(size) for size in trailing)
         expected = f"shape (..., {sizes}), that is {meaning}"
         raise ShapeError(name, expected=expected, got=_shape(tensor))
+
+
+def require_exactly(name: str, array: Array, shape: Sequence[int], meaning: str = "") -> None:
+    """Require one array of exactly this shape; `meaning` says what it holds."""
+    if tuple(array.shape) != tuple(shape):
+        expected = f"shape {tuple(shape)}" + (f", {meaning}" if meaning else "")
+        raise ShapeError(name, expected=expected, got=f"shape {tuple(array.shape)}")
 
 
 def require_symmetric(name: str, M: Tensor) -> None:

@@ -16,12 +16,14 @@ __all__ = [
     "DtypeError",
     "FiberError",
     "InfeasibleError",
+    "Interrupted",
     "MissingExtraError",
     "NonFiniteError",
     "PosquadError",
     "RankDeficientError",
     "ShapeError",
     "TangencyError",
+    "first_line",
 ]
 
 
@@ -37,6 +39,17 @@ class PosquadError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only constructors cannot be pickled; process pools must be able to return errors.
         return _restore, (type(self), self.args, vars(self))
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with the best result so far as `result`.
+
+    It is a `KeyboardInterrupt`, so the program ends unless it catches this error to use the result.
+    """
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("interrupted; the best result so far is in `.result`")
+        self.result = result
 
 
 class ShapeError(PosquadError, ValueError):
@@ -104,6 +117,15 @@ class InfeasibleError(PosquadError, ValueError):
         super().__init__(argument, expected=expected, got=got)
         self.farkas = farkas
         self.forced_zero = forced_zero
+
+
+def first_line(problem: BaseException) -> str:
+    """First line of the message of an error; the name of its class if it has none.
+
+    >>> first_line(ValueError("two\\nlines")), first_line(MemoryError())
+    ('two', 'MemoryError')
+    """
+    return str(problem).splitlines()[0] if str(problem) else type(problem).__name__
 
 
 def _restore(

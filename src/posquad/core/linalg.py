@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 
-def norm(M: Tensor) -> Tensor:
-    """Frobenius norm over the last two dimensions, without overflow or underflow of the squares.
+def norm(M: Tensor, dim: tuple[int, ...] = (-2, -1)) -> Tensor:
+    """Frobenius norm over some dimensions, without overflow or underflow of the squares.
 
     Scaling M by a power of two scales its norm exactly.
     """
     if M.numel() == 0:
-        return torch.linalg.matrix_norm(M)
-    largest = M.detach().abs().amax((-2, -1), keepdim=True)
+        return torch.linalg.vector_norm(M, dim=dim)
+    largest = M.detach().abs().amax(dim, keepdim=True)
     unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
-    return unit[..., 0, 0] * torch.linalg.matrix_norm(M / unit)
+    return unit.squeeze(dim) * torch.linalg.vector_norm(M / unit, dim=dim)
 
 
 def symmetric_part(M: Tensor) -> Tensor:
@@ -26,3 +26,26 @@ def symmetric_part(M: Tensor) -> Tensor:
 def per_element(values: Tensor, model: Tensor) -> Tensor:
     """Batch values `[...]` in a shape that broadcasts against `model[..., a, b, ...]`."""
     return values.reshape(values.shape + (1,) * (model.ndim - values.ndim))
+
+
+def eigenvalue_rounding(size: int, dtype: torch.dtype = torch.float64) -> float:
+    """Bound on the error of an eigenvalue of a size x size matrix, relative to the largest one."""
+    return 10 * size * torch.finfo(dtype).eps
+
+
+def solve_semidefinite(M: Tensor, right: Tensor) -> Tensor:
+    """Solve `M x = right` for positive semidefinite `M[..., n, n]`, scaled to unit diagonal.
+
+    No part of the solution lies in directions that M maps to zero up to rounding.
+    """
+    scale = M.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(M.dtype).tiny).rsqrt()
+    scaled = scale[..., :, None] * M * scale[..., None, :]
+    factor, info = torch.linalg.cholesky_ex(scaled)
+    if not bool((info != 0).any()):
+        return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
+    finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
+    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
+    cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(M.dtype).eps
+    inverse = torch.where(values > cutoff, 1 / values, 0.0)
+    along = (vectors.mT @ (scale * right)[..., None])[..., 0]
+    return scale * (vectors @ (inverse * along)[..., None])[..., 0]

@@ -56,8 +56,8 @@ class Status(Enum):
 
     RECOVERED = (
         "the answer reproduces every response within the tolerance, there are more independent "
-        "samples than unknowns, and no direction is left free: for inputs in general position it "
-        "is the only predictor of this rank that reproduces them"
+        "samples than unknowns, no direction is left free, and no other solution was found from "
+        "further starts; only a certificate proves that there is none"
     )
     CERTIFIED = (
         "recovered and certified: the answer reproduces every response to rounding, and it is "

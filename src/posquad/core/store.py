@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from posquad.core.files import json_checksum, read_json, write_whole
 
-__all__ = ["StoreError", "read_arrays", "read_body", "save_pair"]
+__all__ = ["StoreError", "pair_paths", "read_arrays", "read_body", "save_pair"]
 
 
 class StoreError(ValueError):
@@ -24,6 +25,17 @@ class StoreError(ValueError):
         super().__init__(f"{path.name}: {got}")
         self.path = path
         self.got = got
+
+
+def pair_paths(path: str | os.PathLike[str], *ends: str) -> list[Path]:
+    """Paths with these ends, in place of the suffix of `path` if that is one of them.
+
+    >>> [name.as_posix() for name in pair_paths("folder/a.json", ".json", ".npz")]
+    ['folder/a.json', 'folder/a.npz']
+    """
+    given = Path(path)
+    stem = given.name.removesuffix(given.suffix) if given.suffix in ends else given.name
+    return [given.with_name(f"{stem}{end}") for end in ends]
 
 
 def save_pair(

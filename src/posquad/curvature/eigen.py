@@ -14,23 +14,20 @@ until a probabilistic bound excludes a more extreme value (Hochstenbach, SIAM J.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from posquad.core.linalg import symmetric_part
+from posquad.core.linalg import eigenvalue_rounding, symmetric_part
 from posquad.core.status import Status
-
-Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
+from posquad.curvature.lanczos import Block, Lanczos
 
 _STRICTER = 10  # pairs are computed to the tolerance divided by this
 _LOOSEST = 1e-2  # largest relative residual with which a search for more extreme values starts
 _MARGIN = 0.1  # relative distance at which the search looks for a more extreme value
 _ZERO_MARGIN = 1e-3  # the same for a value that is rounding, relative to the operator norm
 _FAILURE = 1e-4  # probability that the search misses a value
-_COLUMNS = 32  # columns per block of the Lanczos basis
 _ATTEMPTS = 3  # number of searches that may contradict the pairs without changing them
 
 
@@ -279,7 +276,7 @@ class _Search:
             return deflate(self._lift_transpose(space.operator(v) - target[..., None, None] * v))
 
         y = _random_like(space.V[..., :1], self.generator)
-        chain = _Lanczos(shifted, deflate, y)
+        chain = Lanczos(shifted, deflate, y)
         excluded = sure
         for _ in range(products):
             chain.step()
@@ -293,65 +290,9 @@ class _Search:
     def _lift_transpose(self, block: Tensor) -> Tensor:
         return self.preconditioner.lift_transpose(block)
 
-    def _directions(self, chain: _Lanczos) -> Tensor:
-        v = self.preconditioner.lift(chain.lowest(self.space.width)[1])
+    def _directions(self, chain: Lanczos) -> Tensor:
+        v = self.preconditioner.lift(chain.lowest(self.space.width))
         return v / torch.linalg.vector_norm(v, dim=-2, keepdim=True)
-
-
-class _Lanczos:
-    """The Lanczos method with full orthogonalization, for a batch of operators."""
-
-    def __init__(self, operator: Block, project: Block, start: Tensor) -> None:
-        self.operator, self.project = operator, project
-        self.blocks: list[Tensor] = []  # the basis, in blocks of a few columns
-        self.next = self._normalized(project(project(start)))
-        self.diagonal: list[Tensor] = []
-        self.off: list[Tensor] = []
-        self.growth = torch.zeros_like(start[..., 0, 0])  # log |p_m(0)|
-        self.pivot = torch.ones_like(self.growth)  # last pivot of T_m, positive while T_m is
-
-    @property
-    def steps(self) -> int:
-        return len(self.diagonal)
-
-    def step(self) -> None:
-        y = self.next
-        if self.blocks and self.blocks[-1].shape[-1] < _COLUMNS:
-            self.blocks[-1] = torch.cat([self.blocks[-1], y], dim=-1)
-        else:
-            self.blocks.append(y)
-        w = self.operator(y)
-        a = (y * w).sum((-2, -1))
-        for _ in range(2):
-            for block in self.blocks:
-                w = w - block @ (block.mT @ w)
-            w = self.project(w)
-        b = torch.linalg.vector_norm(w, dim=(-2, -1))
-        before = self.off[-1].square() / self.pivot if self.off else 0.0
-        self.pivot = a - before
-        # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
-        tiny = torch.finfo(b.dtype).tiny
-        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
-        self.growth = self.growth + factor.log()  # stays -inf after a negative pivot
-        self.diagonal.append(a)
-        self.off.append(b)
-        self.next = self._normalized(w)
-
-    def lowest(self, count: int) -> tuple[Tensor, Tensor]:
-        """The lowest Ritz values `[..., c]` and vectors `[..., N, c]`, c <= count."""
-        T = torch.diag_embed(torch.stack(self.diagonal, dim=-1))
-        if len(self.off) > 1:
-            off = torch.stack(self.off[:-1], dim=-1)
-            T = T + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-        values, S = torch.linalg.eigh(T)
-        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
-        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
-        return values[..., :count], torch.stack(vectors).sum(0)
-
-    @staticmethod
-    def _normalized(w: Tensor) -> Tensor:
-        size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
-        return w / size.clamp_min(torch.finfo(w.dtype).tiny)
 
 
 def _random_like(block: Tensor, generator: torch.Generator) -> Tensor:
@@ -365,7 +306,7 @@ def _accurate(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float
 
 def _rounding(space: _Subspace) -> Tensor:
     """Rounding error of an eigenvalue computed in this space."""
-    return 10 * space.dimension * torch.finfo(space.scale.dtype).eps * space.scale
+    return eigenvalue_rounding(space.dimension, space.scale.dtype) * space.scale
 
 
 def _at_floor(space: _Subspace, floor: Tensor | float | None) -> Tensor:

@@ -26,11 +26,7 @@ from posquad.curvature.unseen import (
     remove_seen_parts,
 )
 from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import (
-    population_lift,
-    population_lift_transpose,
-    population_space,
-)
+from posquad.geometry.population import population_lift, population_lift_transpose, population_space
 
 
 class MatrixFree:

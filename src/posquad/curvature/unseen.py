@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import eigenvalue_rounding, norm
 from posquad.curvature.eigen import flatten_block, unflatten_block
 from posquad.geometry import dimension
 from posquad.geometry.frames import Frame
@@ -116,16 +117,16 @@ def working_point(objective: Objective, U: Tensor, basis: Frame, eps: float) -> 
     return Point(Frame(W, s, eye), u, hessian, interpolating, measure, measure_change)
 
 
-def form_rounding(point: Point, scale: Tensor, norm: Tensor) -> Tensor:
+def form_rounding(point: Point, scale: Tensor, top: Tensor) -> Tensor:
     """Rounding error `[...]` of a curvature in population coordinates.
 
-    `scale` is the largest curvature in population coordinates, `norm` that in factor coordinates.
+    `scale` is the largest curvature in population coordinates, `top` that in factor coordinates.
     """
     s, unit = point.basis.s, _unit(point)
     # U itself is known to eps ||U||, which rotates its smallest direction by eps cond(U).
     squared = (unit * (s[..., 0] / s[..., -1])).square() * scale
     # A nonzero gradient has an error of eps times the largest curvature in every direction.
-    gradient = unit * norm / (4 * s[..., -1].square())
+    gradient = unit * top / (4 * s[..., -1].square())
     return unit * scale + torch.where(point.interpolating, squared, gradient)
 
 
@@ -139,13 +140,13 @@ def classify_curvatures(values: Tensor, scale: Tensor, rounding: Tensor) -> tupl
 
 
 def kernel_from_candidates(
-    point: Point, Y: Tensor, zero: Tensor, known: Tensor, scale: Tensor, norm: Tensor
+    point: Point, Y: Tensor, zero: Tensor, known: Tensor, scale: Tensor, top: Tensor
 ) -> Kernel:
     """Kernel from candidates `Y[..., dr, c]` in population coordinates, where `zero[..., c]`.
 
     They are replaced by orthonormal combinations in factor coordinates. At interpolation, one is
     accepted if its measurements are zero up to rounding; elsewhere, if the Hessian maps it to zero
-    up to rounding. If one is rejected, the kernel is not known. `scale` and `norm` are the largest
+    up to rounding. If one is rejected, the kernel is not known. `scale` and `top` are the largest
     curvatures in population and in factor coordinates.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
@@ -161,7 +162,7 @@ def kernel_from_candidates(
     vectors = orthonormal_combinations(flatten_block(D) * size * zero[..., None, :])
     present = vectors.abs().amax(-2) > 0
     V = unflatten_block(vectors, shape)
-    flat = _column_norms(flatten_block(point.hessian(V))) <= _unit(point) * norm[..., None]
+    flat = norm(flatten_block(point.hessian(V)), (-2,)) <= _unit(point) * top[..., None]
     if point.measure is not None:
         flat = torch.where(point.interpolating[..., None], _is_unseen(point, V, scale), flat)
     known = known & (flat | ~present).all(-1)
@@ -183,22 +184,15 @@ def _is_unseen(point: Point, V: Tensor, scale: Tensor) -> Tensor:
     """
     assert point.measure is not None
     assert point.measure_change is not None
-    length = _column_norms(flatten_block(population_coordinates(point.basis, V)))
+    length = norm(flatten_block(population_coordinates(point.basis, V)), (-2,))
     measured = _measurement_norms(point.measure, V).movedim(0, -1)
     change = _measurement_norms(point.measure_change, V).movedim(0, -1)
     return measured <= _unit(point) * (scale.sqrt()[..., None] * length + change)
 
 
-def _column_norms(block: Tensor) -> Tensor:
-    """Norms `[..., c]` of the columns of `[..., N, c]`, whose squares may overflow or underflow."""
-    far = block.abs().amax(-2, keepdim=True)
-    relative = block / torch.where(far > 0, far, 1.0)
-    return far[..., 0, :] * torch.linalg.vector_norm(relative, dim=-2)
-
-
 def _unit(point: Point) -> float:
     """Bound on the relative error of an eigenvalue of a p x p matrix."""
-    return 10 * point.p * torch.finfo(point.u.dtype).eps
+    return eigenvalue_rounding(point.p, point.u.dtype)
 
 
 def remove_seen_parts(
@@ -226,7 +220,7 @@ def remove_seen_parts(
 
 def is_apart(values: Tensor, scale: Tensor, p: int) -> Tensor:
     """Which values are far from the rounding of the largest one, so that they are not zero."""
-    return values.abs() > 1000 * p * torch.finfo(values.dtype).eps * scale[..., None]
+    return values.abs() > 100 * eigenvalue_rounding(p, values.dtype) * scale[..., None]
 
 
 def orthonormal_combinations(D: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from posquad import certificates
 from posquad._version import __version__
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
-from posquad.core.store import StoreError, read_arrays, read_body, save_pair
+from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
 from posquad.estimator._uncertainty import Uncertainty
 
 _FORMAT = "posquad model 1"
@@ -144,15 +144,10 @@ def _require_array(
         raise ValueError(f"{name} is not finite")
 
 
-def _paths(path: str | os.PathLike[str]) -> tuple[Path, Path, Path]:
-    given = Path(path)
-    if given.name in ("", ".."):
+def _paths(path: str | os.PathLike[str]) -> list[Path]:
+    if Path(path).name in ("", ".."):
         raise DomainError("path", expected="the name of a file", got=repr(os.fspath(path)))
-    known = given.suffix in (".json", ".safetensors")
-    stem = given.name.removesuffix(given.suffix) if known else given.name
-    ends = (".json", ".safetensors", ".certificate.json")
-    first, second, third = (given.with_name(f"{stem}{end}") for end in ends)
-    return first, second, third
+    return pair_paths(path, ".json", ".safetensors", ".certificate.json")
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.linalg import eigenvalue_rounding
 from posquad.curvature import Spectrum, effective_spectrum
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
@@ -63,7 +64,7 @@ def uncertainty(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> 
     if intercept:
         largest = values[-1:]  # of J'WJ; rounding is relative to it
         values, vectors, center = _profiled(Z, mass, V, values, vectors)
-        kernel = values <= 10 * len(values) * np.finfo(float).eps * largest
+        kernel = values <= eigenvalue_rounding(len(values)) * largest
         constant = 1 / mass.sum()
     scale = 1 / np.sqrt(values[~kernel])
     return Uncertainty(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
 import torch
 from torch import Tensor
 
+from posquad.dynamics import gradient_flow
+from posquad.geometry import procrustes_distance
 from posquad.problems import RankOne
+from posquad.problems.objectives import Objective
 
-__all__ = ["gaussian", "line_fit", "planted", "wilson"]
+__all__ = ["Decay", "flow_decay", "gaussian", "line_fit", "planted", "stacked", "wilson"]
 
 
 def gaussian(seed: int, what: str, *shape: int) -> Tensor:
@@ -57,6 +61,45 @@ def line_fit(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     slope = (u * v).sum(-1) / (u * u).sum(-1)
     left = ((v - slope[..., None] * u) ** 2).sum(-1)
     return slope, y.mean(-1) - slope * x.mean(-1), 1 - left / (v * v).sum(-1)
+
+
+class Decay(NamedTuple):
+    """Distances of flows to their target, and the exponential rate fitted to them."""
+
+    times: np.ndarray  # [..., T]
+    error: np.ndarray  # [..., T]
+    rate: np.ndarray  # [...]
+    r2: np.ndarray  # [...]
+
+
+def flow_decay(
+    objective: Objective, start: Tensor, target: Tensor, *, end: float, records: int, step: float
+) -> Decay:
+    """Follow flows to the time `end`, by Runge-Kutta steps, and fit the rate of their approach.
+
+    >>> from posquad.problems import PopulationRisk
+    >>> U = torch.eye(2, 1, dtype=torch.float64)
+    >>> decay = flow_decay(PopulationRisk(U), 1.001 * U, U, end=0.1, records=5, step=0.01)
+    >>> round(float(decay.rate), 1)
+    12.0
+    """
+    times = torch.linspace(0, end, records + 1, dtype=torch.float64)[1:]
+    observables = {"error": lambda V: procrustes_distance(V, target)}
+    flow = gradient_flow(
+        objective, start, t_final=end, times=times, method="rk4", step=step, observables=observables
+    )
+    t, error = (x.movedim(0, -1).numpy() for x in (flow.times, flow.observables["error"]))
+    slope, _, r2 = line_fit(t, np.log(error))
+    return Decay(t, error, -slope, r2)
+
+
+def stacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Stack the values of each name along a new first axis.
+
+    >>> stacked([{"error": 3.0}, {"error": 1.0}])
+    {'error': array([3., 1.])}
+    """
+    return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
 
 
 def wilson(successes: Any, trials: int, level: float = 0.95) -> tuple[Any, Any]:

@@ -69,7 +69,7 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
 
 
 def _draws(module: str) -> bool:
-    """ProgressCallback whether a module only shows what was measured."""
+    """Return whether a module only shows what was measured."""
     return module.startswith("posquad.report") or module.endswith(".panels")
 
 

@@ -339,10 +339,7 @@ def _lift(u: Tensor, xi: Tensor, basis: Frame, name: str, tolerance: float) -> T
 
 
 def _two_factors(U: Array, V: Array) -> tuple[Tensor, Tensor, Frame, Frame]:
-    u, v = tensors(U=U, V=V)
-    require_factor("U", u)
-    require_shape("V", v, u.shape[-2:], "(..., d, r) as for U")
-    require_batch(U=u.shape[:-2], V=v.shape[:-2])
+    u, v = _factor_and_direction(U, "V", V)
     return u, v, frame("U", u), frame("V", v)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,12 +41,13 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DtypeError, ShapeError
 from posquad.core.linalg import symmetric_part
-from posquad.core.symmetric import svec, symmetric_matrix
+from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
 _BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators work best with few large products
+_JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
 class Measurements(ABC):
@@ -244,6 +246,88 @@ class RankOne(Measurements):
 
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
         return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
+
+    # Kernels for rank-one measurements only. All but `gram` and `symmetric_fit`, which are for
+    # small problems, are products with a block of rows, or sums over blocks of small matrices.
+
+    def project(self, U: Tensor) -> Tensor:
+        """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
+        return (U.mT @ self.X.mT).mT  # faster than X @ U, most of all for many starts
+
+    def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
+        """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
+        return ((w[..., None] * Z).mT @ self.X).mT
+
+    @cached_property
+    def squared_lengths(self) -> Tensor:
+        """`||x_i||^2`, `[..., n]`."""
+        parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
+        return torch.cat(parts, dim=-1)
+
+    @cached_property
+    def second_moments(self) -> Tensor:
+        """`X'X / n`, `[..., d, d]`."""
+        total = _RunningSum()
+        for _, Xb in self._blocks():
+            total.add(Xb.mT @ Xb)
+        return total.value / self.n
+
+    @cached_property
+    def fourth_moments(self) -> Tensor:
+        """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, where D = d(d+1)/2."""
+        return symmetric_gram(self.X)
+
+    def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+        """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
+        width = self.d * Z.shape[-1]
+        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e[..., 0].numel())))
+        matrix, right = _RunningSum(), _RunningSum()
+        parts = zip(self.X.split(rows, -2), Z.split(rows, -2), e.split(rows, -1), strict=True)
+        for Xb, Zb, eb in parts:
+            J = 2 * (Xb[..., :, None] * Zb[..., None, :]).flatten(-2)  # [..., rows, dr]
+            matrix.add(J.mT @ J)
+            right.add((J.mT @ eb[..., None])[..., 0])
+        return matrix.value, right.value
+
+    def absolute_moments(self) -> Tensor:
+        """`|X|'|X|`, `[..., d, d]`: zero where two coordinates share no row."""
+        total = _RunningSum()
+        for _, Xb in self._blocks():
+            total.add(Xb.abs().mT @ Xb.abs())
+        return total.value
+
+    def largest_entry(self) -> Tensor:
+        """The largest `|X_ij|`, a scalar."""
+        low, high = torch.aminmax(self.X)
+        return torch.maximum(-low, high)
+
+    def gram(self, D: Tensor | None = None) -> Tensor:
+        """`X D X'`, `[..., n, n]`, for `D[..., d, d]`, by default the identity."""
+        return self._inner_products if D is None else self.X @ D @ self.X.mT
+
+    @cached_property
+    def _inner_products(self) -> Tensor:
+        return self.X @ self.X.mT
+
+    def symmetric_fit(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The symmetric S of least `||A(S) - y||`, and whether the system determines it, `[...]`.
+
+        Needs `n >= d(d+1)/2`, and forms the n x d(d+1)/2 matrix of the system.
+        """
+        return symmetric_fit(self.X, y)
+
+    def transformed(self, T: Tensor) -> RankOne:
+        """The operator with inputs `T'x_i`, for `T[..., d, k]`."""
+        return RankOne(self.X @ T)
+
+    def normalized(self) -> RankOne:
+        """The operator with rows of length one; zero rows stay."""
+        lengths = self.squared_lengths.sqrt()[..., None]
+        return RankOne(self.X / torch.where(lengths > 0, lengths, 1.0))
+
+    def select(self, index: Tensor) -> RankOne:
+        """The operators of a batch at these indices."""
+        return RankOne(self.X[index])
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = _RunningSum()

@@ -17,21 +17,25 @@ from posquad.core.arrays import (
     positive_integer,
     positive_number,
     require_batch,
+    require_factor,
     require_shape,
     unified,
 )
-from posquad.core.errors import DomainError, PosquadError, ShapeError
+from posquad.core.errors import DomainError, Interrupted, PosquadError, ShapeError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery import ranks
-from posquad.recovery.diagnose import diagnose_any, needed_samples, status_codes
-from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
+from posquad.recovery.others import find_second_solution
+from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.result import Answers, Recovery, blank_answers
-from posquad.recovery.search import Search, find_second_solution
-from posquad.recovery.solvers.fit import Budget, History, Quadratic
+from posquad.recovery.search import Candidates, Task, search
+from posquad.recovery.shared import Shared
+from posquad.recovery.tuning import DEFAULT, Tuning
 
 __all__ = ["Recovery", "recover", "reproduction_level"]
 
@@ -51,6 +55,8 @@ def recover(
     precision: Literal["float64", "input"] = "float64",
     progress: Callable[[Progress], None] | None = None,
     certify: bool = False,
+    start: Array | None = None,
+    tuning: Tuning | None = None,
 ) -> Recovery:
     """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
 
@@ -69,14 +75,19 @@ def recover(
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
             1e-5 if X or y is float32.
         max_rank: highest rank tried if none is given; by default 12.
-        max_starts: most starts per problem; by default 100,000 / p, between 20 and 2000.
-        max_steps, time_limit: most steps and seconds of the whole call. When they are used up, or
-            at Ctrl-C, the best answer so far is returned.
+        max_starts: maximum number of starts per problem; by default 100,000 / p, between 20 and
+            2000.
+        max_steps, time_limit: maximum number of steps and of seconds of the whole call. When one is
+            reached, the best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with
+            the best answer so far as its `result`.
         precision: "float64" computes and returns float64 for any input; "input" keeps float32.
         progress: called with a `Progress` at every step.
         certify: also return a `certificate` of what can be proved about the answer to one problem:
             `posquad.certify` at `U[:, :rank]`, for the samples of positive weight. It is None if
             there is no factor to certify (Q = 0) or the budget is used up.
+        start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
+            approximation, or the answer to slightly different data.
+        tuning: constants of the search, for experts (`posquad.recovery.tuning`).
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
@@ -94,7 +105,7 @@ def recover(
     if certify and responses.ndim > 1:
         expected = "False for a batch: a certificate is about one problem"
         raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
-    n, d = inputs.shape[-2:]
+    d = inputs.shape[-1]
     if rank is not None and positive_integer("rank", rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
     if max_rank is not None:
@@ -102,29 +113,28 @@ def recover(
     if positive_integer("seed", seed, zero=True) >= 2**63:
         raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
     level = reproduction_level(tolerance, narrow=narrow)
-    if max_starts is None:
-        # In larger problems a start is more expensive, and there are fewer spurious minima.
-        max_starts = max(20, min(2000, 100_000 // dimension(d, rank or 1)))
-    positive_integer("max_starts", max_starts)
+    if max_starts is not None:
+        positive_integer("max_starts", max_starts)
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    first = None if start is None else _given_start(start, inputs, rank)
+    task = Task(level, seed, history)
+    call = _Call(task, rank, max_rank, max_starts, tuning or DEFAULT, first)
     batch = responses.shape[:-1]
-    policy = _Policy(level, seed, max_starts, max_rank, history)
     with torch.no_grad():
-        flat = inputs.reshape(-1, n, d), responses.reshape(-1, n), w.reshape(-1, n)
-        uniform = weights is None
-        if not batch:
-            answers = policy.single(inputs, responses, w, rank, uniform)
-        else:
-            size = max(1, _chunk_entries(inputs) // (n * d * (rank or 1)))
-            parts = zip(*(tensor.split(size) for tensor in flat), strict=True)
-            answers = Answers.stacked([policy.batch(a, b, c, rank, uniform) for a, b, c in parts])
+        try:
+            answers = call.answers(inputs, responses, None if weights is None else w)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(call.unfinished_answers().recovery(batch, X, history)) from stop
     found = answers.recovery(batch, X, history)
-    if policy.tried and not batch:
-        path = torch.tensor(policy.tried, dtype=torch.float64).T
+    if call.path and not batch:
+        path = torch.tensor(call.path, dtype=torch.float64).T
         rows = (path[0].long(), path[1], path[2])
         found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
     if certify and not history.budget.spent:
-        return _certified(found, inputs, responses, w)
+        try:
+            return _certified(found, inputs, responses, w, level)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(found) from stop
     return found
 
 
@@ -141,171 +151,252 @@ def reproduction_level(tolerance: float | None, *, narrow: bool) -> float:
     return positive_number("tolerance", tolerance)
 
 
-def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor) -> Recovery:
+def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
     """Return the answer with its certificate, if its factor can be certified."""
     if int(found.rank) == 0:
         return found
     kept = w > 0
     U = torch.as_tensor(found.U[:, : int(found.rank)]).to(X)
+    objective = LeastSquares(RankOne(X[kept]), y[kept])
     try:
-        certificate = certifier.certify(LeastSquares(RankOne(X[kept]), y[kept]), U)
-    except (PosquadError, KeyboardInterrupt):  # the factor has no full rank, or Ctrl-C
+        certificate = certifier.certify(objective, U, tolerance=level)
+    except PosquadError:  # the factor does not have full rank
         return found
     status = Status.CERTIFIED if certificate.proved else found.status
     return replace(found, certificate=certificate, status=status)
 
 
-def _chunk_entries(X: Tensor) -> int:
-    """Return the entries of a Jacobian up to which problems are solved together.
-
-    On a CPU they fit in cache.
-    """
-    return 2**18 if X.device.type == "cpu" else 2**27
+def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
+    """Return a start `[..., d, k]` of the batch of X, as checked tensors."""
+    U = converted_tensor("start", start).to(X)
+    require_factor("start", U)
+    require_shape("start", U, (X.shape[-1], U.shape[-1]), "(..., d, k)")
+    require_batch(X=X.shape[:-2], start=U.shape[:-2])
+    if rank is not None and U.shape[-1] > rank:
+        expected = f"at most rank = {rank} columns"
+        raise DomainError("start", expected=expected, got=f"{U.shape[-1]}")
+    return U.expand(*X.shape[:-2], *U.shape[-2:])
 
 
 @dataclass
-class _Policy:
-    """The decisions of one call of `recover`: which problems to solve how, and at which rank."""
+class _Call:
+    """One call of `recover`: the stages in order, for one problem or a batch.
 
-    tolerance: float
-    seed: int
-    max_starts: int
+    Every stage is a function of values: `prepare` gives a `Prepared`, which with everything that
+    does not depend on the rank is a `Shared`; `search` gives `Candidates`, `diagnose_any` a
+    `Diagnosis`; together they are the answer. Only an interrupted call needs what is kept here.
+    """
+
+    task: Task
+    rank: int | None
     max_rank: int | None
-    history: History
-    tried: list[tuple[int, float, float]] = field(default_factory=list)  # for the last problem
+    max_starts: int | None
+    tuning: Tuning
+    start: Tensor | None = None
+    path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
+    current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
 
     @property
     def budget(self) -> Budget:
-        return self.history.budget
+        return self.task.history.budget
 
-    def batch(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
-        """Solve the regular problems of a batch jointly, and the irregular ones one by one."""
+    def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
+        """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
         n, d = X.shape[-2:]
-        count = len(X)
-        special = torch.ones(count, dtype=torch.bool, device=X.device)
+        self.unfinished = blank_answers(X.reshape(-1, n, d), self.rank or 1)
+        self.unfinished.codes[:] = Status.INTERRUPTED.code
+        if X.ndim == 2:
+            return self._single(X, y, weights, self.start, 0)
+        sizes = self.tuning.sizes
+        most = sizes.batch_entries if X.device.type == "cpu" else sizes.batch_entries_elsewhere
+        size = max(1, most // (n * d * (self.rank or 1)))
+        flat = [X.reshape(-1, n, d), y.reshape(-1, n)]
+        rest = [
+            None if t is None else t.reshape(-1, *t.shape[X.ndim - 2 :])
+            for t in (weights, self.start)
+        ]
+        parts = []
+        for begin in range(0, len(flat[0]), size):
+            part = slice(begin, begin + size)
+            w, start = (None if t is None else t[part] for t in rest)
+            parts.append(self._batch(flat[0][part], flat[1][part], w, start, begin))
+            self.unfinished.put(torch.arange(begin, begin + len(parts[-1].codes)), parts[-1])
+        return Answers.stacked(parts) if parts else self.unfinished
+
+    def unfinished_answers(self) -> Answers:
+        """Return the answers that were complete at an interruption, and the best of the others."""
+        best = self.task.history.best
+        if best is not None and self.current is not None:
+            shared, where = self.current
+            found = best if best.residual.ndim else best.one()
+            U = shared.prepared.restore(best.U)
+            put = blank_answers(U.reshape(-1, *U.shape[-2:]).mT, best.rank)
+            put.U, put.residual = U.reshape(put.U.shape), found.residual
+            put.rank, put.starts = torch.full_like(put.rank, best.rank), found.starts
+            put.error, put.codes = put.curvature[:, 0], put.codes * 0 + Status.INTERRUPTED.code
+            self.unfinished.put(where, put)
+        return self.unfinished
+
+    def _begin(self, shared: Shared, where: Tensor) -> None:
+        """Remember what is being solved."""
+        self.current, self.task.history.best = (shared, where), None
+
+    def _batch(
+        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, begin: int
+    ) -> Answers:
+        """Solve the regular problems of a batch jointly, and the others one by one.
+
+        `begin` is the flat index of the first one.
+        """
+        n, d = X.shape[-2:]
+        rank, acceptance = self.rank, self.tuning.acceptance
         answers = blank_answers(X, rank or 1)
-        if rank is not None and n >= needed_samples(d, rank) and count:
-            weights = None if uniform else w
-            even = normalize_rows(X, y, weights)
-            first = prepare(X, y, weights) if even is None else even
-            generic = first.linear | ~looks_nongeneric(X)
-            enough = first.distinct >= needed_samples(d, rank)
-            special = ~((first.span == d) & (y != 0).any(-1) & generic & enough)
-            answers, lower = self._solve_jointly(first, rank)
-            special |= lower
-            again = (~special & (answers.residual > self.tolerance)).nonzero()[:, 0]
-            if even is not None and len(again) and not self.budget.spent:
-                given = prepare(X, y, weights).select(again)
-                second, lower = self._solve_jointly(given, rank)
-                special[again] |= lower
-                answers.put(again, second)
+        special = torch.ones(len(X), dtype=torch.bool, device=X.device)
+        if rank is not None and n >= needed_samples(d, rank) and start is None and len(X):
+            special = has_uneven_rows(X, weights, acceptance) | looks_nongeneric(X)
+            special = special | ~(y != 0).any(-1) | ~(X != 0).any(-1).any(-1)
+        regular = (~special).nonzero()[:, 0]
+        if len(regular):
+            w = None if weights is None else weights[regular]
+            shared = Shared(prepare(X[regular], y[regular], w, acceptance), self.tuning)
+            self._begin(shared, begin + regular)
+            alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank or 1))
+            found = search(shared, rank or 1, self.task, self._starts(d, rank or 1))
+            squares = torch.linalg.svdvals(found.U).square()
+            full = squares[..., -1] > acceptance.negligible * squares[..., 0]
+            reproduced = found.residual <= self.task.tolerance
+            nearly = found.residual > acceptance.nearly * self.task.tolerance
+            alone = alone | (reproduced & (~full | nearly))
+            answers.put(regular, self._judged(shared, found, 1.0, d, nongeneric=False))
+            special[regular] = alone
         for index in special.nonzero()[:, 0].tolist():
-            one = self.single(X[index], y[index], w[index], rank, uniform)
-            short = one.U.shape[-1] - answers.U.shape[-1]
-            if short > 0:
-                answers.U = torch.nn.functional.pad(answers.U, (0, short))
-            answers.put(index, one)
+            w, first = (None if t is None else t[index] for t in (weights, start))
+            single = self._single(X[index], y[index], w, first, begin + index)
+            answers.put(torch.tensor([index], device=X.device), single)
         return answers
 
-    def _solve_jointly(self, prepared: Prepared, rank: int) -> tuple[Answers, Tensor]:
-        """Solve a batch at one rank; return the answers, and which of them have a lower rank."""
-        search = self._search(prepared, rank, self.max_starts)
-        search.run()
-        squares = torch.linalg.svdvals(search.U).square()
-        full = squares[..., -1] > ranks.NEGLIGIBLE * squares[..., 0]
-        answers = self._answers(prepared, search, 1.0, prepared.problem.d)
-        return answers, (search.residual <= self.tolerance) & ~full
-
-    def single(self, X: Tensor, y: Tensor, w: Tensor, rank: int | None, uniform: bool) -> Answers:
-        """Solve one problem, `X[n, d]`."""
-        weights = None if uniform else w
-        even = normalize_rows(X, y, weights)
-        prepared = prepare(X, y, weights) if even is None else even
+    def _single(
+        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int
+    ) -> Answers:
+        """Solve one problem, `X[n, d]`, of this flat index."""
+        acceptance = self.tuning.acceptance
+        even = normalize_rows(X, y, weights, acceptance)
+        prepared = prepare(X, y, weights, acceptance) if even is None else even
+        shared = Shared(prepared, self.tuning)
         if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
-            return self._zero(prepared, X)
-        search, sure = self._solved(prepared, rank)
-        if even is not None and float(search.residual) > self.tolerance and not self.budget.spent:
+            return self._zero(shared, X)
+        self._begin(shared, torch.tensor([index], device=X.device))
+        found, sure = self._solved(shared, start)
+        reproduced = float(found.residual) <= self.task.tolerance
+        if even is not None and not reproduced and not self.budget.spent:
             # No matrix interpolates, so the best fit depends on lengths and weights.
-            prepared = prepare(X, y, weights)
-            search, sure = self._solved(prepared, rank)
-        answers = self._answers(prepared.one(), search, sure, X.shape[-1])
-        special = bool(looks_nongeneric(X)) or int(prepared.distinct) < int(prepared.count)
-        recovered = int(answers.codes) == Status.RECOVERED.code
-        if recovered and special and not bool(prepared.linear):
-            apart = max(1e-5, 100 * float(answers.error))
-            if find_second_solution(search, prepared.transform, apart):
-                answers.codes = torch.full_like(answers.codes, Status.NOT_IDENTIFIED.code)
-            elif self.budget.spent:
-                answers.codes = torch.full_like(answers.codes, Status.INTERRUPTED.code)
-        return answers
+            shared = Shared(prepare(X, y, weights, acceptance), self.tuning)
+            self._begin(shared, torch.tensor([index], device=X.device))
+            found, sure = self._solved(shared, start)
+        repeated = int(shared.distinct) < int(shared.prepared.count)
+        nongeneric = repeated or bool(looks_nongeneric(X))
+        return self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
 
-    def _solved(self, prepared: Prepared, rank: int | None) -> tuple[Search, float]:
-        """Search at the given or chosen rank; return the search and the confidence in the rank."""
-        n, d = int(prepared.count), prepared.problem.d
-        distinct = int(prepared.distinct)
+    def _starts(self, d: int, rank: int) -> int:
+        if self.max_starts is not None:
+            return self.max_starts
+        return self.tuning.schedule.max_starts(dimension(d, rank))
 
-        def solve(k: int, starts: int) -> Search:
-            search = self._search(prepared, k, starts)
-            search.run()
-            return search
+    def _solved(self, shared: Shared, start: Tensor | None) -> tuple[Candidates, float]:
+        """Search at the given or chosen rank; return what was found and the confidence in it."""
+        d, task = shared.problem.d, self.task
+        first = None if start is None else shared.prepared.enter(start)
 
-        if rank is None:
-            search, sure, self.tried = ranks.choose_rank(
-                solve, n, d, distinct, self.max_starts, self.max_rank
-            )
+        def solve(
+            rank: int, starts: int, start: Tensor | None = None, *, rough: bool = False
+        ) -> Candidates:
+            if start is None and first is not None and first.shape[-1] <= rank:
+                start = ranks.with_columns(shared, first, rank)
+            return search(shared, rank, task, starts, start, rough=rough)
+
+        if self.rank is None:
+            most = self._starts(d, 1)
+            choice = ranks.choose_rank(solve, shared, task, most, self.max_rank)
+            found, sure, self.path = choice
         else:
-            k = min(rank, d)
-            few = distinct < needed_samples(d, k)  # not unique: any interpolant will do
-            search, sure = solve(k, min(self.max_starts, 200) if few else self.max_starts), 1.0
-        search = ranks.lower_if_possible(search, solve, distinct)
-        return ranks.raise_if_better(search, solve, distinct, n, min(rank or d, d)), sure
+            k = min(self.rank, d)
+            starts = self._starts(d, k)
+            if int(shared.distinct) < needed_samples(d, k):  # not unique: any interpolant will do
+                starts = min(starts, self.tuning.schedule.undetermined_starts)
+            found, sure = solve(k, starts), 1.0
+        found = ranks.lower_if_possible(found, solve, shared, task)
+        most = min(self.rank or d, d)
+        return ranks.raise_if_better(found, solve, shared, task, most), sure
 
-    def _search(self, prepared: Prepared, rank: int, starts: int) -> Search:
-        generator = torch.Generator().manual_seed(self.seed)
-        return Search(prepared.problem, rank, self.tolerance, self.history, generator, starts)
-
-    def _answers(self, prepared: Prepared, search: Search, sure: float, ambient: int) -> Answers:
-        """Diagnose what a search found, and return the answers in the user's coordinates."""
-        U = search.U.reshape(-1, *search.U.shape[-2:])
-        residual = search.residual.reshape(-1)
-        found = diagnose_any(prepared, U, residual, self.budget)
-        codes = status_codes(
-            found,
-            residual,
-            rank=search.rank,
-            tolerance=self.tolerance,
-            prepared=prepared,
-            ambient=ambient,
-            settled=search.settled.reshape(-1),
-            interrupted=self.budget.spent,
-        )
-        count = len(U)
-
-        def filled(value: float) -> Tensor:
-            return torch.full((count,), value, dtype=U.dtype, device=U.device)
-
-        return Answers(
-            U=prepared.restore(U),
+    def _judged(
+        self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
+    ) -> Answers:
+        """Diagnose what was found, and return the answers in the user's coordinates."""
+        task, residual = self.task, found.residual
+        task.history.best = found
+        diagnosis = diagnose_any(shared, found, self.budget)
+        codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
+        another, others = self._others(shared, found, diagnosis, codes, nongeneric=nongeneric)
+        codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
+        if self.budget.spent:  # whether there is another solution is not known
+            unsure = (codes == Status.RECOVERED.code) & ~shared.linear
+            codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
+        rank = torch.where(residual <= task.tolerance, found.rank, _numerical_rank(shared, found.U))
+        answers = Answers(
+            U=shared.prepared.restore(found.U),
             codes=codes,
-            residual=prepared.given_residual(U, residual),
-            rank=torch.where(
-                residual <= self.tolerance, search.rank, _numerical_rank(prepared.problem, U)
-            ),
-            confidence=filled(sure),
-            curvature=torch.stack([found.low, found.high], dim=-1),
-            error=found.error,
-            samples=prepared.distinct,
-            needed=torch.full((count,), found.needed, device=U.device),
-            starts=search.starts.reshape(-1),
+            residual=shared.prepared.given_residual(found.U, residual),
+            rank=rank,
+            confidence=torch.full_like(residual, sure),
+            curvature=torch.stack([diagnosis.low, diagnosis.high], dim=-1),
+            error=diagnosis.error,
+            samples=shared.distinct,
+            needed=torch.full_like(rank, diagnosis.needed),
+            starts=found.starts,
+            others=others,
         )
+        return answers if residual.ndim else answers.one()
 
-    def _zero(self, prepared: Prepared, X: Tensor) -> Answers:
+    def _others(
+        self,
+        shared: Shared,
+        found: Candidates,
+        diagnosis: Diagnosis,
+        codes: Tensor,
+        *,
+        nongeneric: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Seek a second solution of the problems that would be called recovered.
+
+        Return where there is one, and the number of starts. If the samples determine every
+        symmetric matrix there is none.
+        """
+        open = (codes == Status.RECOVERED.code) & ~shared.linear
+        count = torch.zeros_like(codes)
+        none = torch.zeros_like(open)
+        if not bool(open.any()) or self.budget.spent:
+            return none, count
+        apart = torch.clamp_min(100 * diagnosis.error, self.tuning.acceptance.apart)
+        if open.ndim == 0:
+            another, starts = find_second_solution(
+                shared, found, self.task, apart, nongeneric=nongeneric
+            )
+            return another, count + starts
+        chosen = open.nonzero()[:, 0]
+        part = Shared(shared.prepared.select(chosen), self.tuning)
+        another, starts = find_second_solution(
+            part, found.select(chosen), self.task, apart[chosen], nongeneric=False
+        )
+        return none.index_copy(0, chosen, another), count.index_fill(0, chosen, starts)
+
+    def _zero(self, shared: Shared, X: Tensor) -> Answers:
         """Return Q = 0, for responses or inputs that are all zero.
 
         If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
         """
+        prepared = shared.prepared
         answers = blank_answers(X[None], 1)
-        answers.samples = prepared.distinct[None]
+        answers.samples = shared.distinct[None]
         answers.needed = torch.full_like(answers.rank, X.shape[-1])
         if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
             answers.residual = torch.ones_like(answers.residual)
@@ -315,12 +406,13 @@ class _Policy:
         return answers
 
 
-def _numerical_rank(problem: Quadratic, U: Tensor) -> Tensor:
+def _numerical_rank(shared: Shared, U: Tensor) -> Tensor:
     """Return the numerical rank of U; 0 if its predictions are negligible beside the responses."""
+    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
     squares = torch.linalg.svdvals(U).square()
-    matters = squares > ranks.NEGLIGIBLE * squares[..., :1]
-    predicted = squares[..., 0] * problem.lengths.mean(-1)
-    nothing = predicted <= ranks.NEGLIGIBLE * problem.y.abs().mean(-1)
+    matters = squares > negligible * squares[..., :1]
+    predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
+    nothing = predicted <= negligible * problem.y.abs().mean(-1)
     return torch.where(nothing, 0, matters.sum(-1))
 
 

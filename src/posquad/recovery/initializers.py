@@ -18,7 +18,6 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
-from posquad.core.symmetric import symmetric_fit
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -120,13 +119,13 @@ def spectral_initializer(
     return like(X, vectors * values.sqrt()[..., None, :])
 
 
-def lifted_start(operator: RankOne, y: Tensor, rank: int, kind: str) -> Tensor:
-    """Return a start of full rank: eigenvalues below a twentieth of the largest are raised to it.
+def raised_factor(values: Tensor, vectors: Tensor, y: Tensor) -> Tensor:
+    """Return a factor of full rank from eigenpairs, descending, of an estimate of Q.
 
-    It is meant for solvers, which correct it; `spectral_initializer` raises an error instead.
+    Eigenvalues below a twentieth of the largest are raised to it. This is meant for solvers, which
+    correct it; `spectral_initializer` raises an error instead.
     """
-    values, vectors = _KINDS[kind](operator, y, rank)
-    size = y.abs().mean(-1)[..., None] / operator.d
+    size = y.abs().mean(-1)[..., None] / vectors.shape[-2]
     top = torch.where(values[..., :1] > 0, values[..., :1], size.clamp_min(1e-300))
     return vectors * torch.maximum(values, 0.05 * top).sqrt()[..., None, :]
 
@@ -146,19 +145,31 @@ def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
 
 def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     weights = y / (2 * operator.n)
-    return _top(operator, weights, y.mean(-1) / 2, rank)
+    values, vectors = top_eigenpairs(operator, weights, rank)
+    return values - y.mean(-1, keepdim=True) / 2, vectors
 
 
-def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+def bounded_directions(operator: RankOne, y: Tensor, most: int) -> Tensor:
+    """Return the top `most` eigenvectors `[..., d, most]` of the kind "bounded", descending."""
     size = _typical(y)
     t = (y / torch.where(size > 0, size, 1.0)).clamp_min(0)
-    _, W = _top(operator, (t - 1) / (t + _BOUND) / operator.n, torch.zeros_like(size[..., 0]), rank)
+    weights = (t - 1) / (t + _BOUND) / operator.n
+    return top_eigenpairs(operator, weights, most)[1]
+
+
+def fit_on(operator: RankOne, y: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenpairs, descending, of the least-squares fit `W S W'` for `W[..., d, r]`."""
+    rank = W.shape[-1]
     if operator.n < rank * (rank + 1) // 2:
         got = f"{operator.n}"
         raise DomainError("X", expected=f"at least r(r+1)/2 samples, r = {rank}", got=got)
-    S, _ = symmetric_fit(operator.X @ W, y)
+    S, _ = operator.transformed(W).symmetric_fit(y)
     values, V = torch.linalg.eigh(S)
     return values.flip(-1), W @ V.flip(-1)
+
+
+def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    return fit_on(operator, y, bounded_directions(operator, y, rank))
 
 
 def _typical(y: Tensor) -> Tensor:
@@ -169,30 +180,34 @@ def _typical(y: Tensor) -> Tensor:
     return torch.minimum(sizes, most).mean(-1, keepdim=True)
 
 
-def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    n, d, X = operator.n, operator.d, operator.X
+def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
+    """Return the symmetric interpolant of least Frobenius norm, or the best symmetric fit."""
+    n, d = operator.n, operator.d
     if n > d * (d + 1) // 2:
-        Q, _ = symmetric_fit(X, y)
-    elif n > _KERNEL_MOST:
+        return operator.symmetric_fit(y)[0]
+    if n > _KERNEL_MOST:
         expected = f"at most {_KERNEL_MOST} samples for kind='interpolant', which forms n x n"
         raise DomainError("X", expected=expected, got=f"{n}; use kind='bounded'")
-    else:
-        a = kernel_solve((X @ X.mT).square(), y)
-        Q = operator.adjoint_kernel(a)
-    values, vectors = torch.linalg.eigh(Q)
+    return operator.adjoint_kernel(kernel_solve(operator.gram().square(), y))
+
+
+def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    values, vectors = torch.linalg.eigh(least_interpolant(operator, y))
     return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
 
 
 _KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
 
 
-def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the largest eigenpairs, descending, of `sum_i w_i x_i x_i' - shift I`."""
+def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return the `rank` largest eigenpairs, descending, of `sum_i w_i x_i x_i'`.
+
+    Up to d = 1000 the d x d matrix is formed; above, the pairs are accurate to 1e-3.
+    """
     d = operator.d
     if d <= _DENSE_MOST:
         values, vectors = torch.linalg.eigh(operator.adjoint_kernel(weights))
-        values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
-        return values - shift[..., None], vectors
+        return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
     width = min(rank + 3, d)
     batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)
@@ -208,4 +223,4 @@ def _top(operator: RankOne, weights: Tensor, shift: Tensor, rank: int) -> tuple[
         tolerance=1e-3,  # enough for a start, because the sampling error is larger
         max_products=60 * width,
     )
-    return pairs.values - shift[..., None], pairs.vectors
+    return pairs.values, pairs.vectors

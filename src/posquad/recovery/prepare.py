@@ -17,16 +17,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_gram
-from posquad.recovery.solvers.fit import Quadratic
+from posquad.problems.measurements import RankOne
+from posquad.recovery.problem import Problem
+from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Acceptance
 
-_TOLERATED = 4.0  # spread of the covariance that is not whitened, over that of isotropic samples
-_RANGE = {torch.float64: 100, torch.float32: 12}  # exponents of two whose eighth power is in range
-_RANK_MOST = 1500  # largest system whose rank is computed
-_SAME = 1e-14  # directions closer than this count as one sample
-_UNITS = 1000.0  # ratio of column sizes from which columns count as in different units
-_UNEVEN = 30.0  # ratio of lengths from which samples are normalized
-_PART = 2**20  # entries of X worked on at a time
 _INSPECTED = 20_000  # entries inspected for repetition
 
 
@@ -34,33 +28,12 @@ _INSPECTED = 20_000  # entries inspected for repetition
 class Prepared:
     """One problem or a batch in working coordinates: `x = x_user T` and `U_user = T U`."""
 
-    problem: Quadratic
+    problem: Problem
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: Tensor  # [...]  dimension of the span of the inputs
-    distinct: Tensor  # [...]  independent samples
-    strengths: Tensor | None  # [..., m]  squared singular values of the normalized x_i x_i'
     count: Tensor  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
-
-    @property
-    def linear(self) -> Tensor:
-        """Whether the samples determine every symmetric matrix, `[...]`."""
-        D = self.problem.d * (self.problem.d + 1) // 2
-        return (self.distinct == D) & (D <= _RANK_MOST)  # above, `distinct` is only a count
-
-    def checks(self, level: Tensor) -> Tensor:
-        """Return the number `[...]` of samples that are independent despite errors of `level`."""
-        if self.strengths is None:
-            return self.distinct
-        firm = self.strengths > level.square()[..., None] * self.strengths[..., -1:]
-        return torch.minimum(firm.sum(-1), self.distinct)
-
-    def one(self) -> Prepared:
-        """Return this one problem as a batch of one."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        batched = {k: v[None] for k, v in values.items() if isinstance(v, Tensor)}
-        return Prepared(**{**values, **batched, "problem": self.problem.single()})
 
     def select(self, chosen: Tensor) -> Prepared:
         """Return the problems of a batch at these indices."""
@@ -72,9 +45,13 @@ class Prepared:
         """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
             return residual
-        e = self.problem.residual(self.problem.forward(U)) * self.rows
+        e = self.problem.residual(self.problem.operator.project(U)) * self.rows
         size = torch.linalg.vector_norm(self.problem.y * self.rows, dim=-1)
         return torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0)
+
+    def enter(self, U: Tensor) -> Tensor:
+        """Return a factor in working coordinates, from the user's."""
+        return torch.linalg.pinv(self.transform) @ U / self.scale.sqrt()[..., None, None]
 
     def restore(self, U: Tensor) -> Tensor:
         """Return a factor in the user's coordinates."""
@@ -82,62 +59,66 @@ class Prepared:
         return self.transform @ U
 
 
-def prepare(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared:
-    """Prepare `X[..., n, d]` and `y[..., n]` of the same batch, of at most one dimension."""
+def prepare(
+    X: Tensor, y: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
+) -> Prepared:
+    """Prepare `X[..., n, d]` and `y[..., n]` of the same batch, of at most one dimension.
+
+    Every problem of a batch is prepared as it would be alone.
+    """
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
     n, d = X.shape[-2:]
-    unit = _units(X)
+    unit = _units(X, acceptance.units)
     X = _divided(X, unit)
     size = y.abs().amax(-1)
     scale = torch.where(size > 0, size, 1.0)
-    values, vectors = torch.linalg.eigh(_second_moment(X))  # ascending
+    values, vectors = torch.linalg.eigh(RankOne(X).second_moments)  # ascending
     top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
     seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
     span = seen.sum(-1)
     smallest = torch.where(seen, values / top, 1.0).amin(-1)
     q = min(math.sqrt(d / n), 0.8)
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
-    isotropic = bool(((smallest * _TOLERATED > natural) & (span == d)).all())
-    if isotropic:
-        root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
+    isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
+    root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
+    if bool(isotropic.all()):
         transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
         working = _divided(X, root)
     else:
-        root = torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
-        transform = vectors / root
+        whitened = vectors / torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
+        scaled = torch.eye(d, dtype=X.dtype, device=X.device) / root
+        transform = torch.where(isotropic[..., None, None], scaled, whitened)
         if X.ndim == 2:
             transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
         working = X @ transform
-    distinct, strengths = _independent(working)
     return Prepared(
-        problem=Quadratic(working, y / scale[..., None]),
+        problem=Problem(RankOne(working), y / scale[..., None]),
         transform=transform / unit.mT,
         scale=scale,
         span=span,
-        distinct=distinct,
-        strengths=strengths,
-        count=(working != 0).any(-1).sum(-1),
+        count=_present(working),
     )
 
 
-def normalize_rows(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
+def has_uneven_rows(
+    X: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
+) -> Tensor:
+    """Whether the rows, with their weights, have lengths so different that some hardly count."""
+    factor, present, _, _ = _row_sizes(X, weights)
+    return _range(factor, present) > 2 * math.log2(acceptance.uneven)
+
+
+def normalize_rows(
+    X: Tensor, y: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
+) -> Prepared | None:
     """Prepare the problems with rows of length one.
 
     Returns None if the lengths are similar already, or a response would overflow.
     """
-    peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
-    present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
-    peak = torch.where(present, peak, 1.0)
-    rows = max(1, _PART // max(1, X[..., 0, :].numel()))  # copy X only if needed
-    parts = zip(X.split(rows, dim=-2), peak.split(rows, dim=-1), strict=True)
-    norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
-    lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
-    size = peak.log2() + lengths.log2()
-    factor = 2 * size if weights is None else 2 * size + torch.where(present, weights, 1).log2() / 2
-    spread = _range(factor, present)
-    if not bool((spread > 2 * math.log2(_UNEVEN)).any()):
+    factor, present, peak, lengths = _row_sizes(X, weights)
+    if not bool((_range(factor, present) > 2 * math.log2(acceptance.uneven)).any()):
         return None
     unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
@@ -146,9 +127,40 @@ def normalize_rows(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | N
         responses = torch.where(weights > 0, responses, 0.0)
     if not bool(torch.isfinite(responses).all()):
         return None
-    even = prepare(unit, responses, None)
+    even = prepare(unit, responses, None, acceptance)
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
     return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
+
+
+def _row_sizes(X: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return, for each row, log2 of `w^(1/2) ||x||^2`, whether it counts, max |x_j|, and the rest.
+
+    The length of a row is the product of the last two.
+    """
+    peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
+    present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
+    peak = torch.where(present, peak, 1.0)
+    parts = zip(_parts(X), peak.split(_part_rows(X), dim=-1), strict=True)
+    norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
+    lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
+    factor = 2 * (peak.log2() + lengths.log2())
+    if weights is not None:
+        factor = factor + torch.where(present, weights, 1).log2() / 2
+    return factor, present, peak, lengths
+
+
+def _part_rows(X: Tensor) -> int:
+    return max(1, DEFAULT.sizes.part_entries // max(1, X[..., 0, :].numel()))
+
+
+def _parts(X: Tensor) -> tuple[Tensor, ...]:
+    """Return blocks of rows, so that a temporary copy is small."""
+    return X.split(_part_rows(X), dim=-2)
+
+
+def _present(X: Tensor) -> Tensor:
+    """Return the number of rows that are not zero, `[...]`."""
+    return torch.stack([(part != 0).any(-1).sum(-1) for part in _parts(X)]).sum(0)
 
 
 def _range(values: Tensor, present: Tensor) -> Tensor:
@@ -160,15 +172,16 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
 
 def looks_nongeneric(X: Tensor) -> Tensor:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
+    counts = [part.count_nonzero((-2, -1)) for part in _parts(X)]
     flat = X.flatten(-2)
-    zeros = flat.count_nonzero(-1) < flat.shape[-1]
+    zeros = torch.stack(counts).sum(0) < flat.shape[-1]
     inspected = flat[..., :: max(1, flat.shape[-1] // _INSPECTED)]
     values = inspected.abs().sort(-1).values
     fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
     return zeros | (2 * fresh <= values.shape[-1])
 
 
-def _units(X: Tensor) -> Tensor:
+def _units(X: Tensor, ratio: float) -> Tensor:
     """Return powers of two to divide the columns by, `[..., 1, 1 or d]`.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
@@ -176,17 +189,13 @@ def _units(X: Tensor) -> Tensor:
     """
     columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
     peak = columns.amax(-1, keepdim=True)
-    far = (peak > 0) & (peak.log2().abs() > _RANGE[X.dtype])
+    far = (peak > 0) & (peak.log2().abs() > RANGE_EXPONENT[X.dtype])
     common = torch.where(far, peak, 1.0)
     smallest = torch.where(columns > 0, columns, torch.inf).amin(-1, keepdim=True)
-    apart = peak > _UNITS * smallest
+    apart = peak > ratio * smallest
     if bool(apart.any()):
         common = torch.where(apart & (columns > 0), columns, common)
     return _power_of_two(common)
-
-
-def _second_moment(X: Tensor) -> Tensor:
-    return X.mT @ X / X.shape[-2]
 
 
 def _power_of_two(size: Tensor) -> Tensor:
@@ -197,35 +206,3 @@ def _power_of_two(size: Tensor) -> Tensor:
 def _divided(X: Tensor, unit: Tensor) -> Tensor:
     """Return `X / unit`; X itself if every unit is 1."""
     return X if bool((unit == 1).all()) else X / unit
-
-
-def _independent(X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the dimension of the span of the matrices `x_i x_i'`.
-
-    The second value holds the squared singular values of these matrices, for rows of length one. If
-    the system is too large for them, return the number of distinct directions, and None.
-    """
-    n, d = X.shape[-2:]
-    D = d * (d + 1) // 2
-    if min(n, D) > _RANK_MOST:
-        return _distinct(X).clamp_max(D), None
-    lengths = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
-    unit = X / torch.where(lengths > 0, lengths, 1.0)
-    gram = (unit @ unit.mT).square() if n <= D else symmetric_gram(unit)
-    values = torch.linalg.eigvalsh(gram)
-    return (values > n * torch.finfo(X.dtype).eps * values[..., -1:]).sum(-1), values
-
-
-def _distinct(X: Tensor) -> Tensor:
-    """Return how many rows are neither zero nor multiples of other rows.
-
-    Multiples have the same squared cosine with a fixed random direction; others almost surely do
-    not.
-    """
-    generator = torch.Generator().manual_seed(X.shape[-1])
-    probe = torch.randn(X.shape[-1], 1, generator=generator, dtype=torch.float64).to(X)
-    lengths = torch.linalg.vector_norm(X, dim=-1)
-    cosines = (X @ probe)[..., 0] / torch.where(lengths > 0, lengths, 1.0)
-    keys = torch.where(lengths > 0, cosines.square(), -1.0).sort(-1).values
-    fresh = keys.diff(dim=-1) > _SAME * probe.square().sum()
-    return fresh.sum(-1) + (keys[..., 0] >= 0)

@@ -8,23 +8,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.diagnose import needed_samples
-from posquad.recovery.search import Search
+from posquad.recovery.initializers import top_eigenpairs
+from posquad.recovery.search import Candidates, Task, refine
+from posquad.recovery.shared import Shared
+from posquad.recovery.tuning import DEFAULT
 
 __all__ = ["RankPath", "bic", "highest_rank", "trial_starts", "try_ranks"]
 
-NEGLIGIBLE = 1e-7  # eigenvalues below this share of the largest may be zero
-_FEW, _FEWER, _LARGE = 24, 8, 150  # starts per rank tried: few, or fewer above 150 unknowns
-_HIGHEST = 12  # highest rank tried if neither a rank nor a limit is given
-_NEARLY = 1e-3  # residuals above this share of the tolerance reproduce, but not exactly
-_GAIN = 1e-2  # residual ratio required to accept a higher rank
-_UNIMPROVED = 4  # consecutive ranks without a better score that end the trials
 
-Solve = Callable[[int, int], Search]
-"""Runs a search at a given rank, with at most a given number of starts."""
+class Solve(Protocol):
+    """Run a search at a rank with at most so many starts, from a given factor if there is one."""
+
+    def __call__(
+        self, rank: int, starts: int, start: Tensor | None = None, *, rough: bool = False
+    ) -> Candidates: ...
 
 
 class Trial(Protocol):
@@ -59,7 +61,7 @@ def trial_starts(unknowns: int) -> int:
     >>> trial_starts(20), trial_starts(2000)
     (24, 8)
     """
-    return _FEW if unknowns <= _LARGE else _FEWER
+    return DEFAULT.schedule.starts_per_trial(unknowns)
 
 
 def bic(residual: float, n: int, unknowns: int) -> float:
@@ -81,7 +83,7 @@ def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -
     >>> highest_rank(20, None, lambda rank: rank <= 5), highest_rank(20, None, lambda rank: True)
     (5, 12)
     """
-    highest = min(d, max_rank or _HIGHEST)
+    highest = min(d, max_rank or DEFAULT.schedule.highest_rank)
     while highest > 1 and not allowed(highest):
         highest -= 1
     return highest
@@ -93,14 +95,14 @@ def try_ranks(
     """Try ranks from 1 upwards; return the trials, and the index of the chosen one.
 
     The first rank that reproduces the responses is chosen, else the one of the lowest score. The
-    trials also end when four ranks in a row do not improve the score, or when `stopped()`.
+    trials also end when two ranks in a row do not improve the score, or when `stopped()`.
 
     >>> class Scored(NamedTuple):
     ...     score: float
     ...     reproduced: bool = False
     >>> trials, best = try_ranks(lambda rank: Scored(abs(rank - 2)), 10, lambda: False)
     >>> len(trials), best
-    (6, 1)
+    (4, 1)
     """
     trials: list[_T] = []
     best = 0
@@ -109,69 +111,94 @@ def try_ranks(
         if trials[-1].reproduced:
             return trials, len(trials) - 1
         best = min(range(len(trials)), key=lambda k: trials[k].score)
-        if len(trials) - 1 - best >= _UNIMPROVED or stopped():
+        if len(trials) - 1 - best >= DEFAULT.schedule.unimproved_ranks or stopped():
             break
     return trials, best
 
 
-def lower_if_possible(search: Search, solve: Solve, distinct: int) -> Search:
-    """Return a search at a lower rank if it also reproduces the responses, else the given one.
+def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Task) -> Candidates:
+    """Return candidates of a lower rank if they also reproduce the responses, else the given ones.
 
     With more samples than unknowns of the lower rank, that does not happen by chance. The rank can
     be lower because columns of the factor vanish, or because there are too few samples to determine
     a factor of the given rank.
     """
-    reproduced = float(search.residual) <= search.tolerance
-    squares = torch.linalg.svdvals(search.U).square()
-    k = int((squares > NEGLIGIBLE * squares[0].clamp_min(1e-300)).sum())
-    d = search.problem.d
-    rounding = 100 * torch.finfo(search.U.dtype).eps
-    if reproduced and 0 < k < search.rank:
-        for lower in range(k, search.rank):  # a small eigenvalue may still be needed
-            candidate = truncated(search, lower)
-            if float(candidate.residual) <= max(10 * float(search.residual), rounding):
+    if float(found.residual) <= task.tolerance:
+        squares = torch.linalg.svdvals(found.U).square()
+        least = shared.tuning.acceptance.negligible * squares[0].clamp_min(1e-300)
+        rounding = 100 * torch.finfo(found.U.dtype).eps
+        # A small eigenvalue may still be needed.
+        for rank in range(max(1, int((squares > least).sum())), found.rank):
+            candidate = refine(shared, leading_columns(found.U, rank), task, found)
+            if float(candidate.residual) <= max(10 * float(found.residual), rounding):
                 return candidate
-    if distinct >= needed_samples(d, search.rank):
-        return search
-    for rank in range(1, search.rank):
-        if distinct < needed_samples(d, rank) or search.budget.spent:
+    d, distinct = shared.problem.d, int(shared.distinct)
+    if distinct >= needed_samples(d, found.rank):
+        return found
+    for rank in range(1, found.rank):
+        if distinct < needed_samples(d, rank) or task.history.budget.spent:
             break
-        candidate = solve(rank, _FEW)
-        if float(candidate.residual) <= search.tolerance:
+        candidate = solve(rank, shared.tuning.schedule.trial_starts)
+        if float(candidate.residual) <= task.tolerance:
             return candidate
-    return search
+    return found
 
 
-def raise_if_better(search: Search, solve: Solve, distinct: int, n: int, most: int) -> Search:
-    """Return a search at a higher rank if it reduces a residual that is near the tolerance by far.
+def raise_if_better(
+    found: Candidates, solve: Solve, shared: Shared, task: Task, most: int
+) -> Candidates:
+    """Return candidates of a higher rank if they reduce a residual near the tolerance by far.
 
     The effect of a small eigenvalue on few samples can be below the tolerance.
     """
-    d = search.problem.d
+    d, count = shared.problem.d, int(shared.prepared.count)
+    acceptance = shared.tuning.acceptance
     while (
-        _NEARLY * search.tolerance < float(search.residual) <= search.tolerance
-        and search.rank < most
-        and distinct >= needed_samples(d, search.rank + 1)
-        and n > dimension(d, search.rank + 1)
-        and not search.budget.spent
+        acceptance.nearly * task.tolerance < float(found.residual) <= task.tolerance
+        and found.rank < most
+        and int(shared.distinct) >= needed_samples(d, found.rank + 1)
+        and count > dimension(d, found.rank + 1)
+        and not task.history.budget.spent
     ):
-        higher = solve(search.rank + 1, _FEW)
-        if float(higher.residual) > _GAIN * float(search.residual):
+        higher = solve(found.rank + 1, shared.tuning.schedule.trial_starts)
+        if float(higher.residual) > acceptance.gain * float(found.residual):
             break
-        search = higher
-    return search
+        found = higher
+    return found
 
 
-def truncated(search: Search, rank: int) -> Search:
-    """Return a search at a lower rank, refined from the leading columns of the factor."""
-    left, s, _ = torch.linalg.svd(search.U, full_matrices=False)
-    U = (left * s[..., None, :])[..., :rank]
-    lower = Search(
-        search.problem, rank, search.tolerance, search.history, search.generator, search.max_starts
-    )
-    lower.adopt(U)
-    lower.starts, lower.agreeing = search.starts, search.agreeing
-    return lower
+def leading_columns(U: Tensor, rank: int) -> Tensor:
+    """Return the factor of the best approximation of `UU'` of a lower rank."""
+    left, s, _ = torch.linalg.svd(U, full_matrices=False)
+    return (left * s[..., None, :])[..., :rank]
+
+
+def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:
+    """Return `[U, t v]`, where v is the direction of most negative curvature of what is left.
+
+    With `e = A(UU') - y`, the loss falls along `UU' + s vv'` at the rate `v'A*(e)v`; v is the
+    eigenvector of the least eigenvalue of `A*(e)`, and the best s is `-<e, a> / ||a||^2` for
+    `a_i = (x_i'v)^2`. If there is no negative eigenvalue, and U is stationary, UU' is the best of
+    all positive semidefinite matrices (they satisfy its optimality conditions): return None.
+    """
+    problem = shared.problem
+    e = problem.operator.apply_factor_kernel(U) - problem.y
+    v = top_eigenpairs(problem.operator, -e, 1)[1]
+    a = problem.operator.apply_factor_kernel(v)
+    gain = -(e * a).sum()
+    if not float(gain) > 1e-12 * float((e.square().sum() * a.square().sum()).sqrt()):
+        return None
+    return torch.cat([U, (gain / a.square().sum()).sqrt() * v], dim=-1)
+
+
+def with_columns(shared: Shared, U: Tensor, rank: int) -> Tensor:
+    """Return a factor with more columns, each along negative curvature of what is left."""
+    while U.shape[-1] < rank:
+        longer = with_next_column(shared, U)
+        if longer is None:  # no direction lowers the loss: any small column will do
+            longer = torch.cat([U, 1e-3 * shared.start(rank)[:, U.shape[-1] : rank]], dim=-1)
+        U = longer
+    return U
 
 
 class _SearchTrial(NamedTuple):
@@ -181,36 +208,83 @@ class _SearchTrial(NamedTuple):
     residual: float
     score: float
     reproduced: bool
-    search: Search
+    found: Candidates
+
+
+class RankChoice(NamedTuple):
+    """The candidates at the chosen rank, the confidence in it (0 to 1), and the ranks tried."""
+
+    found: Candidates
+    confidence: float
+    path: list[tuple[int, float, float]]  # rank, residual, score
 
 
 def choose_rank(
-    solve: Solve, n: int, d: int, distinct: int, max_starts: int, max_rank: int | None
-) -> tuple[Search, float, list[tuple[int, float, float]]]:
-    """Return the search at the chosen rank, the confidence in it (0 to 1), and the ranks tried.
+    solve: Solve, shared: Shared, task: Task, max_starts: int, max_rank: int | None
+) -> RankChoice:
+    """Choose the rank that reproduces the responses, or the one of the lowest score.
 
     A rank that reproduces the responses with more samples than unknowns has confidence 1. Otherwise
     the Bayesian information criterion `n log(RSS/n) + p log n` decides, and the confidence is the
     weight of the rank among those tried. It is 0 if the highest rank tried is the best and higher
     ones exist.
+
+    With ample samples, every rank starts at the last one plus a direction of negative curvature of
+    what is left, and a full search is made only at the chosen rank. Near the information limit that
+    start is one of several.
     """
-    searches: list[Search] = []
+    n, d = int(shared.prepared.count), shared.problem.d
+    schedule, budget = shared.tuning.schedule, task.history.budget
+    tried: list[Candidates] = []
 
     def trial(rank: int) -> _SearchTrial:
-        search = solve(rank, min(trial_starts(dimension(d, rank)), max_starts))
-        residual = float(search.residual)
-        score = bic(residual, n, dimension(d, rank))
-        searches.append(search)
-        return _SearchTrial(rank, residual, score, residual <= search.tolerance, search)
+        p = dimension(d, rank)
+        ample = shared.problem.n >= schedule.ample * p
+        start = with_next_column(shared, tried[-1].U) if tried else None
+        starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
+        found = solve(rank, starts, start, rough=ample)
+        tried.append(found)
+        residual = float(found.residual)
+        return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
+    distinct = int(shared.distinct)
     highest = highest_rank(d, max_rank, lambda rank: distinct >= needed_samples(d, rank))
-    trials, best = try_ranks(trial, highest, lambda: searches[-1].budget.spent)
+    trials, best = try_ranks(trial, highest, lambda: budget.spent)
     path = [(t.rank, t.residual, t.score) for t in trials]
     chosen = trials[best]
-    if chosen.reproduced:
-        enough = distinct >= needed_samples(d, chosen.rank) and n > dimension(d, chosen.rank)
-        return chosen.search, float(enough), path
+    found = chosen.found
+    if shared.problem.n >= schedule.ample * dimension(d, chosen.rank):
+        found = _confirmed(chosen, trials, solve, task, max_starts)
+        residual = float(found.residual)
+        refined = found.rank, residual, bic(residual, n, dimension(d, found.rank))
+        path[found.rank - 1] = refined
+    if float(found.residual) <= task.tolerance:
+        p = dimension(d, found.rank)
+        enough = distinct >= needed_samples(d, found.rank) and n > p
+        return RankChoice(found, float(enough), path)
     if best == len(trials) - 1 and highest < d:
-        return chosen.search, 0.0, path  # a higher rank might be better, but was not tried
+        return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
     weights = [math.exp(-min(t.score - chosen.score, 1400.0) / 2) for t in trials]
-    return chosen.search, weights[best] / sum(weights), path
+    return RankChoice(found, weights[best] / sum(weights), path)
+
+
+def _confirmed(
+    chosen: _SearchTrial,
+    trials: list[_SearchTrial],
+    solve: Solve,
+    task: Task,
+    max_starts: int,
+) -> Candidates:
+    """Return the result of a full search at the chosen rank, or at a lower one that reproduces.
+
+    A trial that started from the last rank may have missed the answer.
+    """
+    found = solve(chosen.rank, max_starts, chosen.found.U)
+    for trial in reversed(trials[: chosen.rank - 1]):
+        if float(found.residual) > task.tolerance or task.history.budget.spent:
+            break
+        lower = solve(trial.rank, max_starts, trial.found.U)
+        if float(lower.residual) > task.tolerance:
+            break
+        found = lower
+    return found

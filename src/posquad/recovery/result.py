@@ -12,9 +12,9 @@ from posquad.certificates import Certificate
 from posquad.core.arrays import Array, like
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
+from posquad.recovery.budget import History
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
-from posquad.recovery.solvers.fit import History
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,6 +35,7 @@ class Recovery(Result):
     samples: Any  # [...]  independent samples, the dimension of the span of the x_i x_i'
     needed: Any  # [...]  samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less
     starts: Any  # [...]  starts used
+    others: Any  # [...]  starts from which a second solution was sought; 0 if none was
     steps: int  # steps of the search; the starts of a round take a step together
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
 
@@ -58,6 +59,17 @@ class Answers:
     samples: Tensor
     needed: Tensor
     starts: Tensor
+    others: Tensor
+
+    def one(self) -> Answers:
+        """Return the answer to one problem as a batch of one."""
+        return Answers(**{name: value[None] for name, value in vars(self).items()})
+
+    def widen(self, columns: int) -> None:
+        """Pad the factors with zero columns to at least this many."""
+        short = columns - self.U.shape[-1]
+        if short > 0:
+            self.U = torch.nn.functional.pad(self.U, (0, short))
 
     @staticmethod
     def stacked(parts: list[Answers]) -> Answers:
@@ -71,12 +83,13 @@ class Answers:
         }
         return Answers(U=torch.cat(padded), **rest)
 
-    def put(self, index: int | Tensor, other: Answers) -> None:
-        """Replace one answer, or those at several indices; U must not be wider than here."""
+    def put(self, index: Tensor, other: Answers) -> None:
+        """Replace the answers at these indices."""
+        self.widen(other.U.shape[-1])
         for name, value in vars(other).items():
             if name == "U":
                 value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
-            getattr(self, name)[index] = value[0] if isinstance(index, int) else value
+            getattr(self, name)[index] = value
 
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
@@ -107,6 +120,7 @@ class Answers:
             samples=out(self.samples),
             needed=out(self.needed),
             starts=out(self.starts),
+            others=out(self.others),
             steps=max(history.budget.steps, 0),
         )
 
@@ -131,4 +145,5 @@ def blank_answers(X: Tensor, columns: int) -> Answers:
         samples=none.clone(),
         needed=none.clone(),
         starts=none.clone(),
+        others=none.clone(),
     )

@@ -4,31 +4,30 @@ The first attempt uses the cheapest solver for the shape of the problem. Problem
 solved by it are tried from other starts, in rounds: perturbed copies of the first start, and the
 limits of log-det IRLS from random weights, which often differ where perturbed starts all agree. If
 the responses cannot be reproduced, the search ends when enough starts reach the least residual.
+
+The random numbers of a round depend on the seed and the round alone, and are the same for all
+problems of a batch, so that a problem is searched in a batch as it is alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_fit
 from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
-from posquad.recovery.initializers import lifted_start
+from posquad.recovery.budget import History
+from posquad.recovery.problem import Problem
+from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.fit import (
     FitState,
-    History,
-    Quadratic,
     at_rounding,
     fitted,
     index_state,
-    stagnated,
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
@@ -36,119 +35,162 @@ from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 
-_DENSE_MOST = 1500  # samples up to which n x n systems are solved
-_DIRECT_MOST = 2**22  # entries up to which the direct system is formed
-_TINY = 60  # unknowns up to which the arithmetic of a dense step costs less than its overhead
-_MODERATE = 250  # unknowns up to which a dense step costs less than reweighting
-_AMPLE = 1.7  # samples per unknown from which a first-order run is the cheaper first attempt
-_PLENTY = 20  # samples per unknown from which different starts hardly ever disagree
-_COMPANIONS = 8  # further starts tried with the first one, near the information limit
-_QUOTA = 600  # first-order steps before Gauss-Newton takes over
-_PATIENCE, _RATE = 10, 0.5  # settings of `stagnated` when starts are screened
-_SAME = 1e-3  # starts agree if their residuals differ by at most this share
-_OTHERS = 48  # starts of each kind that look for a second solution
-_DEFINITE = 1e-7  # a matrix is positive definite if lambda_min exceeds this share of lambda_max
-_SPREAD = 1.0  # size of a perturbation, relative to the start
 
+@dataclass(frozen=True)
+class Task:
+    """What is asked of a search, whatever the problem."""
 
-@dataclass
-class Search:
-    """The best factors found so far for a batch of problems, and how they were found."""
-
-    problem: Quadratic
-    rank: int
     tolerance: float  # relative residual at which responses count as reproduced
+    seed: int
     history: History
-    generator: torch.Generator
-    max_starts: int
 
-    def __post_init__(self) -> None:
-        batch = self.problem.y.shape[:-1]
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The best factors that a search at one rank has found, for a problem or a batch."""
+
+    rank: int
+    U: Tensor  # [..., d, rank]
+    residual: Tensor  # [...]  ||A(UU') - y|| / ||y||
+    starts: Tensor  # [...]  starts used
+    agreeing: Tensor  # [...]  starts that ended at this residual
+    settled: Tensor  # [...]  the least residual is known, or was reached by enough starts
+
+    def one(self) -> Candidates:
+        """Return those of one problem as a batch of one."""
+        tensors = {k: v[None] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Candidates(rank=self.rank, **tensors)
+
+    def select(self, index: Tensor) -> Candidates:
+        """Return those of the problems of a batch at these indices."""
+        tensors = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return Candidates(rank=self.rank, **tensors)
+
+
+def search(
+    shared: Shared,
+    rank: int,
+    task: Task,
+    max_starts: int,
+    start: Tensor | None = None,
+    *,
+    rough: bool = False,
+) -> Candidates:
+    """Search at one rank: first attempt, rounds of restarts, and refinement.
+
+    A `start[..., d, rank]` is tried before everything else. A `rough` answer is not refined where
+    that costs more than the search.
+    """
+    return Search(shared, rank, task, max_starts, start).run(rough=rough)
+
+
+def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidates:
+    """Refine a factor of another rank instead of searching; the starts are those of `found`."""
+    run = Search(shared, U.shape[-1], task, 1)
+    run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
+    run.residual = shared.problem.relative_residual(U)
+    run.polish()
+    return run.candidates()
+
+
+class Search:
+    """A running search: the best factors so far of a batch of problems, and how they were found."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        rank: int,
+        task: Task,
+        max_starts: int,
+        start: Tensor | None = None,
+    ) -> None:
+        self.shared, self.rank, self.task, self.max_starts = shared, rank, task, max_starts
+        self.problem, self.given = shared.problem, start
+        self.sizes, self.schedule = shared.tuning.sizes, shared.tuning.schedule
+        self.acceptance = shared.tuning.acceptance
+        self.history, self.budget = task.history, task.history.budget
         y = self.problem.y
-        self.budget = self.history.budget
-        self.U = y.new_zeros(*batch, self.problem.d, self.rank)
+        batch = y.shape[:-1]
+        self.U = y.new_zeros(*batch, self.problem.d, rank)
         self.residual = y.new_ones(batch)  # of Q = 0
         self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
         self.agreeing = torch.zeros_like(self.starts)
-        self.p = dimension(self.problem.d, self.rank)
+        self.p = dimension(self.problem.d, rank)
         self.first = self.U
-        self.exact = torch.zeros_like(self.starts, dtype=torch.bool)  # U is known to be optimal
+        self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
         self.working: Tensor | None = None  # indices of the problems in the current run
-        D = self.problem.d * (self.problem.d + 1) // 2
-        self.kernel = self.problem.n <= min(D, _DENSE_MOST)  # an n x n kernel is affordable
+        self.next_round = 0
 
     @property
     def settled(self) -> Tensor:
         """Whether the least residual is known, or was reached by enough starts, `[...]`."""
-        # Near the information limit, spurious minima are common and found repeatedly.
         excess = max(self.problem.n / self.p - 1, 0.05)
-        least = min(math.ceil(12 / excess**2), math.ceil(0.75 * self.max_starts))
-        return self.exact | (self.agreeing >= max(2, least))
+        least = math.ceil(self.acceptance.agreeing_starts / excess**2)
+        least = min(least, math.ceil(0.75 * self.max_starts))
+        return self.optimal | (self.agreeing >= max(2, least))
 
     @property
     def open(self) -> Tensor:
         """Whether a problem is neither reproduced nor settled, and has starts left, `[...]`."""
-        undecided = (self.residual > self.tolerance) & ~self.settled
+        undecided = (self.residual > self.task.tolerance) & ~self.settled
         return undecided & (self.starts < self.max_starts)
 
-    def adopt(self, U: Tensor) -> None:
-        """Refine a given factor instead of searching."""
-        self.U = U
-        self._guarded(self._polish)
+    def candidates(self) -> Candidates:
+        """Return what has been found so far."""
+        return Candidates(
+            self.rank, self.U, self.residual, self.starts, self.agreeing, self.settled
+        )
 
-    def run(self) -> None:
-        """Run the first attempt, rounds of restarts, and the final refinement."""
-        self._guarded(self._search)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """Do the work until Ctrl-C; keep the last state of an interrupted run."""
+    def run(self, *, rough: bool = False) -> Candidates:
+        """Run the first attempt, rounds of restarts, and, unless `rough`, the refinement."""
         self.history.last = None
         try:
-            work()
+            self._first_attempt()
+            while bool(self.open.any()) and not self.budget.spent:
+                self._restart()
+            if not rough or self.p <= self.sizes.overhead_unknowns:
+                self.polish()
         except KeyboardInterrupt:
-            self.budget.interrupted = True
-            state = self.history.last
-            if state is not None and state.U.ndim == self.U.ndim + 1:
-                self._keep(state, self.working, count=False)
+            self.keep_last()
+            self.history.best = self.candidates()
+            raise
+        self.history.best = self.candidates()
+        return self.history.best
 
-    def _search(self) -> None:
-        self._first_attempt()
-        rounds = 0
-        while bool(self.open.any()) and not self.budget.spent:
-            self._restart(rounds)
-            rounds += 1
-        self._polish()
+    def keep_last(self) -> None:
+        """Keep the last state of an interrupted run."""
+        state = self.history.last
+        if state is not None and state.U.ndim == self.U.ndim + 1:
+            self._keep(state, self.working, count=False)
+
+    # The first attempt.
 
     def _first_attempt(self) -> None:
         """Make one attempt with the cheapest solver for the shape of the problem."""
-        problem, r = self.problem, self.rank
-        n, d = problem.n, problem.d
-        D = d * (d + 1) // 2
-        operator = RankOne(problem.X)
-        if n >= D and problem.y.numel() * D <= _DIRECT_MOST * max(1, self.residual.numel()):
-            Q, complete = symmetric_fit(problem.X, problem.y)
-            U = _positive_part(Q, r)
-            bounded = lifted_start(operator, problem.y, r, "bounded")
-            U = torch.where(complete[..., None, None], U, bounded)
-            self._without_descent(U, Q, complete)
-        elif self.kernel:
-            U = lifted_start(operator, problem.y, r, "interpolant")
-        else:
-            U = lifted_start(operator, problem.y, r, "bounded")
-        self.first = U
-        if bool(self.exact.all()):
+        problem, n = self.problem, self.problem.n
+        if self.given is not None:
+            self._keep(self._descend(problem, self.given[None]))
+            if not bool(self.open.any()):
+                return
+        if self.shared.symmetric is not None:
+            self._without_descent(*self.shared.symmetric)
+        self.first = self.shared.start(self.rank)
+        if not bool(self.open.any()):
             return
-        problem, chosen = self._chosen(~self.exact)
+        problem, chosen = self._chosen(self.open)
         self.working = chosen
-        tries = U[None] if chosen is None else U[None, chosen]
-        if n < _AMPLE * self.p and self.p <= _TINY and U.ndim == 2:
-            companions = min(_COMPANIONS, self.max_starts - 1)  # at almost no cost
-            tries = torch.cat([tries, self._perturbed(None, companions)])
-        elif n < _AMPLE * self.p and self.p > _TINY and self.kernel:
-            tries = self._reweighted(problem, 1, plain=True)
+        tries = self.first[None] if chosen is None else self.first[None, chosen]
+        near_limit = n < self.schedule.ample * self.p
+        if near_limit and self.p > self.sizes.overhead_unknowns and self.shared.forms_kernel:
+            tries = self._reweighted(problem, 1, plain=True, round=-1)
+        elif near_limit and self.p <= self.sizes.overhead_unknowns and tries.ndim == 3:
+            # A round of restarts beside the first attempt costs almost nothing.
+            companions = min(self.schedule.companions, self.max_starts - 1)
+            tries = torch.cat([tries, self._perturbed(None, companions, round=0)])
+            self.next_round = 1
         self._keep(self._descend(problem, tries), chosen)
 
-    def _without_descent(self, U: Tensor, Q: Tensor, complete: Tensor) -> None:
+    def _without_descent(self, Q: Tensor, complete: Tensor) -> None:
         """Keep a spectral factor, and the optimum of problems that are convex.
 
         A problem is convex if the rank is not limited. Q has the least residual of all symmetric
@@ -157,13 +199,14 @@ class Search:
         cone.
         """
         problem = self.problem
-        spectral = _better_than_zero(problem, self.rank)
+        spectral = self.shared.better_than_zero(self.rank)
         self._keep(FitState.begin(problem, spectral[None]), count=False)
-        if self.rank < problem.d or self.p > _MODERATE:
+        if self.rank < problem.d or self.p > self.sizes.dense_unknowns:
             return
+        U = positive_part(Q, self.rank)
         values = torch.linalg.eigvalsh(Q)
-        noisy = complete & (problem.relative(problem.residual(problem.forward(U))) > self.tolerance)
-        inside = noisy & (values[..., 0] > _DEFINITE * values[..., -1])
+        noisy = complete & (problem.relative_residual(U) > self.task.tolerance)
+        inside = noisy & (values[..., 0] > self.acceptance.definite * values[..., -1])
         self._accept_optimal(U, inside)
         outside = noisy & ~inside
         if bool(outside.any()):
@@ -177,96 +220,98 @@ class Search:
 
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
         """Take the factors U that are known to be optimal, unless the current ones are better."""
-        problem = self.problem
-        residual = problem.relative(problem.residual(problem.forward(U)))
+        residual = self.problem.relative_residual(U)
         better = optimal & (residual < self.residual)
         self.U = torch.where(better[..., None, None], U, self.U)
         self.residual = torch.where(better, residual, self.residual)
-        self.exact = self.exact | optimal
+        self.optimal = self.optimal | optimal
         self.starts = self.starts + optimal
 
-    def _descend(self, problem: Quadratic, U: Tensor) -> FitState:
+    # Descents and starts.
+
+    def _descend(self, problem: Problem, U: Tensor) -> FitState:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
-        n = problem.n
-        if self.p <= _TINY or (n <= _DENSE_MOST and n < _AMPLE * self.p):
+        n, schedule = problem.n, self.schedule
+        dense = n <= self.sizes.kernel_samples and n < schedule.ample * self.p
+        if self.p <= self.sizes.overhead_unknowns or dense:
             method = Levenberg(problem, self.rank)
-            rules = screening_rules(self.tolerance, _PATIENCE, _RATE)
-            rules = [*rules, self.budget.rule()]
-            return iterate(method, method.start(U), rules, record=self.history)
+            rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
+            return iterate(
+                method, method.start(U), [*rules, self.budget.rule()], record=self.history
+            )
         first = PopulationLBFGS(problem)
         rounding = 20 * torch.finfo(U.dtype).eps
         ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.budget.rule()]
-        quota = self.budget.quota(_QUOTA)
+        quota = self.budget.quota(schedule.first_order_steps)
         state = iterate(first, first.start(U), [*ends, quota], record=self.history)
-        if bool((state.residual <= self.tolerance).any(0).all()) or self.budget.spent:
+        if bool((state.residual <= self.task.tolerance).any(0).all()) or self.budget.spent:
             return state
         if bool((state.cosine <= 1e-8).all()):
             return state
         second = GaussNewton(problem)
         ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.budget.rule()]
-        ends.append(self.budget.quota(60))
+        ends.append(self.budget.quota(schedule.second_order_steps))
         return iterate(second, second.start(state.U), ends, record=self.history)
 
-    def _restart(self, rounds: int) -> None:
+    def _restart(self) -> None:
         """Try the open problems from a round of new starts."""
+        round, schedule = self.next_round, self.schedule
+        self.next_round += 1
         problem, chosen = self._chosen(self.open)
         self.history.last, self.working = None, chosen
-        if self.p <= _TINY:
-            first = 2 if problem.n >= _PLENTY * self.p else 8
-            reweighted, count = rounds % 4 == 1, first if rounds == 0 else 24
-        elif self.p <= _MODERATE and problem.n <= _DENSE_MOST:
-            reweighted, count = rounds % 2 == 0, 4 if rounds % 2 == 0 else 16
+        if self.p <= self.sizes.overhead_unknowns:
+            few = problem.n >= schedule.plenty * self.p
+            first = 2 if few else schedule.companions
+            reweighted, count = round % 4 == 1, first if round == 0 else schedule.round_starts
+        elif self.p <= self.sizes.dense_unknowns and problem.n <= self.sizes.kernel_samples:
+            reweighted = round % 2 == 0
+            count = schedule.reweighted_round_starts if reweighted else schedule.dense_round_starts
         else:
-            reweighted, count = rounds % 6 != 5, 4 if problem.n <= _DENSE_MOST else 1
-        if problem.y.ndim > 1:
-            count = max(2, min(count, 20_000 // problem.y.numel()))
-        reweighted = reweighted and self.kernel
+            reweighted = round % 6 != 5
+            small = problem.n <= self.sizes.kernel_samples
+            count = schedule.reweighted_round_starts if small else 1
+        reweighted = reweighted and self.shared.forms_kernel
         if reweighted:
             count = max(1, count // 2)
         used = self.starts if chosen is None else self.starts[chosen]
         count = min(count, self.max_starts - int(used.max()))
         if reweighted:
-            U = self._reweighted(problem, count, plain=rounds == 1)
+            U = self._reweighted(problem, count, plain=round == 1, round=round)
         else:
-            U = self._perturbed(chosen, count)
+            U = self._perturbed(chosen, count, round=round)
         self._keep(self._descend(problem, U), chosen)
 
-    def _chosen(self, mask: Tensor) -> tuple[Quadratic, Tensor | None]:
+    def _chosen(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
         """Return the problems where the mask holds and their indices, None for one problem."""
-        if mask.ndim == 0:
+        if mask.ndim == 0 or bool(mask.all()):
             return self.problem, None
         chosen = mask.nonzero()[:, 0]
         return self.problem.select(chosen), chosen
 
-    def _perturbed(self, chosen: Tensor | None, count: int) -> Tensor:
+    def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         """Return perturbed copies `[count, ..., d, r]` of the first start."""
         U = self.first if chosen is None else self.first[chosen]
-        noise = self.normal(count, *U.shape)
+        noise = common_noise(self.task.seed, round, U, count, *U.shape[-2:])
         size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
-        return U + _SPREAD * size[..., None, None] * noise
+        return U + self.schedule.spread * size[..., None, None] * noise
 
-    def _reweighted(self, problem: Quadratic, count: int, *, plain: bool) -> Tensor:
+    def _reweighted(self, problem: Problem, count: int, *, plain: bool, round: int) -> Tensor:
         """Return limits `[count, ..., d, r]` of IRLS from random weights.
 
         With `plain`, the first weight is the identity.
         """
-        d = problem.d
-        batch = problem.y.shape[:-1]
-        N = self.normal(count, *batch, d, 2 * d)
+        d, y = problem.d, problem.y
+        N = common_noise(self.task.seed, round, y[..., None], count, d, 2 * d + self.rank)
+        filler, N = N[..., : self.rank], N[..., self.rank :]
         weight = N @ N.mT / (2 * d)
         if plain:
             weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
         state = run_irls(problem, self.rank, weight, 1e-3, self.history)
         size = torch.linalg.matrix_norm(state.U)[..., None, None]
         # Columns that are zero in the positive part start at small random values.
-        filler = self.normal(*state.U.shape) * (size.clamp_min(1e-3) * 0.03)
+        filler = filler * (size.clamp_min(1e-3) * 0.03)
         empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
         return torch.where(empty, filler, state.U)
-
-    def normal(self, *shape: int) -> Tensor:
-        """Return standard normal numbers of this shape."""
-        y = self.problem.y
-        return torch.randn(*shape, generator=self.generator, dtype=y.dtype).to(y.device)
 
     def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
         """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
@@ -278,105 +323,45 @@ class Search:
         old, seen = self.residual[where], self.agreeing[where]
         better = best < old
         level = torch.minimum(best, old)
-        agree = (residuals <= level * (1 + _SAME)).sum(0)
-        still = torch.where(old <= level * (1 + _SAME), seen, 0)
+        agree = (residuals <= level * (1 + self.acceptance.agreement)).sum(0)
+        still = torch.where(old <= level * (1 + self.acceptance.agreement), seen, 0)
         self.U[where] = torch.where(better[..., None, None], U, self.U[where])
         self.residual[where] = level
         if count:
             self.agreeing[where] = still + agree
             self.starts[where] = self.starts[where] + residuals.shape[0]
 
-    def _polish(self) -> None:
+    def polish(self) -> None:
         """Refine the factors, to rounding if they reproduce, else to a stationary point."""
         # With many unknowns this costs more than the search, so the last digit is not worth it.
         units = 10 if self.p <= 200 else 50
         rough = self.residual > units * torch.finfo(self.residual.dtype).eps
-        rough = rough & ~self.exact
+        rough = rough & ~self.optimal
         if not bool(rough.any()):
             return
         problem, chosen = self._chosen(rough)
         U = self.U if chosen is None else self.U[chosen]
-        small = problem.n * problem.d * self.rank <= 2**23 and self.p <= 1000
-        if not small and bool((self.residual <= self.tolerance).all()):
+        entries = problem.n * problem.d * self.rank
+        small = entries <= self.sizes.polish_entries and self.p <= self.sizes.polish_unknowns
+        if not small and bool((self.residual <= self.task.tolerance).all()):
             return  # the first-order run already went to rounding
         method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
         ends = [stationary(), at_rounding(2 if small else 8), self.budget.rule()]
+        steps = self.schedule.second_order_steps if small else self.schedule.polish_steps
         state: FitState = iterate(
             method,  # pyright: ignore[reportArgumentType]
             method.start(U),
-            [*ends, self.budget.quota(60 if small else 400)],
+            [*ends, self.budget.quota(steps)],
             record=self.history,
         )
         self._keep(index_state(state, None), chosen, count=False)
 
 
-def find_second_solution(search: Search, transform: Tensor, apart: float) -> bool:
-    """Return whether some start leads to a different matrix that reproduces the responses.
+def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:
+    """Return standard normal numbers `[count, ..., d, r]`, the same for all problems of a batch.
 
-    Inputs with structure (zeros, signs, few distinct values) have symmetries, which can give
-    separate solutions that the curvature does not reveal. `transform` leads back to the coordinates
-    in which the inputs have the structure. A result of False proves nothing.
+    `like[..., d, r]` gives the number of batch dimensions, the dtype and the device.
     """
-    problem, U = search.problem, search.U
-    d, r = problem.d, search.rank
-    many = _OTHERS if search.p <= _MODERATE else _OTHERS // 8
-    V = transform @ U
-    coins = search.normal(many, len(V), 1).sign()
-    orders = search.normal(many, len(V)).argsort(-1)
-    turned = [_blocks(problem.X @ torch.linalg.pinv(transform)) * V, coins * V, V[orders]]
-    size = torch.linalg.matrix_norm(U) / math.sqrt(d * r)
-    random = size * search.normal(many, d, r)
-    starts = torch.cat([torch.linalg.pinv(transform) @ torch.cat(turned), random])
-    dense = search.p <= _TINY or problem.n <= _DENSE_MOST
-    method = Levenberg(problem, r) if dense else PopulationLBFGS(problem)
-    Q = U @ U.mT
-    for part in starts.split(max(1, 2**23 // max(problem.n * d * r, min(problem.n, d * r) ** 2))):
-        if search.budget.spent:
-            return False
-        ends = [at_rounding(), stationary(), stagnated(20, 0.9), search.budget.rule()]
-        state: FitState = iterate(
-            method,  # pyright: ignore[reportArgumentType]
-            method.start(part),
-            [*ends, search.budget.quota(100 if dense else 300)],
-            record=search.history,
-        )
-        fits = state.U[state.residual <= search.tolerance]
-        away = torch.linalg.matrix_norm(fits @ fits.mT - Q)
-        if bool((away > apart * torch.linalg.matrix_norm(Q)).any()):
-            return True
-    return False
-
-
-def _blocks(X: Tensor) -> Tensor:
-    """Return signs `[B, d, 1]` that flip one block of coordinates each.
-
-    No row of X has entries both inside and outside a block.
-    """
-    near = X.abs()
-    joined = (near.mT @ near) > 1e-12 * near.amax() ** 2
-    for _ in range(max(1, math.ceil(math.log2(X.shape[-1] + 1)))):
-        joined = (joined.to(X) @ joined.to(X)) > 0
-    blocks = joined.unique(dim=0)
-    return 1 - 2 * blocks.to(X)[..., None]
-
-
-def _positive_part(Q: Tensor, rank: int) -> Tensor:
-    """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
-    values, vectors = torch.linalg.eigh(Q)
-    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
-    least = 1e-8 * values[..., :1].clamp_min(1e-300)
-    return vectors * torch.maximum(values, least).sqrt()[..., None, :]
-
-
-def _better_than_zero(problem: Quadratic, rank: int) -> Tensor:
-    """Return a factor whose residual is less than that of Q = 0, or zero if Q = 0 is the best fit.
-
-    It is that of tP, where P is the positive part of `W = X' diag(y) X` of this rank and
-    `t = <A(P), y> / ||A(P)||^2`, which is positive because `<A(P), y> = <P, W> = ||P||^2`. If W has
-    no positive part, `<A(S), y> <= 0` for every positive semidefinite S.
-    """
-    values, vectors = torch.linalg.eigh(problem.weighted_adjoint(problem.y, problem.X))
-    U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
-    predicted = problem.forward(U).square().sum(-1)
-    scale = (predicted * problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
-    return U * scale.clamp_min(0).sqrt()[..., None, None]
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + round + 1) % 2**63)
+    noise = torch.randn(*shape, generator=generator, dtype=like.dtype).to(like.device)
+    return noise.reshape(shape[0], *(1,) * (like.ndim - 2), *shape[1:])

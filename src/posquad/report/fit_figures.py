@@ -14,7 +14,7 @@ from posquad.report.panel import Panel
 __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
 
 POINTS = 2000  # maximum number of rows that are drawn
-_BLUE, _RED, _GREEN, *_ = COLOURS
+_BLUE, _RED = COLOURS[:2]
 
 
 def panels(fit: FittedModel) -> list[Panel[FittedModel]]:
@@ -72,8 +72,7 @@ def _draw_eigenvalues(axes: Any, fit: FittedModel) -> None:
         values = np.pad(values, (0, min(fit.model.n_features_in_, 20) - min(len(values), 20)))
     axes.bar(np.arange(1, len(values) + 1), values, color=_BLUE, width=0.6)
     axes.set_xlim(0.4, max(len(values), 4) + 0.6)
-    axes.set_xlabel("number")
-    axes.set_ylabel("eigenvalue of Q")
+    axes.set(xlabel="number", ylabel="eigenvalue of Q")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
@@ -92,8 +91,7 @@ def _draw_ranks(axes: Any, fit: FittedModel) -> None:
     axes.plot(
         ranks[best], score[best], color=_RED, marker=MARKERS[3], markersize=9, linestyle="none"
     )
-    axes.set_xlabel("rank")
-    axes.set_ylabel("criterion")
+    axes.set(xlabel="rank", ylabel="criterion")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
@@ -130,8 +128,7 @@ def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
             start += count
     axes.set_yscale("log")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel("direction")
-    axes.set_ylabel("effective eigenvalue")
+    axes.set(xlabel="direction", ylabel="effective eigenvalue")
     if start > 1:
         legend_below(axes, 3)
 
@@ -161,8 +158,7 @@ def _draw_predicted(axes: Any, fit: FittedModel) -> None:
     ends = [min(observed.min(), predicted.min()), max(observed.max(), predicted.max())]
     axes.plot(ends, ends, color=INK, linewidth=1, linestyle="--")
     _scatter(axes, fit, rows, observed, predicted)
-    axes.set_xlabel("observed")
-    axes.set_ylabel("predicted")
+    axes.set(xlabel="observed", ylabel="predicted")
 
 
 def _describe_predicted(fit: FittedModel) -> str:
@@ -178,8 +174,7 @@ def _draw_residuals(axes: Any, fit: FittedModel) -> None:
     rows = shown_rows(fit)
     axes.axhline(0, color=INK, linewidth=1, linestyle="--")
     _scatter(axes, fit, rows, fit.predicted[rows], fit.residuals[rows])
-    axes.set_xlabel("predicted")
-    axes.set_ylabel(_residual_name(fit))
+    axes.set(xlabel="predicted", ylabel=_residual_name(fit))
 
 
 def _scatter(axes: Any, fit: FittedModel, rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
@@ -213,8 +208,7 @@ def _draw_histogram(axes: Any, fit: FittedModel) -> None:
         1 if width <= 1e-300 or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
     )
     axes.hist(values, bins=bins, color=_BLUE)
-    axes.set_xlabel(_residual_name(fit))
-    axes.set_ylabel("rows")
+    axes.set(xlabel=_residual_name(fit), ylabel="rows")
 
 
 def _describe_histogram(fit: FittedModel) -> str:
@@ -227,8 +221,7 @@ def _draw_convergence(axes: Any, fit: FittedModel) -> None:
     axes.plot(np.arange(len(history)), history, color=_BLUE, linewidth=1.6)
     if (history > 0).any():
         axes.set_yscale("log")
-    axes.set_xlabel("step")
-    axes.set_ylabel("best relative residual")
+    axes.set(xlabel="step", ylabel="best relative residual")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "RULE", "legend_below", "mark_values", "series"]
+__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "REFERENCE", "RULE", "draw_band", "draw_series",
+           "legend_below", "mark_values", "series"]  # fmt: skip
 
 # Okabe and Ito's palette. The report's SVG images replace each colour by a variable, which a dark
 # page sets to the value in DARK; so each colour must be used for one purpose only.
@@ -22,6 +23,7 @@ DARK = {
     "#56b4e9": "#a9dcff",
 }
 MARKERS = ("o", "s", "^", "D", "v", "P")
+REFERENCE = {"color": INK, "lw": 1, "ls": ":"}  # style of reference lines
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
@@ -39,6 +41,34 @@ def series(k: int, *, marked: bool = True) -> dict[str, Any]:
     if marked:
         style |= {"marker": MARKERS[k % len(MARKERS)], "markersize": 4.5}
     return style
+
+
+def draw_series(axes: Any, x: Any, lines: Mapping[str, Any]) -> None:
+    """Draw one series per entry of `lines`, which maps labels to values.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> draw_series(axes, [0, 1], {"first": [0, 1], "second": [1, 0]})
+    >>> [line.get_label() for line in axes.lines]
+    ['first', 'second']
+    """
+    for k, (label, values) in enumerate(lines.items()):
+        axes.plot(x, values, **series(k), label=label)
+
+
+def draw_band(
+    axes: Any, x: Any, low: Any, middle: Any, high: Any, style: Any, line: str, band: str = ""
+) -> None:
+    """Draw a line in a band from `low` to `high`, labelled `line` and `band`.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> draw_band(axes, [0, 1], [0, 0], [1, 1], [2, 2], series(0), "median", "all")
+    >>> axes.get_legend_handles_labels()[1]
+    ['all', 'median']
+    """
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.2, lw=0, label=band)
+    axes.plot(x, middle, **style, label=line)
 
 
 def mark_values(axis: Any, values: Iterable[float]) -> None:

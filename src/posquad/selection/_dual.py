@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posquad.core.linalg import per_element
+from posquad.core.linalg import per_element, solve_semidefinite
 
 _FAR = 8.0  # distance, in logarithms, beyond which a path is followed
 _NEWTON = 60  # maximum number of Newton steps from one start; about ten are usual near the solution
@@ -94,7 +94,7 @@ def _follow_path(
     while bool((alive & (done < 1)).any()) and steps < max_steps:
         now = torch.where(alive, torch.minimum(share, 1 - done), 0.0)
         _, gram = family.values_and_gram(L)
-        speed = _solve(gram, -family.tangent(L, gap))  # d lam / d share
+        speed = solve_semidefinite(gram, -family.tangent(L, gap))  # d lam / d share
         move = gap + family.step(speed)
         trial = _newton(
             family,
@@ -133,7 +133,7 @@ def _newton(
         if count == max_steps or bool((converged | ~torch.isfinite(size)).all()):
             return DualSolution(L, lam, converged, count, L)
         previous = size
-        delta = _solve(gram, residual)
+        delta = solve_semidefinite(gram, residual)
         move = family.step(delta)
         t = torch.where(converged, 0.0, _line_search(family, L, move, delta, residual))
         L = L + per_element(t, L) * move
@@ -171,19 +171,3 @@ def _bracket_root(slope: Callable[[Tensor], Tensor], t: Tensor, enough: float = 
         middle = torch.where(high.isinf(), 4 * t, (low + high) / 2)
         t = torch.where(good, t, middle)
     return t
-
-
-def _solve(gram: Tensor, right: Tensor) -> Tensor:
-    """Solve with a symmetric positive semidefinite matrix, scaled to unit diagonal."""
-    scale = gram.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(gram.dtype).tiny).rsqrt()
-    scaled = scale[..., :, None] * gram * scale[..., None, :]
-    factor, info = torch.linalg.cholesky_ex(scaled)
-    if not bool((info != 0).any()):
-        return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
-    # Directions without curvature carry no information: take no step along them.
-    finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
-    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
-    cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(gram.dtype).eps
-    inverse = torch.where(values > cutoff, 1 / values, 0.0)
-    along = (vectors.mT @ (scale * right)[..., None])[..., 0]
-    return scale * (vectors @ (inverse * along)[..., None])[..., 0]

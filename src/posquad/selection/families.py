@@ -42,6 +42,14 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     return symmetric_part(M)
 
 
+def one_family(A: Tensor) -> Dense:
+    """The operator of one family `A[n, d, d]`; a batch of families raises `DomainError`."""
+    operator = Dense(A)
+    if operator.batch_shape:
+        raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(A.shape)}")
+    return operator
+
+
 def commutator_size(A: A) -> A:
     """Root mean square over pairs of `||A_i A_j - A_j A_i||_F / (sqrt(2) ||A_i||_F ||A_j||_F)`.
 

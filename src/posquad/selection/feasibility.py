@@ -13,6 +13,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import doubles
 from posquad.core.errors import InfeasibleError
 
 _ACTIVE = 1e-8  # a constraint of a linear program with at most this slack counts as active
@@ -20,12 +21,12 @@ _ACTIVE = 1e-8  # a constraint of a linear program with at most this slack count
 
 def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
     """Raise `InfeasibleError` if a proof is found that no q > 0 has `Bq = y`, for one `y[n]`."""
-    rows = B.cpu().numpy().astype(float)
+    rows = doubles(B)
     largest = np.abs(rows).max(axis=1)
     largest = np.where(largest > 0, largest, 1.0)  # a zero row stays zero
     norms = np.linalg.norm(rows / largest[:, None], axis=1)
     scale = 1 / np.where(norms > 0, norms, 1.0) / largest
-    b, v = rows * scale[:, None], y.cpu().numpy().astype(float) * scale
+    b, v = rows * scale[:, None], doubles(y) * scale
     v = v / max(np.abs(v).max(), 1e-300)
     for candidate in (_farkas_vector(b, v), _forcing_vector(b, v)):
         if candidate is None:

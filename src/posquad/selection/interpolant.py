@@ -15,12 +15,11 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, like, require_symmetric, tensors
-from posquad.core.errors import DomainError, ShapeError
+from posquad.core.arrays import Array, doubles, like, require_exactly, require_symmetric, tensors
 from posquad.core.extras import import_extra
 from posquad.core.results import Result
 from posquad.core.status import Status
-from posquad.problems.measurements import Dense
+from posquad.selection.families import one_family
 from posquad.selection.trace import TraceCheck, check_trace_bound
 
 __all__ = ["MinimumTraceInterpolant", "distance_to_minimum_trace", "minimum_trace_interpolant"]
@@ -82,11 +81,9 @@ def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
     """
     a, v = _one_family(A, y)
     (target,) = tensors(Q=Q)
-    if target.shape != a.shape[1:]:
-        expected = f"one matrix of shape {a.shape[1:]}"
-        raise ShapeError("Q", expected=expected, got=f"shape {tuple(target.shape)}")
+    require_exactly("Q", target, a.shape[1:], "one matrix")
     require_symmetric("Q", target)
-    M = target.cpu().numpy().astype(float)
+    M = doubles(target)
     least = minimum_trace_interpolant(a, v)
     if least.status is not Status.CONVERGED:
         return math.nan
@@ -99,13 +96,8 @@ def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
 
 def _one_family(A: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
     a, v = tensors(A=A, y=y)
-    operator = Dense(a)
-    if operator.batch_shape:
-        raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
-    if tuple(v.shape) != (operator.n,):
-        expected = f"shape ({operator.n},), one entry per matrix"
-        raise ShapeError("y", expected=expected, got=f"shape {tuple(v.shape)}")
-    return a.cpu().numpy().astype(float), v.cpu().numpy().astype(float)
+    require_exactly("y", v, (one_family(a).n,), "one entry per matrix")
+    return doubles(a), doubles(v)
 
 
 def _solve_psd(

@@ -10,7 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, require_batch, require_shape, tensors
+from posquad.core.arrays import Array, require_batch, require_exactly, require_shape, tensors
 from posquad.core.errors import DomainError, InfeasibleError, ShapeError
 from posquad.core.twofold import power_of_two
 
@@ -76,9 +76,7 @@ def prepare(
         raise ShapeError("B", expected="shape (n, m) with n, m >= 1", got=f"shape {tuple(b.shape)}")
     n, m = b.shape
     require_shape("y", v, (n,), "(..., n), one entry per row of B")
-    if tuple(d.shape) != (m,):
-        expected = f"shape ({m},), one entry per column of B"
-        raise ShapeError("multiplicities", expected=expected, got=f"shape {tuple(d.shape)}")
+    require_exactly("multiplicities", d, (m,), "one entry per column of B")
     require_positive("multiplicities", d)
     checked = dict(zip(points, rest, strict=True))
     for name, point in checked.items():

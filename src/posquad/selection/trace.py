@@ -9,8 +9,17 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from posquad.core.arrays import A, Array, like, positive_number, require_symmetric, tensors
-from posquad.core.errors import DomainError, InfeasibleError, ShapeError
+from posquad.core.arrays import (
+    A,
+    Array,
+    doubles,
+    like,
+    positive_number,
+    require_exactly,
+    require_symmetric,
+    tensors,
+)
+from posquad.core.errors import DomainError, InfeasibleError
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.problems.measurements import Dense
@@ -88,7 +97,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
         got = f"shape {tuple(system.y.shape)}"
         raise DomainError("y", expected="one right-hand side (n,)", got=got)
     require_rows(system)
-    b, v, d = (t.cpu().numpy().astype(float) for t in (*system.independent, system.d))
+    b, v, d = map(doubles, (*system.independent, system.d))
     program, units = scaled_program(b, v, d, torch.finfo(system.d.dtype).eps)
     vertex = optimal_vertex(program)
     if isinstance(vertex, str):
@@ -179,14 +188,9 @@ def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
     a, v, M, lam = tensors(A=A, y=y, Q=Q, dual=dual)
     operator = Dense(a)
     n, d = operator.n, operator.d
-    for name, array, shape in (
-        ("A", a, (n, d, d)),
-        ("y", v, (n,)),
-        ("Q", M, (d, d)),
-        ("dual", lam, (n,)),
-    ):
-        if tuple(array.shape) != shape:
-            raise ShapeError(name, expected=f"shape {shape}", got=f"shape {tuple(array.shape)}")
+    shapes = (("A", a, (n, d, d)), ("y", v, (n,)), ("Q", M, (d, d)), ("dual", lam, (n,)))
+    for name, array, shape in shapes:
+        require_exactly(name, array, shape)
     require_symmetric("Q", M)
     eye = torch.eye(d, dtype=M.dtype, device=M.device)
     trace, bound = float(M.trace()), float(v @ lam)
@@ -240,8 +244,8 @@ def _require_proof(
 
     Each quantity is relative to the sizes of the terms whose difference it is.
     """
-    B, y, d = (t.cpu().numpy().astype(float) for t in (system.B, system.y, system.d))
-    b, v = (t.cpu().numpy().astype(float) for t in system.independent)
+    B, y, d = map(doubles, (system.B, system.y, system.d))
+    b, v = map(doubles, system.independent)
     tolerance, tiny = _CHECKED * math.sqrt(sum(B.shape)) * eps, np.finfo(float).tiny
     on, off = list(face.support), list(face.vanishing)
     residual = float((np.abs(b @ q - v) / (np.abs(b) @ q + np.abs(v)).clip(tiny)).max())

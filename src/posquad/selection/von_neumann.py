@@ -20,10 +20,10 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError
-from posquad.core.linalg import symmetric_part
+from posquad.core.linalg import eigenvalue_rounding, symmetric_part
 from posquad.core.status import Status
-from posquad.problems.measurements import Dense
 from posquad.selection._dual import ExponentialFamily, project
+from posquad.selection.families import one_family
 from posquad.selection.projection import Projection
 from posquad.selection.system import expand_multipliers, independent_rows
 
@@ -56,9 +56,7 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
            [0., 3.]])
     """
     a, v, start = tensors(A=A, y=y, Q0=Q0)
-    operator = Dense(a)
-    if operator.batch_shape:
-        raise DomainError("A", expected="one family (n, d, d)", got=f"shape {tuple(a.shape)}")
+    operator = one_family(a)
     require_shape("y", v, (operator.n,), "(..., n), one entry per matrix")
     require_shape("Q0", start, (operator.d, operator.d), "(..., d, d)")
     require_symmetric("Q0", start)
@@ -113,8 +111,8 @@ def von_neumann_divergence(P: A, Q: A) -> A:
     require_batch(P=p.shape[:-2], Q=q.shape[:-2])
     values_p = torch.linalg.eigvalsh(p)
     values_q, vectors_q = torch.linalg.eigh(q)
-    floor = -10 * p.shape[-1] * torch.finfo(p.dtype).eps * values_p.abs().amax(-1, keepdim=True)
-    if bool((values_p < floor).any()):
+    rounding = eigenvalue_rounding(p.shape[-1], p.dtype) * values_p.abs().amax(-1, keepdim=True)
+    if bool((values_p < -rounding).any()):
         got = f"a smallest eigenvalue of {float(values_p.min()):.3e}"
         raise DomainError("P", expected="a positive semidefinite matrix", got=got)
     if bool((values_q <= 0).any()):
@@ -183,7 +181,7 @@ class _MatrixFamily(ExponentialFamily):
         usable = torch.isfinite(scaled).all(-1).all(-1)
         unit = torch.linalg.eigvalsh(torch.where(usable[:, None, None], scaled, 0.0))
         smallest = unit[:, 0]
-        trusted = usable & (smallest > 10 * unit.shape[-1] * torch.finfo(L.dtype).eps)
+        trusted = usable & (smallest > eigenvalue_rounding(unit.shape[-1], L.dtype))
         length = torch.linalg.vector_norm(scale * doubt, dim=-1)
         Q = self.exponential(L)
         largest = torch.linalg.matrix_norm(Q, 2).sqrt() / torch.linalg.matrix_norm(Q)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from posquad.certificates.proofs.rounding import gamma, product_with_error
+from posquad.core.arrays import doubles
 from posquad.core.errors import DomainError, DtypeError
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares, Objective
@@ -132,7 +133,7 @@ class BoundedRankOne(BoundedOperator):
 
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         Y = self.X.T @ (z[:, None] * self.X)
-        return _symmetrized(Y), float(np.abs(z) @ np.square(self.X).sum(1))
+        return symmetrized(Y), float(np.abs(z) @ np.square(self.X).sum(1))
 
     def adjoint_factor(self, z: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = self.absolute.T @ (np.abs(z)[:, None] * (self.absolute @ np.abs(U)))
@@ -141,7 +142,7 @@ class BoundedRankOne(BoundedOperator):
     def gram(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         inner = self.X @ self.X.T
         squares = np.square(self.X).sum(1)
-        return _symmetrized(np.square(inner)), squares, squares
+        return symmetrized(np.square(inner)), squares, squares
 
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
@@ -196,7 +197,7 @@ class BoundedDense(BoundedOperator):
 
     def adjoint(self, z: np.ndarray) -> tuple[np.ndarray, float]:
         size = np.tensordot(np.abs(z), self.absolute, 1)
-        return _symmetrized(np.tensordot(z, self.A, 1)), float(size.sum(1).max())
+        return symmetrized(np.tensordot(z, self.A, 1)), float(size.sum(1).max())
 
     def adjoint_factor(self, z: np.ndarray, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = np.tensordot(np.abs(z), self.absolute, 1) @ np.abs(U)
@@ -205,7 +206,7 @@ class BoundedDense(BoundedOperator):
     def gram(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         flat = self.A.reshape(self.n, -1)
         size = np.sqrt(np.square(self.absolute).sum((1, 2))) * np.sqrt(self.d)
-        return _symmetrized(flat @ flat.T), np.trace(self.A, axis1=1, axis2=2), size
+        return symmetrized(flat @ flat.T), np.trace(self.A, axis1=1, axis2=2), size
 
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
@@ -218,7 +219,7 @@ class BoundedDense(BoundedOperator):
 
     def second_moment(self) -> tuple[np.ndarray, float]:
         stacked = self.A.reshape(-1, self.d)
-        return _symmetrized(stacked.T @ stacked), float(np.square(self.absolute).sum())
+        return symmetrized(stacked.T @ stacked), float(np.square(self.absolute).sum())
 
 
 def bounded_problem(objective: Objective) -> tuple[BoundedOperator, np.ndarray]:
@@ -230,14 +231,14 @@ def bounded_problem(objective: Objective) -> tuple[BoundedOperator, np.ndarray]:
     if objective.batch_shape:
         got = f"a batch of shape {tuple(objective.batch_shape)}"
         raise DomainError("objective", expected=expected, got=got)
-    measurements, y = objective.measurements, objective.y.detach().double().cpu().numpy()
+    measurements, y = objective.measurements, doubles(objective.y)
     if type(measurements) is RankOne:
-        return BoundedRankOne(measurements.X.detach().double().cpu().numpy()), y
+        return BoundedRankOne(doubles(measurements.X)), y
     if type(measurements) is Dense:
-        return BoundedDense(measurements.A.detach().double().cpu().numpy()), y
+        return BoundedDense(doubles(measurements.A)), y
     raise DtypeError("objective", expected=expected, got=repr(measurements))
 
 
-def _symmetrized(M: np.ndarray) -> np.ndarray:
+def symmetrized(M: np.ndarray) -> np.ndarray:
     """Copy the lower triangle to the upper one; each entry stays within its error bound."""
     return np.tril(M) + np.tril(M, -1).T

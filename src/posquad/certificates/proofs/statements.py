@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from posquad.certificates.proofs.bounded_operator import BoundedOperator
+from posquad.certificates.proofs.bounded_operator import BoundedOperator, symmetrized
 from posquad.certificates.proofs.rounding import (
     UNDERFLOW,
     down,
@@ -177,8 +177,7 @@ def proves_dual(
         + gamma(operator.depth) * scale
         + gamma(operator.depth) * (weight * columns + float(np.abs(Y).sum(1).max()))
     )
-    M = Y + weight * (W @ W.T)
-    M = np.tril(M) + np.tril(M, -1).T
+    M = symmetrized(Y + weight * (W @ W.T))
     return bool(proves_above(M, np.zeros(len(M)), up(beta + slack) + UNDERFLOW))
 
 

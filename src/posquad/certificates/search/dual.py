@@ -205,10 +205,7 @@ class DualSearch:
         direction = self.compressed(dz) - ds * np.eye(self.V.shape[1])
         S = self.compressed(z) - s * np.eye(self.V.shape[1])
         try:
-            L = np.linalg.cholesky(S)
-            half = scipy.linalg.solve_triangular(L, direction, lower=True)
-            relative = scipy.linalg.solve_triangular(L, half.T, lower=True)
-            worst = float(np.linalg.eigvalsh((relative + relative.T) / 2)[0])
+            worst = float(scipy.linalg.eigvalsh(direction, S)[0])
         except np.linalg.LinAlgError:
             return z, s
         step = min(1.0, 0.9 / -worst) if worst < 0 else 1.0

@@ -68,10 +68,7 @@ def barrier_dual(operator: BoundedOperator, y: np.ndarray, trace: float) -> np.n
             H[np.diag_indices(len(H))] += 1e-14 * float(np.trace(H)) / len(H)  # dependent A_i
             factor = scipy.linalg.cho_factor(H, lower=True)
             step = -scipy.linalg.cho_solve(factor, gradient)
-            L = np.linalg.cholesky(S)
-            half = scipy.linalg.solve_triangular(L, operator.adjoint(step)[0], lower=True)
-            moved = scipy.linalg.solve_triangular(L, half.T, lower=True)
-            worst = float(np.linalg.eigvalsh((moved + moved.T) / 2)[-1])
+            worst = float(scipy.linalg.eigvalsh(operator.adjoint(step)[0], S)[-1])
         except (np.linalg.LinAlgError, ValueError):
             break
         decrement = -float(gradient @ step)

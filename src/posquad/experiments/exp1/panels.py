@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-)
-from posquad.report.palette import COLOURS, INK, series
+from posquad.experiments.framework import Measured
+from posquad.report.palette import REFERENCE, draw_band, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS"]
@@ -15,16 +15,12 @@ __all__ = ["PANELS"]
 
 def _draw_rounding(name: str, words: str):
     def draw(axes, measured: Measured) -> None:
-        values = measured[name]
-        middle, low, high = (np.quantile(values, p, axis=0) for p in (0.5, 0, 1))
         first = 1 if name == "recursion" else 0
-        steps = measured["step"][first:]
-        axes.fill_between(steps, low[first:], high[first:], color=COLOURS[0], alpha=0.25, lw=0,
-                          label="all seeds")  # fmt: skip
-        axes.plot(steps, middle[first:], **series(0, marked=False), label="median seed")
-        axes.axhline(2.0**-52, color=INK, lw=1, ls=":", label=r"$2^{-52}$")
+        values = measured[name][:, first:]
+        _draw_seeds(axes, measured["step"][first:], values, series(0, marked=False))
+        axes.axhline(2.0**-52, **REFERENCE, label=r"$2^{-52}$")
         axes.set(yscale="log", xlabel="step $k$", ylabel=words)
-        axes.set_ylim(1e-17, max(1e-13, 2 * float(high.max())))
+        axes.set_ylim(1e-17, max(1e-13, 2 * float(values.max())))
         axes.legend()
 
     return draw
@@ -32,14 +28,17 @@ def _draw_rounding(name: str, words: str):
 
 def _draw_correction(axes, measured: Measured) -> None:
     etas, values = measured["eta"], measured["correction"]
-    axes.fill_between(etas, values.min(0), values.max(0), color=COLOURS[0], alpha=0.25, lw=0,
-                      label="all seeds")  # fmt: skip
-    axes.plot(etas, np.median(values, 0), **series(0), label="median seed")
-    reference = np.median(values, 0)[-1] * etas / etas[-1]
-    axes.plot(etas, reference, color=INK, lw=1, ls=":", label="slope 1")
+    _draw_seeds(axes, etas, values, series(0))
+    axes.plot(etas, np.median(values, 0)[-1] * etas / etas[-1], **REFERENCE, label="slope 1")
     axes.set(xscale="log", yscale="log", xlabel=r"step $\eta$",
              ylabel=r"$\|(Q_{k+1}-Q_k)/\eta+2(GQ+QG)\|_F$")  # fmt: skip
     axes.legend()
+
+
+def _draw_seeds(axes, x: np.ndarray, values: np.ndarray, style: dict[str, Any]) -> None:
+    """Draw the median and the range over seeds, the first dimension of the values."""
+    low, middle, high = np.quantile(values, (0, 0.5, 1), axis=0)
+    draw_band(axes, x, low, middle, high, style, "median seed", "all seeds")
 
 
 PANELS = (

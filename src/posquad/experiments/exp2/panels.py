@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from posquad.experiments.exp2.ratios import frobenius_ratios
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
-from posquad.report.palette import COLOURS, INK, MARKERS, mark_values, series
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.report.palette import COLOURS, MARKERS, REFERENCE, mark_values, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
@@ -32,7 +29,7 @@ def _draw_rates(axes, measured: Measured) -> None:
                   ms=4, color=COLOURS[k % 6], alpha=0.6,
                   label=rf"$\lambda_r={weakest:g}$")  # fmt: skip
     ends = np.array([measured["effective"].min() * 0.9, measured["effective"].max() * 1.1])
-    axes.plot(ends, ends, color=INK, lw=1, ls=":", label="equal")
+    axes.plot(ends, ends, **REFERENCE, label="equal")
     axes.set(xscale="log", yscale="log", xlabel=r"$\lambda_{\min}^{\mathrm{eff}}$",
              ylabel=r"measured rate $\hat\lambda_{\mathrm{flow}}$")  # fmt: skip
     for axis in (axes.xaxis, axes.yaxis):
@@ -68,7 +65,7 @@ def _draw_collapse(axes, measured: Measured) -> None:
                       color=COLOURS[k % 6], solid_capstyle="butt",
                       label=rf"$\lambda_r={weakest:g}$" if j == 0 else None)  # fmt: skip
     s = np.linspace(0, measured["scaled_time"].max(), 50)
-    axes.plot(s, np.exp(-s), color=INK, lw=1, ls=":", label=r"$e^{-s}$")
+    axes.plot(s, np.exp(-s), **REFERENCE, label=r"$e^{-s}$")
     axes.set(yscale="log", xlabel=r"rescaled time $s=\lambda_{\min}^{\mathrm{eff}}t$",
              ylabel=r"$d_P(U(t),U_*)\,/\,d_P(U(0),U_*)$")  # fmt: skip
     axes.legend()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posquad.experiments.framework import Measured
+from posquad.experiments.words import listed
 
 __all__ = ["frobenius_ratios"]
 
@@ -21,7 +22,4 @@ def frobenius_ratios(measured: Measured) -> str:
     '0.25 of the rate at lambda_r = 1'
     """
     ratios = np.median(measured["frobenius"] / measured["rate"], 1)
-    return ", ".join(
-        f"{ratio:.2f} of the rate at lambda_r = {weakest:g}"
-        for ratio, weakest in zip(ratios, measured["lambda_r"], strict=True)
-    )
+    return listed("{:.2f} of the rate at lambda_r = {:g}", ratios, measured["lambda_r"])

@@ -11,7 +11,6 @@ from torch import Tensor
 from posquad import geometry
 from posquad.core.errors import DomainError
 from posquad.curvature import effective_spectrum
-from posquad.dynamics import gradient_flow
 from posquad.experiments.exp2.panels import PANELS, TABLES
 from posquad.experiments.exp2.ratios import frobenius_ratios
 from posquad.experiments.framework import (
@@ -22,7 +21,7 @@ from posquad.experiments.framework import (
     own_parameter,
     paper_parameter,
 )
-from posquad.experiments.problems import line_fit, planted
+from posquad.experiments.problems import flow_decay, planted, stacked
 from posquad.problems import LeastSquares, RankOne
 
 __all__ = ["EXPERIMENT", "Curvature", "run"]
@@ -65,42 +64,32 @@ def run(parameters: Curvature, progress: ProgressCallback) -> Measured:
     measured.set_coordinates("lambda_r", q.lambda_r)
     measured.set_coordinates("seed", np.arange(q.seeds))
     measured.set_coordinates("record", np.arange(q.records + 1))
-    columns: dict[str, list[np.ndarray]] = {}
+    rows = []
     for position, weakest in enumerate(q.lambda_r):
         spectrum = [q.lambda_1] * (q.r - 1) + [weakest]
         X, U, y = planted(q.seed, "problem", q.n, q.d, spectrum, q.seeds)
         objective = LeastSquares(RankOne(X), y)
         slow = effective_spectrum(objective, U, k=1, which="smallest")
-        unit = 1 / (4 * weakest)
-        times = torch.linspace(0, q.window * unit, q.records + 1, dtype=torch.float64)
-        flow = gradient_flow(
-            objective,
-            U + q.perturbation * slow.vectors[..., 0, :, :],
-            t_final=float(times[-1]),
-            times=times[1:],
-            method="rk4",
-            step=q.rk4_step,
-            observables={"error": lambda V, U=U: geometry.procrustes_distance(V, U)},
-        )
-        t, error = flow.times.mT.numpy(), flow.observables["error"].mT.numpy()
-        slope, _, r2 = line_fit(t, np.log(error))
+        start = U + q.perturbation * slow.vectors[..., 0, :, :]
+        end = q.window / (4 * weakest)
+        flow = flow_decay(objective, start, U, end=end, records=q.records, step=q.rk4_step)
         effective = slow.values[..., 0].numpy()
-        row = {
-            "effective": effective,
-            "rate": -slope,
-            "ratio": -slope / effective,
-            "r2": r2,
-            "frobenius": _frobenius_curvature(objective, U),
-            "factor": _factor_curvature(objective, U),
-            "scaled_time": effective[:, None] * t,
-            "scaled_error": error / error[:, :1],
-        }
-        for name, values in row.items():
-            columns.setdefault(name, []).append(np.asarray(values))
+        rows.append(
+            {
+                "effective": effective,
+                "rate": flow.rate,
+                "ratio": flow.rate / effective,
+                "r2": flow.r2,
+                "frobenius": _frobenius_curvature(objective, U),
+                "factor": _factor_curvature(objective, U),
+                "scaled_time": effective[:, None] * flow.times,
+                "scaled_error": flow.error / flow.error[:, :1],
+            }
+        )
         progress((position + 1) / len(q.lambda_r))
-    for name, rows in columns.items():
+    for name, values in stacked(rows).items():
         dims = ("lambda_r", "seed", "record") if name.startswith("scaled") else ("lambda_r", "seed")
-        measured.add(name, np.stack(rows), *dims)
+        measured.add(name, values, *dims)
     measured.add("collapse", _collapse(measured))
     measured.add("deviation_max", abs(measured["ratio"] - 1).max(0), "seed")
     measured.add("ratio_lowest", measured["ratio"].min(0), "seed")

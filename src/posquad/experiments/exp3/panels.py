@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
+from posquad.experiments.framework import Measured, ReportTable
 from posquad.experiments.problems import wilson
-from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
+from posquad.experiments.words import listed
+from posquad.report.palette import REFERENCE, draw_band, legend_below, mark_values, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
@@ -34,10 +32,9 @@ def _rate(rate: float, trials: int) -> str:
 
 def _draw_distance(axes, measured: Measured) -> None:
     ratios, values = measured["ratio"], measured["distance_over_radius"]
-    low, middle, high = (np.nanquantile(values, p, axis=1) for p in (0.0, 0.5, 1.0))
-    axes.fill_between(ratios, low, high, color=COLOURS[0], alpha=0.25, lw=0, label="all trials")
-    axes.plot(ratios, middle, **series(0), label="median")
-    axes.axhline(1, color=INK, lw=1, ls=":", label="edge of the certified basin")
+    low, middle, high = np.nanquantile(values, (0, 0.5, 1), axis=1)
+    draw_band(axes, ratios, low, middle, high, series(0), "median", "all trials")
+    axes.axhline(1, **REFERENCE, label="edge of the certified basin")
     axes.set(xscale="log", yscale="log", xlabel="$n/p$",
              ylabel=r"$d_P(U_0,U_*)\,/\,\rho_n$")  # fmt: skip
     mark_values(axes.xaxis, ratios)
@@ -62,22 +59,17 @@ def _draw_budgets(axes, measured: Measured) -> None:
     for k, ratio in enumerate(measured["ratio"]):
         rate = measured["recovery"][k]
         low, high = wilson(rate * trials, trials)
-        style = series(k)
-        axes.fill_between(budgets, low, high, color=style["color"], alpha=0.2, lw=0)
-        axes.plot(budgets, rate, **style, label=f"$n/p={ratio:g}$")
+        draw_band(axes, budgets, low, rate, high, series(k), f"$n/p={ratio:g}$")
     if PUBLISHED_RATIO in measured["ratio"]:
-        axes.axhline(PUBLISHED_RATE, color=INK, lw=1, ls=":",
-                     label=f"published at $n/p={PUBLISHED_RATIO}$")  # fmt: skip
+        label = f"published at $n/p={PUBLISHED_RATIO}$"
+        axes.axhline(PUBLISHED_RATE, **REFERENCE, label=label)
     axes.set(xscale="log", xlabel="budget (steps of gradient descent)", ylabel="recovery rate",
              ylim=(-0.05, 1.05))  # fmt: skip
     legend_below(axes, 3)
 
 
 def _describe_rates(measured: Measured) -> str:
-    rates = ", ".join(
-        f"{100 * rate:.0f}% at n/p = {ratio:g}"
-        for ratio, rate in zip(measured["ratio"], measured["recovery_tabled"], strict=True)
-    )
+    rates = listed("{:.0%} at n/p = {:g}", measured["recovery_tabled"], measured["ratio"])
     return (
         f"The start has full rank in at least {100 * measured['full_rank'].min():.1f}% of trials. "
         f"It lies inside the certified basin in at most {100 * measured['basin'].max():.1f}%. "
@@ -94,7 +86,7 @@ PANELS = (
         draw=_draw_distance,
         describe=lambda m: (
             "Median distances in radii: "
-            + ", ".join(f"{v:.3g}" for v in np.nanmedian(m["distance_over_radius"], 1))
+            + listed("{:.3g}", np.nanmedian(m["distance_over_radius"], 1))
             + f"; the nearest of all trials is {m['nearest']:.3g} radii away."
         ),
         label="fig:exp3-basin-ratio",
@@ -114,12 +106,7 @@ PANELS = (
         draw=_draw_budgets,
         describe=lambda m: (
             f"Recovery rates at the largest budget, {m['budget'].max()} steps: "
-            + ", ".join(
-                f"{100 * rate:.0f}% at n/p = {ratio:g}"
-                for ratio, rate in zip(
-                    m["ratio"], m["recovery"][:, np.argmax(m["budget"])], strict=True
-                )
-            )
+            + listed("{:.0%} at n/p = {:g}", m["recovery"][:, np.argmax(m["budget"])], m["ratio"])
             + "."
         ),
     ),

@@ -23,7 +23,8 @@ from posquad.experiments.framework import (
     own_parameter,
     paper_parameter,
 )
-from posquad.experiments.problems import planted
+from posquad.experiments.problems import planted, stacked
+from posquad.experiments.words import listed
 from posquad.problems import LeastSquares, RankOne
 from posquad.recovery import moment_matrix, positive_truncation
 from posquad.theory.signal import Signal
@@ -76,7 +77,7 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
     measured.set_coordinates("ratio", q.ratios)
     measured.set_coordinates("trial", np.arange(q.trials))
     measured.set_coordinates("budget", q.budgets)
-    columns: dict[str, list] = {}
+    rows = []
     for position, ratio in enumerate(q.ratios):
         X, U, y = planted(q.seed, f"n/p = {ratio}", ratio * p, q.d, spectrum, q.trials)
         M = moment_matrix(X, y)
@@ -93,21 +94,21 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
                 q,
                 lambda part, k=position: progress((k + part) / len(q.ratios)),
             )
-        row = {
-            "full_rank": full.double().mean(),
-            "distance_over_radius": torch.where(full, distance / radius, torch.nan),
-            "basin": (full & (distance <= radius)).double().mean(),
-            "moment_error": torch.linalg.matrix_norm(M - U @ U.mT),
-            "steps_to_recover": needed,
-            "recovery": [(needed <= budget).double().mean() for budget in q.budgets],
-            "recovery_tabled": (needed <= q.tabled_budget).double().mean(),
-        }
-        for name, values in row.items():
-            columns.setdefault(name, []).append(np.asarray(values))
+        rows.append(
+            {
+                "full_rank": full.double().mean(),
+                "distance_over_radius": torch.where(full, distance / radius, torch.nan),
+                "basin": (full & (distance <= radius)).double().mean(),
+                "moment_error": torch.linalg.matrix_norm(M - U @ U.mT),
+                "steps_to_recover": needed,
+                "recovery": [(needed <= budget).double().mean() for budget in q.budgets],
+                "recovery_tabled": (needed <= q.tabled_budget).double().mean(),
+            }
+        )
         progress((position + 1) / len(q.ratios))
     dims = {"full_rank": (), "basin": (), "recovery": ("budget",), "recovery_tabled": ()}
-    for name, rows in columns.items():
-        measured.add(name, np.stack(rows), "ratio", *dims.get(name, ("trial",)))
+    for name, values in stacked(rows).items():
+        measured.add(name, values, "ratio", *dims.get(name, ("trial",)))
     measured.add("samples", [ratio * p for ratio in q.ratios], "ratio")
     measured.add("dimension", p)
     measured.add("rho_n", radius)
@@ -168,11 +169,8 @@ def _steps_to_recover(
 def _explain_budget(measured: Measured, q: Initialization) -> None:
     """Remark how the rate at the fewest samples depends on the budget."""
     few = int(np.argmin(q.ratios))
-    listed = ", ".join(
-        f"{100 * rate:.0f}% after {budget} steps"
-        for budget, rate in zip(q.budgets, measured["recovery"][few], strict=True)
-    )
-    words = f"At n/p = {q.ratios[few]} the recovery rate depends on the iteration budget: {listed}."
+    rates = listed("{:.0%} after {} steps", measured["recovery"][few], q.budgets)
+    words = f"At n/p = {q.ratios[few]} the recovery rate depends on the iteration budget: {rates}."
     if q.ratios[few] == PUBLISHED_RATIO:
         needed = np.sort(measured["steps_to_recover"][few])
         crossing = needed[int(PUBLISHED_RATE * len(needed))]

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.experiments.words import listed, rows_over
+from posquad.report.palette import (
+    COLOURS,
+    REFERENCE,
+    draw_series,
+    legend_below,
+    mark_values,
+    series,
 )
-from posquad.report.palette import COLOURS, INK, legend_below, mark_values, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
 
 _OUTCOMES = ("converged", "contracts", "oscillates", "diverged")
-
-
-def _rows(measured: Measured) -> list[list[str]]:
-    names = (("lambda_r", "g"), ("effective", ".6g"), ("rate", ".5f"), ("ratio", ".6f"))
-    return [
-        [f"{kappa:g}"] + [f"{measured[name][k]:{form}}" for name, form in names]
-        for k, kappa in enumerate(measured["kappa"])
-    ]
 
 
 def _draw_flows(axes, measured: Measured) -> None:
@@ -34,14 +31,9 @@ def _draw_flows(axes, measured: Measured) -> None:
 
 
 def _draw_rates(axes, measured: Measured) -> None:
-    names = (
-        ("effective", "effective curvature"),
-        ("rate", "measured"),
-        ("secant_rate", "guaranteed"),
-    )
-    for k, (name, words) in enumerate(names):
-        style = series(k) | ({"linestyle": ""} if name == "rate" else {})
-        axes.plot(measured["kappa"], measured[name], **style, label=words)
+    names = {"effective curvature": "effective", "measured": "rate", "guaranteed": "secant_rate"}
+    draw_series(axes, measured["kappa"], {words: measured[name] for words, name in names.items()})
+    axes.lines[1].set_linestyle("")  # the measured rates lie on the first line
     axes.set(xscale="log", yscale="log", xlabel=r"$\kappa(Q_*)$", ylabel="rate")
     mark_values(axes.xaxis, measured["kappa"])
     mark_values(axes.yaxis, sorted({*measured["effective"], *measured["secant_rate"]}))
@@ -59,7 +51,7 @@ def _draw_map(axes, measured: Measured) -> None:
     limits = np.interp(
         np.log(measured["stability_limit"]), np.log(measured["multiplier"]), rows, np.nan, np.nan
     )
-    axes.plot(columns, limits, color=INK, lw=1, ls=":", label=r"$2/\lambda_{\max}^{\mathrm{eff}}$")
+    axes.plot(columns, limits, **REFERENCE, label=r"$2/\lambda_{\max}^{\mathrm{eff}}$")
     axes.set_xticks(columns, [f"{k:g}" for k in measured["kappa"]])
     axes.set_yticks(rows, [f"{m:g}" for m in measured["multiplier"]])
     axes.set(xlabel=r"$\kappa(Q_*)$", ylabel=r"$\eta\,/\,\eta_{\mathrm{oracle}}$",
@@ -82,7 +74,7 @@ PANELS = (
         title="Decay of the flow",
         caption="Distance to the solution along the flow that starts on the slow mode.",
         draw=_draw_flows,
-        describe=lambda m: "The fitted rates are " + ", ".join(f"{v:.4f}" for v in m["rate"]) + ".",
+        describe=lambda m: f"The fitted rates are {listed('{:.4f}', m['rate'])}.",
         label="fig:exp4-conditioning-flow",
     ),
     Panel(
@@ -114,21 +106,13 @@ TABLES = (
         key="exp4-rates",
         title="Conditioning, effective curvature and measured rate",
         header=("κ(Q*)", "λ_r(Q*)", "λ_min^eff", "λ̂_flow", "ratio"),
-        rows=_rows,
+        rows=rows_over("kappa", lambda_r="g", effective=".6g", rate=".5f", ratio=".6f"),
         label="tab:conditioning-flow-rates",
     ),
     ReportTable(
         key="exp4-steps",
         title="Oracle steps, guaranteed rates and local stability limits",
         header=("κ(Q*)", "η_oracle", "guaranteed rate", "2/λ_max^eff over η_oracle"),
-        rows=lambda m: [
-            [
-                f"{k:g}",
-                f"{m['oracle_step'][i]:.3e}",
-                f"{m['secant_rate'][i]:g}",
-                f"{m['stability_limit'][i]:.0f}",
-            ]
-            for i, k in enumerate(m["kappa"])
-        ],
+        rows=rows_over("kappa", oracle_step=".3e", secant_rate="g", stability_limit=".0f"),
     ),
 )

@@ -13,7 +13,7 @@ from posquad import geometry, theory
 from posquad.core.errors import DomainError
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
-from posquad.dynamics import gradient_descent, gradient_flow
+from posquad.dynamics import gradient_descent
 from posquad.experiments.exp4.panels import PANELS, TABLES
 from posquad.experiments.framework import (
     Experiment,
@@ -23,7 +23,8 @@ from posquad.experiments.framework import (
     own_parameter,
     paper_parameter,
 )
-from posquad.experiments.problems import gaussian, line_fit
+from posquad.experiments.problems import flow_decay, gaussian, stacked
+from posquad.experiments.words import listed
 from posquad.problems import PopulationRisk
 from posquad.theory.signal import Signal
 
@@ -96,24 +97,16 @@ def run(parameters: Conditioning, progress: ProgressCallback) -> Measured:
     _follow_flows(measured, U, spectrum.vectors[:, 0], q)
     progress(0.3)
     _map_stability(measured, objective, U, q, progress)
+    ratios = listed("{:.8f} at {:g}", measured["ratios"].mean(0), measured["perturbation"])
     measured.remarks.append(
         "The fitted rate depends on the perturbation, which the paper does not state. Mean ratio "
-        "to the effective curvature: "
-        + ", ".join(
-            f"{ratio:.8f} at {size:g}"
-            for ratio, size in zip(
-                measured["ratios"].mean(0), measured["perturbation"], strict=True
-            )
-        )
-        + f" of sqrt(lambda_r). The comparison uses {q.perturbation:g}."
+        f"to the effective curvature: {ratios} of sqrt(lambda_r). The comparison uses "
+        f"{q.perturbation:g}."
     )
     limits = 2 / measured["effective_largest"] / measured["oracle_step"]
     measured.remarks.append(
         "Locally, descent is stable for steps up to 2 / lambda_max^eff, which is "
-        + ", ".join(
-            f"{limit:.0f}x the oracle step at kappa = {kappa:g}"
-            for limit, kappa in zip(limits, q.kappa, strict=True)
-        )
+        + listed("{:.0f}x the oracle step at kappa = {:g}", limits, q.kappa)
         + f". {int(measured['diverged'].sum())} of the {measured['diverged'].size} cells of the "
         "map diverge."
     )
@@ -130,33 +123,23 @@ def _target(q: Conditioning, kappa: float) -> Tensor:
 def _follow_flows(measured: Measured, U: Tensor, slow: Tensor, q: Conditioning) -> None:
     """Follow the flow along the slow mode, for every perturbation."""
     sizes = torch.as_tensor(measured["perturbation"])
-    rows: dict[str, list[np.ndarray]] = {"time": [], "error": [], "slope": [], "r2": []}
-    for k, effective in enumerate(measured["effective"]):
-        end = q.window / float(effective)
-        times = torch.linspace(0, end, q.records + 1, dtype=torch.float64)[1:]
-        flow = gradient_flow(
-            PopulationRisk(U[k]),
-            U[k] + (sizes * q.kappa[k] ** -0.5)[:, None, None] * slow[k],
-            t_final=float(times[-1]),
-            times=times,
-            method="rk4",
-            step=q.rk4_step / float(effective),
-            observables={"error": lambda V, k=k: geometry.procrustes_distance(V, U[k])},
-        )
-        t, error = flow.times.mT.numpy(), flow.observables["error"].mT.numpy()  # [P, T]
-        slope, _, r2 = line_fit(t, np.log(error))
-        for name, value in (("time", t[0]), ("error", error), ("slope", -slope), ("r2", r2)):
-            rows[name].append(value)
+    flows = []
+    for k, effective in enumerate(measured["effective"].tolist()):
+        start = U[k] + (sizes * q.kappa[k] ** -0.5)[:, None, None] * slow[k]
+        end, step = q.window / effective, q.rk4_step / effective
+        flow = flow_decay(PopulationRisk(U[k]), start, U[k], end=end, records=q.records, step=step)
+        flows.append(flow._asdict())
+    flow = stacked(flows)
     used = int(np.flatnonzero(measured["perturbation"] == q.perturbation)[0])
-    error, rates = np.stack(rows["error"]), np.stack(rows["slope"])
-    measured.add("time", np.stack(rows["time"]), "kappa", "record")
-    measured.add("error", error[:, used], "kappa", "record")
+    rates = flow["rate"]  # [C, P]
+    measured.add("time", flow["times"][:, 0], "kappa", "record")
+    measured.add("error", flow["error"][:, used], "kappa", "record")
     measured.add("rates", rates, "kappa", "perturbation")
     measured.add("ratios", rates / measured["effective"][:, None], "kappa", "perturbation")
     measured.add("rate", rates[:, used], "kappa")
     measured.add("ratio", rates[:, used] / measured["effective"], "kappa")
     measured.add("ratio_deviation", abs(measured["ratio"] - 1).max())
-    measured.add("misfit_max", (1 - np.stack(rows["r2"])[:, used]).max())
+    measured.add("misfit_max", (1 - flow["r2"][:, used]).max())
 
 
 def _map_stability(

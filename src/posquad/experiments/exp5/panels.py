@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
-from posquad.report.palette import INK, legend_below, mark_values, series
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.experiments.words import listed, rows_over
+from posquad.report.palette import INK, draw_series, legend_below, mark_values, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
-
-
-def _rows(measured: Measured) -> list[list[str]]:
-    names = ("projections_apart", "base_to_projection", "augmented_to_projection", "flows_apart")
-    return [
-        [f"{epsilon:g}"] + [f"{measured[name][k]:.2e}" for name in names]
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]
-
-
-def _times(measured: Measured) -> list[list[str]]:
-    return [
-        [f"{epsilon:g}", f"{measured['base_stop'][k]:.4g}", f"{measured['augmented_stop'][k]:.4g}"]
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]
 
 
 def _draw_residuals(axes, measured: Measured) -> None:
@@ -38,15 +21,15 @@ def _draw_residuals(axes, measured: Measured) -> None:
 
 
 def _draw_agreement(axes, measured: Measured) -> None:
-    names = (
-        ("base_to_projection", "base flow to projection"),
-        ("augmented_to_projection", "augmented flow to projection"),
-        ("flows_apart", "between the two flows"),
-        ("projections_apart", "between the two projections"),
-        ("scipy_apart", "our projection to SciPy's"),
-    )
-    for k, (name, words) in enumerate(names):
-        axes.plot(measured["epsilon"], np.maximum(measured[name], 1e-17), **series(k), label=words)
+    names = {
+        "base flow to projection": "base_to_projection",
+        "augmented flow to projection": "augmented_to_projection",
+        "between the two flows": "flows_apart",
+        "between the two projections": "projections_apart",
+        "our projection to SciPy's": "scipy_apart",
+    }
+    lines = {words: np.maximum(measured[name], 1e-17) for words, name in names.items()}
+    draw_series(axes, measured["epsilon"], lines)
     axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$", ylabel="Euclidean distance")
     axes.set_ylim(1e-17, 1e-8)
     mark_values(axes.xaxis, measured["epsilon"])
@@ -73,10 +56,7 @@ PANELS = (
         draw=_draw_residuals,
         describe=lambda m: (
             "The residual passes the tolerance at times "
-            + ", ".join(
-                f"{v:.1f} (epsilon = {e:g})"
-                for v, e in zip(m["base_stop"], m["epsilon"], strict=True)
-            )
+            + listed("{:.1f} (epsilon = {:g})", m["base_stop"], m["epsilon"])
             + "."
         ),
         label="fig:exp5-residual-decay",
@@ -118,13 +98,19 @@ TABLES = (
             "augmented flow to projection",
             "between flow limits",
         ),
-        rows=_rows,
+        rows=rows_over(
+            "epsilon",
+            projections_apart=".2e",
+            base_to_projection=".2e",
+            augmented_to_projection=".2e",
+            flows_apart=".2e",
+        ),
         label="tab:bregman-selection-results",
     ),
     ReportTable(
         key="exp5-times",
         title="Stopping times",
         header=("ε", "base", "augmented"),
-        rows=_times,
+        rows=rows_over("epsilon", base_stop=".4g", augmented_stop=".4g"),
     ),
 )

@@ -20,6 +20,7 @@ from posquad.experiments.framework import (
     own_parameter,
     paper_parameter,
 )
+from posquad.experiments.words import listed
 from posquad.selection import bregman_projection, mirror_flow
 
 __all__ = ["EXPERIMENT", "Selection", "run"]
@@ -113,11 +114,10 @@ def run(parameters: Selection, progress: ProgressCallback) -> Measured:
         np.linalg.matrix_rank(matrix) for matrix in (base, wide, np.column_stack([wide, wide_y]))
     ]
     measured.add("same_feasible_set", len(set(ranks)) == 1)
-    rows = "; ".join("(" + ", ".join(f"{v:g}" for v in row) + ")" for row in wide)
+    rows = "; ".join(f"({listed('{:g}', row)})" for row in wide)
     measured.remarks.append(
-        f"The system has multiplicities ({', '.join(f'{v:g}' for v in d)}); rows of B {rows}, of "
-        f"which the last {len(combinations)} are redundant; and y = ("
-        f"{', '.join(f'{v:g}' for v in wide_y)})."
+        f"The system has multiplicities ({listed('{:g}', d)}); rows of B {rows}, of "
+        f"which the last {len(combinations)} are redundant; and y = ({listed('{:g}', wide_y)})."
     )
     return measured
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
-from posquad.report.palette import COLOURS, INK, series
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.experiments.words import listed, rows_over
+from posquad.report.palette import COLOURS, INK, REFERENCE, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
@@ -28,8 +26,8 @@ def _draw_entropy(axes, measured: Measured) -> None:
     axes.plot(epsilon, distance, **series(0), label="distance to the entropic point")
     slope = float(measured["tie_slope"])
     smallest = int(np.argmin(epsilon))
-    axes.plot(epsilon, distance[smallest] * (epsilon / epsilon[smallest]) ** slope, color=INK, lw=1,
-              ls=":", label=f"slope {slope:.3f}")  # fmt: skip
+    power = distance[smallest] * (epsilon / epsilon[smallest]) ** slope
+    axes.plot(epsilon, power, **REFERENCE, label=f"slope {slope:.3f}")
     axes.set(xscale="log", yscale="log", xlabel=r"$\varepsilon$",
              ylabel=r"$\|q_\varepsilon-q_{\mathrm{ent}}\|_2$")  # fmt: skip
     axes.legend()
@@ -64,7 +62,7 @@ def _draw_face(axes, measured: Measured) -> None:
 
 
 def _is_segment(measured: Measured) -> bool:
-    """ProgressCallback whether the face is a segment in the plane of the first two coordinates.
+    """Return whether the face is a segment in the plane of the first two coordinates.
 
     That is the case if these have the same column of B, as in the paper's system.
     """
@@ -80,14 +78,6 @@ def _draw_samples(axes, measured: Measured) -> None:
                  label=rf"certified optimum $\tau_*={measured['minimum_trace']:.4g}$")  # fmt: skip
     axes.set(xlabel="sample", ylabel="trace")
     axes.legend()
-
-
-def _projection_rows(measured: Measured) -> list[list[str]]:
-    return [
-        [f"{epsilon:g}", f"{measured['trace_gap'][k]:.4e}", f"{measured['envelope'][k]:.4f}",
-         f"{measured['entropy_distance'][k]:.4e}"]
-        for k, epsilon in enumerate(measured["epsilon"])
-    ]  # fmt: skip
 
 
 def _step_rows(measured: Measured) -> list[list[str]]:
@@ -138,9 +128,8 @@ PANELS = (
         "segment in this plane.",
         draw=_draw_face,
         describe=lambda m: (
-            f"The face has dimension {m['face_dimension']}; the entropic point is ("
-            + ", ".join(f"{v:.4g}" for v in m["entropic"])
-            + ")."
+            f"The face has dimension {m['face_dimension']}; the entropic point is "
+            f"({listed('{:.4g}', m['entropic'])})."
         ),
         label="fig:exp6-minimum-trace-face",
     ),
@@ -163,7 +152,7 @@ TABLES = (
         key="exp6-scales",
         title="Selected interpolants over the scale of the start",
         header=("ε", "trace gap", "bound on it", "distance to entropic point"),
-        rows=_projection_rows,
+        rows=rows_over("epsilon", trace_gap=".4e", envelope=".4f", entropy_distance=".4e"),
     ),
     ReportTable(
         key="exp6-steps",

@@ -134,12 +134,7 @@ def _shrink_start(
     measured.add("infeasibility_max", abs(points @ B.T - y).max())
     measured.add("entropy_distance", distance, "epsilon")
     measured.add("distance_falls", bool((np.diff(distance[np.argsort(-epsilons)]) < 0).all()))
-    small = np.argsort(epsilons)
-    for name, window in (("tie", q.tie_window), ("tie_all", len(epsilons))):
-        used = small[:window]
-        slope, _, r2 = line_fit(np.log(epsilons[used]), np.log(distance[used]))
-        measured.add(f"{name}_slope", slope)
-        measured.add(f"{name}_r2", r2)
+    _fit_powers(measured, "tie", epsilons, distance, q.tie_window)
 
 
 def _shrink_step(
@@ -154,13 +149,17 @@ def _shrink_step(
     interpolates = all(status is Status.LOSS_REACHED for status in cast(list, limit.status))
     measured.add("limits_positive", bool(interpolates and (limit.q > 0).all()))
     measured.add("limits_count", int(interpolates) * len(etas))
-    small = np.argsort(etas)
-    for name, window in (("step", q.step_window), ("step_all", len(etas))):
-        used = small[:window]
-        slope, intercept, r2 = line_fit(np.log(etas[used]), np.log(error[used]))
-        measured.add(f"{name}_slope", slope)
-        measured.add(f"{name}_r2", r2)
-        measured.add(f"{name}_intercept", intercept)
+    _fit_powers(measured, "step", etas, error, q.step_window)
+
+
+def _fit_powers(measured: Measured, name: str, x: np.ndarray, y: np.ndarray, window: int) -> None:
+    """Fit lines in logarithms over the smallest values of x, and over all of them."""
+    small = np.argsort(x)
+    for key, used in ((name, small[:window]), (f"{name}_all", small)):
+        slope, intercept, r2 = line_fit(np.log(x[used]), np.log(y[used]))
+        measured.add(f"{key}_slope", slope)
+        measured.add(f"{key}_r2", r2)
+        measured.add(f"{key}_intercept", intercept)
 
 
 def _sample_interpolants(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
-from posquad.report.palette import series
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.report.palette import draw_band, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
@@ -15,12 +12,9 @@ __all__ = ["PANELS", "TABLES"]
 def _draw(name: str, scale: str):
     def draw(axes, measured: Measured) -> None:
         for k, epsilon in enumerate(measured["epsilon"]):
-            style = series(k)
-            middle, low, high = (
-                measured[f"{name}_{part}"][:, k] for part in ("mean", "low", "high")
-            )
-            axes.fill_between(measured["dial"], low, high, color=style["color"], alpha=0.2, lw=0)
-            axes.plot(measured["dial"], middle, **style, label=rf"$\varepsilon={epsilon:g}$")
+            low, mean, high = (measured[f"{name}_{p}"][:, k] for p in ("low", "mean", "high"))
+            label = rf"$\varepsilon={epsilon:g}$"
+            draw_band(axes, measured["dial"], low, mean, high, series(k), label)
         axes.set(yscale=scale, xlabel="dial (0: commuting, 1: generic)",
                  ylabel="relative distance of the flow's limit")  # fmt: skip
         axes.legend()

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from posquad.experiments.framework import (
-    Measured,
-    ReportTable,
-)
-from posquad.report.palette import INK, legend_below, mark_values, series
+from posquad.experiments.framework import Measured, ReportTable
+from posquad.report.palette import REFERENCE, draw_series, legend_below, mark_values, series
 from posquad.report.panel import Panel
 
 __all__ = ["PANELS", "TABLES"]
@@ -44,12 +41,10 @@ def _starts(measured: Measured) -> list[tuple[str, int, int]]:
 
 
 def _draw_shares(axes, measured: Measured) -> None:
-    for k, (words, kind, place) in enumerate(_starts(measured)):
-        share = measured["inside"][0, :, kind, place]
-        axes.plot(measured["ratio"], share, **series(k), label=words)
-    paper = measured["inside_paper"][0, :, MOMENT, 0]
-    axes.plot(measured["ratio"], paper, color=INK, lw=1, ls=":",
-              label="moment, in the paper's basin")  # fmt: skip
+    inside, paper = measured["inside"][0], measured["inside_paper"][0, :, MOMENT, 0]
+    shares = {words: inside[:, kind, place] for words, kind, place in _starts(measured)}
+    draw_series(axes, measured["ratio"], shares)
+    axes.plot(measured["ratio"], paper, **REFERENCE, label="moment, in the paper's basin")
     axes.set(xscale="log", xlabel="$n/p$", ylabel=f"share inside ({_name(measured, 0)})")
     mark_values(axes.xaxis, measured["ratio"])
     legend_below(axes, 2)
@@ -57,20 +52,15 @@ def _draw_shares(axes, measured: Measured) -> None:
 
 def _draw_ratios(axes, measured: Measured) -> None:
     rate = measured["rate_ratio"][0]
-    proved = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan
-                       for row in measured["rate"][0]])  # fmt: skip
-    limit = measured["step_ratio"][0]
-    step = np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan
-                     for row in measured["step_limit"][0]])  # fmt: skip
-    lines = (
-        ("rate: observed / proved", rate),
-        ("rate: observed / paper's", rate * proved / measured["paper_rate"][0]),
-        ("step: stability limit / proved", limit),
-        ("step: stability limit / paper's", step / measured["paper_step"][0]),
-    )
-    for k, (words, values) in enumerate(lines):
-        axes.plot(measured["ratio"], values, **series(k), label=words)
-    axes.axhline(1.0, color=INK, lw=1, ls=":")
+    proved, step = (_known_means(measured[name][0]) for name in ("rate", "step_limit"))
+    lines = {
+        "rate: observed / proved": rate,
+        "rate: observed / paper's": rate * proved / measured["paper_rate"][0],
+        "step: stability limit / proved": measured["step_ratio"][0],
+        "step: stability limit / paper's": step / measured["paper_step"][0],
+    }
+    draw_series(axes, measured["ratio"], lines)
+    axes.axhline(1.0, **REFERENCE)
     axes.set(xscale="log", yscale="log", xlabel="$n/p$",
              ylabel=f"observed / guaranteed ({_name(measured, 0)})")  # fmt: skip
     mark_values(axes.xaxis, measured["ratio"])
@@ -112,6 +102,11 @@ def _describe_growth(measured: Measured) -> str:
         f"At {_name(measured, 0)}, 95% lie inside the proved basin {seen}; the paper's sufficient "
         f"sample size is {bound:.2e}."
     )
+
+
+def _known_means(values: np.ndarray) -> np.ndarray:
+    """Return the means of the rows, ignoring NaN; NaN for a row of NaN."""
+    return np.array([np.nanmean(row) if np.isfinite(row).any() else np.nan for row in values])
 
 
 def _last(values: np.ndarray) -> float:

@@ -29,7 +29,7 @@ from posquad.recovery import spectral_initializer
 from posquad.theory import N_star, Signal, alpha_star, oracle_step, rho_n
 from posquad.theory.effective import effective_radius, effective_step
 
-__all__ = ["GrowthFit", "Sharpness", "compare_starts", "fit_growth", "sharpness"]
+__all__ = ["GrowthFit", "Sharpness", "compare_starts", "fit_growth"]
 
 Kind = Literal["moment", "bounded"]
 
@@ -89,33 +89,6 @@ class Sharpness(Result):
                 part = np.log(before) / np.log(before / after)
                 found[k] = self.n[i - 1] * (self.n[i] / self.n[i - 1]) ** part
         return found
-
-
-def sharpness(
-    d: int,
-    r: int,
-    ratios: Sequence[float],
-    *,
-    kind: Kind = "moment",
-    trials: int = 32,
-    iterations: Sequence[int] = (0, 10, 100),
-    smallest: float = 0.5,
-    seed: int = 0,
-) -> Sharpness:
-    """Measure the guarantees on Gaussian problems with `n = ratio * p` measurements.
-
-    Eigenvalues of Q* are evenly spaced from 1 to `smallest`. `kind` is that of
-    `spectral_initializer`. Descent uses the step `1/(2 Lam)`. Theorems A and B are compared with
-    `thm:local-secant-regularity` and `thm:local-gradient-descent-convergence`.
-
-    >>> result = sharpness(4, 1, [8.0, 256.0], trials=3, iterations=(0, 50))
-    >>> result.inside.shape, bool(result.inside[1, 1] == 1.0), float(result.inside_paper[0, 0])
-    ((2, 2), True, 0.0)
-    """
-    (result,) = compare_starts(
-        d, r, ratios, (kind,), trials=trials, iterations=iterations, smallest=smallest, seed=seed
-    )
-    return result
 
 
 def compare_starts(

@@ -22,7 +22,14 @@ from typing import IO, Any
 import numpy as np
 
 from posquad.io.tables._memory import format_bytes, require_memory
-from posquad.io.tables._table import Table, TableError, default_names, exact, require_real
+from posquad.io.tables._table import (
+    Table,
+    TableError,
+    default_names,
+    exact,
+    refuse_kind,
+    require_real,
+)
 
 MAPPED = 256 * 2**20  # bytes; larger arrays are memory-mapped
 _CHUNK = 2**24
@@ -288,6 +295,4 @@ def _readable(path: Path, kind: str) -> Any:
     except TableError:
         raise
     except _UNREADABLE as problem:
-        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        got = f"a file of another kind or an incomplete one ({reason})"
-        raise TableError(str(path), expected=kind, got=got) from None
+        refuse_kind(path, kind, problem)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from posquad.core.extras import import_extra
-from posquad.io.tables._table import Table, TableError, exact, require_distinct
+from posquad.io.tables._table import Table, TableError, exact, refuse_kind, require_distinct
 
 _KIND = "a Parquet file"
 
@@ -24,7 +24,7 @@ def open_parquet(path: Path) -> Table:
         with parquet.ParquetFile(path, memory_map=True) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (arrow.ArrowException, OSError, ValueError) as problem:
-        _refuse(path, problem)
+        refuse_kind(path, _KIND, problem)
     # pandas stores an index as a column of this name; it is not part of the data
     names = tuple(name for name in schema.names if not name.startswith("__index_level_"))
     require_distinct(path, names)
@@ -53,7 +53,7 @@ def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) ->
     except TableError:
         raise
     except (arrow.ArrowException, OSError, ValueError) as problem:
-        _refuse(path, problem)
+        refuse_kind(path, _KIND, problem)
     return values
 
 
@@ -63,9 +63,3 @@ def _require_no_gaps(path: Path, name: str, column: Any) -> None:
         where = f"{path}: row {row}, column {name!r}"
         got = "a missing value; leave such rows out or fill them in"
         raise TableError(where, expected="a finite number", got=got)
-
-
-def _refuse(path: Path, problem: Exception) -> NoReturn:
-    reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-    got = f"a file of another kind or an incomplete one ({reason})"
-    raise TableError(str(path), expected=_KIND, got=got) from None

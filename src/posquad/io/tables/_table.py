@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
-from posquad.core.errors import PosquadError
+from posquad.core.errors import PosquadError, first_line
 
 CHUNK = 2**21  # entries checked at a time: 16 MB
 
@@ -29,6 +30,12 @@ class Table:
     response: str | None = None  # if the file defines it: y beside X in an npz file
     weights: str | None = None
     lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
+
+
+def refuse_kind(path: Path, kind: str, problem: Exception) -> NoReturn:
+    """Raise `TableError` for a file that could not be read as one of this kind."""
+    got = f"a file of another kind or an incomplete one ({first_line(problem)})"
+    raise TableError(str(path), expected=kind, got=got) from None
 
 
 def default_names(count: int) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from posquad.io.tables._memory import require_memory
 from posquad.io.tables._parquet import open_parquet
 from posquad.io.tables._table import Table, TableError
 from posquad.io.tables._text import open_text
+from posquad.io.tables.writing import require_suffix
 
 __all__ = [
     "Choice",
@@ -78,17 +79,12 @@ def open_table(path: Path) -> Table:
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: data.xlsx: expected a file that ends in .csv, .tsv, .txt, .parquet, .npz or .npy; got .xlsx
     """  # noqa: E501
-    kind = _KINDS.get(path.suffix.lower())
-    if kind is None:
-        *most, last = _KINDS
-        expected = f"a file that ends in {', '.join(most)} or {last}"
-        raise TableError(str(path), expected=expected, got=path.suffix or "no suffix")
+    require_suffix(path)
     require_file(path)
     try:
-        return kind(path)
+        return _KINDS[path.suffix.lower()](path)
     except OSError as problem:
-        got = f"one that cannot be read ({problem.strerror or problem})"
-        raise TableError(str(path), expected="a data file", got=got) from None
+        raise _unreadable(path, problem) from None
 
 
 def require_file(path: Path) -> None:
@@ -108,8 +104,7 @@ def require_file(path: Path) -> None:
         with path.open("rb"):
             pass
     except OSError as problem:
-        got = f"one that cannot be read ({problem.strerror or problem})"
-        raise TableError(str(path), expected="a data file", got=got) from None
+        raise _unreadable(path, problem) from None
 
 
 def choose_columns(
@@ -205,8 +200,7 @@ def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
             X = joint[:, :width]
             columns = {name: joint[:, width + k] for k, name in enumerate(others)}
     except OSError as problem:
-        got = f"one that cannot be read ({problem.strerror or problem})"
-        raise TableError(str(table.path), expected="a data file", got=got) from None
+        raise _unreadable(table.path, problem) from None
     except MemoryError:
         got = "one that does not fit into memory"
         raise TableError(str(table.path), expected="a data file", got=got) from None
@@ -220,6 +214,11 @@ def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
         got = f"{weights.min():g} in {row}"
         raise TableError(where, expected="nonnegative weights, not all zero", got=got)
     return samples
+
+
+def _unreadable(path: Path, problem: OSError) -> TableError:
+    got = f"one that cannot be read ({problem.strerror or problem})"
+    return TableError(str(path), expected="a data file", got=got)
 
 
 def _default_response(

@@ -14,10 +14,10 @@ from posquad.dynamics import gradient_descent
 from posquad.dynamics.trajectory import Trajectory
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
-    Quadratic,
     SolverResult,
     cosine,
     fit_factor,
@@ -119,7 +119,7 @@ def scaled_descent(
 class ScaledDescent(FitMethod[FitState]):
     """Preconditioned gradient steps of fixed length."""
 
-    def __init__(self, problem: Quadratic, step: float) -> None:
+    def __init__(self, problem: Problem, step: float) -> None:
         self.problem, self.step = problem, step
 
     def start(self, U0: Tensor) -> FitState:
@@ -127,10 +127,10 @@ class ScaledDescent(FitMethod[FitState]):
 
     def advance(self, state: FitState) -> FitState:
         problem = self.problem
-        slope = problem.weighted_adjoint(state.e, state.Z)
+        slope = problem.operator.weighted_adjoint(state.e, state.Z)
         basis = regularized_frame(state.U)
         scaled = ((slope @ basis.P) / basis.s.square()[..., None, :]) @ basis.P.mT
         U = state.U - (2 * self.step / problem.n) * scaled
         measured: Tensor = cosine(problem, state, slope)
-        new = state.moved(problem, U, problem.forward(U), passes=state.passes + 2)
+        new = state.moved(problem, U, problem.operator.project(U), passes=state.passes + 2)
         return replace(new, cosine=measured)

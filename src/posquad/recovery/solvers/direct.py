@@ -14,9 +14,9 @@ from torch import Tensor
 from posquad.core.arrays import A, Array, like, positive_integer, tensors
 from posquad.core.errors import DomainError
 from posquad.core.status import Status, from_codes
-from posquad.core.symmetric import symmetric_fit
 from posquad.recovery.initializers import positive_truncation
-from posquad.recovery.solvers.fit import Quadratic, SolverResult, checked_data
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import SolverResult, checked_data
 
 __all__ = ["direct_least_squares"]
 
@@ -42,7 +42,7 @@ def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
     D = problem.d * (problem.d + 1) // 2
     if problem.n < D:
         raise DomainError("X", expected=f"at least d(d+1)/2 = {D} samples", got=f"{problem.n}")
-    Q, complete = symmetric_fit(problem.X, problem.y)
+    Q, complete = problem.operator.symmetric_fit(problem.y)
     if not bool(complete.all()):
         expected = "inputs whose products x x' span the symmetric matrices"
         raise DomainError("X", expected=expected, got="a singular system")
@@ -50,9 +50,9 @@ def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
     return _truncation_result(problem, U, Q, X)
 
 
-def _truncation_result(problem: Quadratic, U: Tensor, Q: Tensor, model: Array) -> SolverResult:
+def _truncation_result(problem: Problem, U: Tensor, Q: Tensor, model: Array) -> SolverResult:
     """Return the result for the truncation UU' of the least-squares matrix Q."""
-    residual = problem.relative(problem.residual(problem.forward(U)))
+    residual = problem.relative_residual(U)
     lost = torch.linalg.matrix_norm(Q - U @ U.mT) / torch.linalg.matrix_norm(Q).clamp_min(1e-300)
     whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)
     codes = torch.where(residual <= _FITTED, Status.LOSS_REACHED.code, whole)

@@ -1,4 +1,4 @@
-"""Shared parts of the solvers: the problem, the state of a fit, stopping rules, budget, history.
+"""Shared parts of the solvers: the state of a fit, stopping rules, checks of arguments, results.
 
 Leading dimensions of U in front of those of X are starts: `U[S, ..., d, r]` for `X[..., n, d]`. One
 pass over X is one product of X or X' with r columns, which takes 2 n d r operations.
@@ -6,11 +6,9 @@ pass over X is one product of X or X' with r columns, which takes 2 n d r operat
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -19,10 +17,7 @@ from torch import Tensor
 from posquad.core.arrays import (
     Array,
     like,
-    positive_integer,
-    positive_number,
     require_batch,
-    require_callable,
     require_factor,
     require_shape,
     tensors,
@@ -31,51 +26,13 @@ from posquad.core.errors import ShapeError
 from posquad.core.progress import Progress
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
-from posquad.core.symmetric import symmetric_gram
 from posquad.dynamics.loop import Method, Rule, State, clock, iterate
 from posquad.geometry.frames import Frame
+from posquad.problems.measurements import RankOne
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.problem import Problem
 
 GRADIENT = 1e-10  # a fit is stationary if the cosine of residual and Jacobian is at most this
-
-
-class Quadratic:
-    """The problem of fitting responses `y_i = ||U'x_i||^2`: products with X, and residuals."""
-
-    def __init__(self, X: Tensor, y: Tensor) -> None:
-        self.X, self.y = X, y  # [..., n, d] and [..., n]
-        self.n, self.d = X.shape[-2:]
-        size = torch.linalg.vector_norm(y, dim=-1)
-        self.size = torch.where(size > 0, size, 1.0)  # [...]
-        self.lengths = torch.linalg.vector_norm(X, dim=-1).square()  # [..., n]  ||x_i||^2
-
-    def forward(self, U: Tensor) -> Tensor:
-        """Return `XU`, in one pass."""
-        return (U.mT @ self.X.mT).mT  # faster than X @ U, most of all for many starts
-
-    def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
-        """Return `X' diag(w) Z`, in one pass."""
-        return ((w[..., None] * Z).mT @ self.X).mT
-
-    def residual(self, Z: Tensor) -> Tensor:
-        """Return `e_i = ||z_i||^2 - y_i` for the rows of `Z = XU`."""
-        return Z.square().sum(-1) - self.y
-
-    def relative(self, e: Tensor) -> Tensor:
-        """Return `||e|| / ||y||`."""
-        return torch.linalg.vector_norm(e, dim=-1) / self.size
-
-    @cached_property
-    def moments(self) -> Tensor:
-        """Fourth moments `sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, D = d(d+1)/2."""
-        return symmetric_gram(self.X)
-
-    def select(self, chosen: Tensor) -> Quadratic:
-        """Return the problems of a batch at these indices."""
-        return Quadratic(self.X[chosen], self.y[chosen])
-
-    def single(self) -> Quadratic:
-        """Return this one problem as a batch of one."""
-        return Quadratic(self.X[None], self.y[None])
 
 
 @dataclass(frozen=True)
@@ -90,9 +47,9 @@ class FitState(State):
     passes: Tensor  # [...]  products with X or X' so far
 
     @classmethod
-    def begin(cls, problem: Quadratic, U0: Tensor, step: float = 1.0, **extra: Tensor) -> Self:
+    def begin(cls, problem: Problem, U0: Tensor, step: float = 1.0, **extra: Tensor) -> Self:
         """Return the state at the first factors U0."""
-        Z = problem.forward(U0)
+        Z = problem.operator.project(U0)
         e = problem.residual(Z)
         residual = problem.relative(e)
         first = clock(torch.full_like(residual, step))
@@ -107,7 +64,7 @@ class FitState(State):
             **extra,
         )
 
-    def moved(self, problem: Quadratic, U: Tensor, Z: Tensor, **changes: Any) -> Self:
+    def moved(self, problem: Problem, U: Tensor, Z: Tensor, **changes: Any) -> Self:
         """Return the state after one accepted step to U, given `Z = XU`."""
         e = problem.residual(Z)
         return replace(
@@ -125,12 +82,12 @@ class FitState(State):
 F = TypeVar("F", bound=FitState)
 
 
-def cosine(problem: Quadratic, state: FitState, slope: Tensor) -> Tensor:
+def cosine(problem: Problem, state: FitState, slope: Tensor) -> Tensor:
     """Return `||J'e|| / (||J||_F ||e||)`, zero at a stationary point.
 
     `slope` is `X' diag(e) Z`, so that `J'e = 2 slope`.
     """
-    rows = problem.lengths * state.Z.square().sum(-1)  # [..., n]
+    rows = problem.operator.squared_lengths * state.Z.square().sum(-1)  # [..., n]
     size = rows.sum(-1).sqrt() * torch.linalg.vector_norm(state.e, dim=-1)
     return torch.linalg.matrix_norm(slope) / torch.where(size > 0, size, 1.0)
 
@@ -189,68 +146,6 @@ def stagnated(patience: int, rate: float) -> Rule[Any]:
     return Status.STALLED, met
 
 
-class Budget:
-    """Steps and seconds that a computation may take, and whether the user interrupted it."""
-
-    def __init__(self, *, max_steps: int, time_limit: float | None = None) -> None:
-        self.max_steps = positive_integer("max_steps", max_steps)
-        limit = None if time_limit is None else positive_number("time_limit", time_limit)
-        self.deadline = None if limit is None else time.perf_counter() + limit
-        self.steps = -1  # the record of the first start is not a step
-        self.interrupted = False  # by Ctrl-C
-
-    @property
-    def spent(self) -> bool:
-        """Whether nothing more may be computed."""
-        return self._is_spent_after(self.steps)
-
-    @property
-    def late(self) -> bool:
-        """Whether the time limit has passed."""
-        return self.deadline is not None and time.perf_counter() > self.deadline
-
-    def _is_spent_after(self, steps: int) -> bool:
-        return self.late or self.interrupted or steps >= self.max_steps
-
-    def rule(self) -> Rule[Any]:
-        """Rule that ends a run when the budget is spent."""
-        # The rules judge a step before the history counts it.
-        return (
-            Status.INTERRUPTED,
-            lambda state: torch.full_like(state.running, self._is_spent_after(self.steps + 1)),
-        )
-
-    def quota(self, steps: int) -> Rule[Any]:
-        """Rule that ends a run, one part of the computation, after this many steps."""
-        end = self.steps + steps
-        return Status.STEPS_EXHAUSTED, lambda s: torch.full_like(s.running, self.steps >= end)
-
-
-class History:
-    """Relative residuals and the last state of a computation; counts its steps in the budget.
-
-    The last state is kept so that an interrupted run can still return what it has.
-    """
-
-    def __init__(self, budget: Budget, progress: Callable[[Progress], None] | None = None) -> None:
-        if progress is not None:
-            require_callable("progress", progress, "progress(Progress)")
-        self.budget = budget
-        self.progress = progress
-        self.residuals: list[Tensor] = []  # one record per step
-        self.last: Any = None
-
-    def __call__(self, state: Any) -> None:
-        """Record one step, and report it to the progress callback."""
-        self.budget.steps += 1
-        self.last = state
-        self.residuals.append(state.residual)
-        if self.progress is not None:
-            worst = float(state.residual.max()) if state.residual.numel() else 0.0
-            done, end = float(self.budget.steps), float(self.budget.max_steps)
-            self.progress(Progress(done, end, worst, int(state.running.sum())))
-
-
 class FitMethod(Method[F], Generic[F]):
     """A method that fits a factor, with the state that it starts from; every step is recorded."""
 
@@ -274,7 +169,7 @@ class SolverResult(Result):
     history: Any  # [T, ...]  relative residual, one record per step
 
 
-def checked_problem(X: Array, y: Array, U0: Array) -> tuple[Quadratic, Tensor]:
+def checked_problem(X: Array, y: Array, U0: Array) -> tuple[Problem, Tensor]:
     """Check the arguments of a solver; return the problem and its first factors."""
     inputs, responses, u = tensors(X=X, y=y, U0=U0)
     problem = checked_data(inputs, responses)
@@ -284,18 +179,18 @@ def checked_problem(X: Array, y: Array, U0: Array) -> tuple[Quadratic, Tensor]:
     return problem, u.expand(*batch, *u.shape[-2:])
 
 
-def checked_data(X: Tensor, y: Tensor) -> Quadratic:
+def checked_data(X: Tensor, y: Tensor) -> Problem:
     """Check the shapes of `X[..., n, d]` and `y[..., n]`; return the problem."""
     if X.ndim < 2 or 0 in X.shape[-2:]:
         got = f"shape {tuple(X.shape)}"
         raise ShapeError("X", expected="shape (..., n, d) with n, d >= 1", got=got)
     require_shape("y", y, (X.shape[-2],), "(..., n), one response per row of X")
     batch = require_batch(X=X.shape[:-2], y=y.shape[:-1])
-    return Quadratic(X, y.expand(*batch, y.shape[-1]))
+    return Problem(RankOne(X), y.expand(*batch, y.shape[-1]))
 
 
 def fit_factor(
-    make_method: Callable[[Quadratic, int], FitMethod[Any]],
+    make_method: Callable[[Problem, int], FitMethod[Any]],
     X: Array,
     y: Array,
     U0: Array,

@@ -20,10 +20,10 @@ from posquad.dynamics.loop import Method, Rule, State, clock, iterate
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
-    Quadratic,
     SolverResult,
     cosine,
     fit_factor,
@@ -34,7 +34,7 @@ from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["gauss_newton"]
 
-_INNER = 60  # most conjugate gradient steps for one Gauss-Newton step
+_INNER = 60  # maximum number of conjugate gradient steps for one Gauss-Newton step
 _ACCURACY = (1e-3, 0.1)  # bounds on the inner accuracy, which otherwise equals the residual
 
 
@@ -77,7 +77,7 @@ def gauss_newton(
 class GaussNewton(FitMethod[FitState]):
     """Inexact Gauss-Newton steps with an exact line search."""
 
-    def __init__(self, problem: Quadratic) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
     def start(self, U0: Tensor) -> FitState:
@@ -86,14 +86,16 @@ class GaussNewton(FitMethod[FitState]):
     def advance(self, state: FitState) -> FitState:
         problem = self.problem
         basis = regularized_frame(state.U)
-        slope = problem.weighted_adjoint(state.e, state.Z)
+        slope = problem.operator.weighted_adjoint(state.e, state.Z)
         system = NormalEquations(problem, state.U, state.Z, basis)
         accuracy = state.residual.clamp(*_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
-        W = problem.forward(D)
+        W = problem.operator.project(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]
         U = state.U + t * D
-        Z = problem.forward(U)  # not updated: steps are few, and the last ones set the accuracy
+        Z = problem.operator.project(
+            U
+        )  # not updated: steps are few, and the last ones set the accuracy
         passes = state.passes + 3 + 2 * products
         measured = cosine(problem, state, slope)
         return state.moved(problem, U, Z, passes=passes, cosine=measured)
@@ -113,7 +115,7 @@ class CGState(State):
 class NormalEquations(Method[CGState]):
     """The system `2 X' diag(Z.XD) Z = right` over horizontal D, for conjugate gradients."""
 
-    def __init__(self, problem: Quadratic, U: Tensor, Z: Tensor, basis: Frame) -> None:
+    def __init__(self, problem: Problem, U: Tensor, Z: Tensor, basis: Frame) -> None:
         self.problem, self.U, self.Z, self.basis = problem, U, Z, basis
 
     def solve(self, right: Tensor, accuracy: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,8 +139,8 @@ class NormalEquations(Method[CGState]):
 
     def advance(self, state: CGState) -> CGState:
         V = state.direction
-        slopes = (self.Z * self.problem.forward(V)).sum(-1)
-        curved = 2 * self.problem.weighted_adjoint(slopes, self.Z)
+        slopes = (self.Z * self.problem.operator.project(V)).sum(-1)
+        curved = 2 * self.problem.operator.weighted_adjoint(slopes, self.Z)
         curved = horizontal_part(self.U, curved, self.basis)
         bend = inner(V, curved)
         good = bend > 0  # otherwise the data do not determine this direction: stop here

@@ -28,15 +28,10 @@ from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock, iterate
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.initializers import kernel_solve
-from posquad.recovery.solvers.fit import (
-    Budget,
-    History,
-    Quadratic,
-    SolverResult,
-    checked_data,
-    solver_result,
-)
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import SolverResult, checked_data, solver_result
 
 __all__ = ["logdet_irls"]
 
@@ -66,7 +61,7 @@ def logdet_irls(
             in front of those of X are further starts.
         tolerance: end when the floor is at most this share of the largest eigenvalue. Conditioning
             limits it to about 1e-7; refine the answer with `levenberg_marquardt`.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((9, 4))
@@ -91,10 +86,10 @@ def logdet_irls(
     return solver_result(history, state, X)
 
 
-def _require_range(problem: Quadratic) -> None:
+def _require_range(problem: Problem) -> None:
     """Refuse inputs whose fourth powers, or their inverses, overflow or underflow."""
-    least, most = (2.0**k for k in (-60, 60)) if problem.X.dtype == torch.float64 else (2e-4, 5e3)
-    size = float(problem.X.abs().amax()) if problem.X.numel() else 1.0
+    least, most = (2.0**k for k in (-60, 60)) if problem.y.dtype == torch.float64 else (2e-4, 5e3)
+    size = float(problem.operator.largest_entry())
     if not least <= size <= most:
         expected = f"a largest entry from {least:.0e} to {most:.0e}: rescale the inputs"
         raise DomainError("X", expected=expected, got=f"{size:.3e}")
@@ -113,7 +108,7 @@ class IRLSState(State):
 
 
 def run_irls(
-    problem: Quadratic, rank: int, weight: Tensor, tolerance: float, history: History
+    problem: Problem, rank: int, weight: Tensor, tolerance: float, history: History
 ) -> IRLSState:
     """Iterate from a weight `[S, ..., d, d]`, one for each start, to the end."""
     method = Reweighting(problem, rank)
@@ -128,7 +123,7 @@ def run_irls(
 class Reweighting(Method[IRLSState]):
     """Weighted interpolation, followed by the choice of the next weight."""
 
-    def __init__(self, problem: Quadratic, rank: int) -> None:
+    def __init__(self, problem: Problem, rank: int) -> None:
         self.problem, self.rank = problem, rank
 
     def start(self, weight: Tensor) -> IRLSState:
@@ -149,9 +144,8 @@ class Reweighting(Method[IRLSState]):
 
     def advance(self, state: IRLSState) -> IRLSState:
         problem, r = self.problem, self.rank
-        XD = problem.X @ state.weight  # [..., n, d]
-        a = kernel_solve((XD @ problem.X.mT).square(), problem.y)
-        Q = XD.mT @ (a[..., None] * XD)
+        a = kernel_solve(problem.operator.gram(state.weight).square(), problem.y)
+        Q = state.weight @ problem.operator.adjoint_kernel(a) @ state.weight
         values, vectors = torch.linalg.eigh((Q + Q.mT) / 2)
         sizes = values.abs()
         top = sizes.amax(-1).clamp_min(torch.finfo(sizes.dtype).tiny)
@@ -162,7 +156,7 @@ class Reweighting(Method[IRLSState]):
         weights = torch.maximum(sizes / top[..., None], floor[..., None])
         kept, along = values[..., -r:].flip(-1), vectors[..., -r:].flip(-1)
         U = along * kept.clamp_min(0).sqrt()[..., None, :]
-        residual = problem.relative(problem.residual(problem.forward(U)))
+        residual = problem.relative_residual(U)
         columns = -(-problem.d // r)
         return replace(
             state,

@@ -20,10 +20,10 @@ from posquad.dynamics.loop import merge
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
-    Quadratic,
     SolverResult,
     cosine,
     fit_factor,
@@ -59,7 +59,7 @@ def population_lbfgs(
             starts.
         tolerance: end when `||A(UU') - y|| <= tolerance ||y||`. The solver also ends at a
             stationary point and when the residual is down to rounding.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
@@ -94,7 +94,7 @@ class LBFGSState(FitState):
 class PopulationLBFGS(FitMethod[LBFGSState]):
     """Two-loop recursion around the inverse population curvature, and an exact line search."""
 
-    def __init__(self, problem: Quadratic) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
     def start(self, U0: Tensor) -> LBFGSState:
@@ -102,7 +102,7 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
         state = LBFGSState.begin(
             self.problem, U0, gradient=none, moves=none, turns=none, curvature=none
         )
-        slope = self.problem.weighted_adjoint(state.e, state.Z)
+        slope = self.problem.operator.weighted_adjoint(state.e, state.Z)
         batch = slope.shape[:-2]
         pairs = slope.new_zeros(*batch, _MEMORY, *slope.shape[-2:])
         return replace(
@@ -123,14 +123,14 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
             forgotten = replace(state, curvature=torch.zeros_like(state.curvature))
             state = merge(uphill, forgotten, state)
             D = torch.where(uphill[..., None, None], -self._inverse(state, basis, g), D)
-        W = problem.forward(D)
+        W = problem.operator.project(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]
         U, Z = state.U + t * D, state.Z + t * W
         fresh = bool((state.attempts % _REFRESH == _REFRESH - 1).any())
         if fresh:
-            Z = problem.forward(U)
+            Z = problem.operator.project(U)
         new = state.moved(problem, U, Z, passes=state.passes + 2 + fresh)
-        slope = problem.weighted_adjoint(new.e, new.Z)
+        slope = problem.operator.weighted_adjoint(new.e, new.Z)
         return replace(
             new,
             gradient=slope * (2 / problem.n),

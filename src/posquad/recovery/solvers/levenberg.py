@@ -21,10 +21,10 @@ from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.core.symmetric import symmetric_jacobian
 from posquad.dynamics.loop import Rule
+from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
-    Quadratic,
     SolverResult,
     cosine,
     fit_factor,
@@ -35,7 +35,7 @@ from posquad.recovery.solvers.fit import (
 __all__ = ["levenberg_marquardt"]
 
 _FIRST = 1e-2  # first damping, relative to the mean curvature times the relative residual
-_CHUNK = 2**22  # entries of a block of rows of the Jacobian
+_AMORTIZED = 3  # square root of the steps over which the cost of fourth moments is spread
 _FLOOR = 1e-11  # least damping, relative to the mean curvature; J'J is singular along the gauge
 
 
@@ -67,7 +67,7 @@ def levenberg_marquardt(
             stationary point and when the residual is down to rounding.
         patience, rate: end with STALLED when `patience` steps leave more than the share `rate` of
             the residual.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((12, 3))
@@ -102,16 +102,17 @@ class LevenbergState(FitState):
 class Levenberg(FitMethod[LevenbergState]):
     """Damped Gauss-Newton steps; the damping follows Nielsen's rule."""
 
-    def __init__(self, problem: Quadratic, r: int, form: str = "auto") -> None:
+    def __init__(self, problem: Problem, r: int, form: str = "auto") -> None:
         self.problem = problem
         n, m = problem.n, problem.d * r
         if form == "auto":
             # The dual form takes n^3/3 + 2 n^2 r operations, the primal 2 n m^2 + m^3/3.
             form = "dual" if n**2 * (n / 3 + 2 * r) < m**2 * (2 * n + m / 3) else "primal"
         self.dual = form == "dual"
-        self.gram = 4 * problem.X @ problem.X.mT if self.dual else None
+        self.gram = 4 * problem.operator.gram() if self.dual else None
         D = problem.d * (problem.d + 1) // 2
-        self.from_moments = D * (D + m) < n * m  # cheaper than n m^2 operations
+        # The fourth moments take n D^2 operations once, then D (D + m) m instead of n m^2 a step.
+        self.from_moments = D * (D + m) < n * m and _AMORTIZED * m > D
 
     def start(self, U0: Tensor) -> LevenbergState:
         none = U0.new_zeros(())
@@ -121,7 +122,7 @@ class Levenberg(FitMethod[LevenbergState]):
         return replace(state, damping=damping, growth=torch.full_like(damping, 2.0))
 
     def _mean_curvature(self, Z: Tensor) -> Tensor:
-        rows = self.problem.lengths * Z.square().sum(-1)  # [..., n]
+        rows = self.problem.operator.squared_lengths * Z.square().sum(-1)  # [..., n]
         return 4 * rows.sum(-1) / min(self.problem.n, self.problem.d * Z.shape[-1])
 
     def advance(self, state: LevenbergState) -> LevenbergState:
@@ -129,7 +130,7 @@ class Levenberg(FitMethod[LevenbergState]):
         least = _FLOOR * self._mean_curvature(Z)
         damping = torch.maximum(state.damping, least)
         D = self._step(state, damping)
-        moved = problem.forward(D)
+        moved = problem.operator.project(D)
         linear = e + 2 * (Z * moved).sum(-1)
         new = state.moved(problem, state.U + D, Z + moved)
         predicted = e.square().sum(-1) - linear.square().sum(-1)
@@ -147,7 +148,7 @@ class Levenberg(FitMethod[LevenbergState]):
             Z=torch.where(mask, new.Z, Z),
             e=torch.where(mask[..., 0], new.e, e),
             residual=torch.where(better, new.residual, state.residual),
-            cosine=cosine(problem, state, problem.weighted_adjoint(e, Z)),
+            cosine=cosine(problem, state, problem.operator.weighted_adjoint(e, Z)),
             steps=state.steps + better,
             passes=state.passes + 3,
             damping=torch.where(better, damping * shrink, damping * state.growth),
@@ -159,26 +160,15 @@ class Levenberg(FitMethod[LevenbergState]):
         if self.gram is not None:
             K = self.gram * (Z @ Z.mT)
             K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
-            return -2 * self.problem.weighted_adjoint(_solve_positive(K, e), Z)
+            return -2 * self.problem.operator.weighted_adjoint(_solve_positive(K, e), Z)
         if self.from_moments:
             B = symmetric_jacobian(state.U)
-            K = B.mT @ (self.problem.moments @ B)
-            right = 2 * self.problem.weighted_adjoint(e, Z).flatten(-2)
+            K = B.mT @ (self.problem.operator.fourth_moments @ B)
+            right = 2 * self.problem.operator.weighted_adjoint(e, Z).flatten(-2)
         else:
-            K, right = self._normal_equations(Z, e)
+            K, right = self.problem.operator.normal_equations(Z, e)
         K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
         return -_solve_positive(K, right).unflatten(-1, (self.problem.d, Z.shape[-1]))
-
-    def _normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `J'J` and `J'e`, summed over blocks of rows of J that fit in cache."""
-        X = self.problem.X
-        entries = self.problem.d * Z.shape[-1] * max(1, e[..., 0].numel())
-        size = max(1, _CHUNK // entries)
-        K, right = X.new_zeros(()), X.new_zeros(())
-        for x, z, part in zip(X.split(size, -2), Z.split(size, -2), e.split(size, -1), strict=True):
-            J = 2 * (x[..., :, None] * z[..., None, :]).flatten(-2)  # [..., rows, dr]
-            K, right = K + J.mT @ J, right + (J.mT @ part[..., None])[..., 0]
-        return K, right
 
 
 def _solve_positive(K: Tensor, right: Tensor) -> Tensor:

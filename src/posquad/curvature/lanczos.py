@@ -1,0 +1,64 @@
+"""The Lanczos method, used to search for more extreme eigenvalues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
+
+_COLUMNS = 32  # columns per block of the basis
+
+
+class Lanczos:
+    """The Lanczos method with full orthogonalization, for a batch of operators."""
+
+    def __init__(self, operator: Block, project: Block, start: Tensor) -> None:
+        self.operator, self.project = operator, project
+        self.blocks: list[Tensor] = []  # the basis, in blocks of a few columns
+        self.next = self._normalized(project(project(start)))
+        self.diagonal: list[Tensor] = []
+        self.off: list[Tensor] = []
+        self.growth = torch.zeros_like(start[..., 0, 0])  # log |p_m(0)|
+        self.pivot = torch.ones_like(self.growth)  # last pivot of T_m, positive while T_m is
+
+    def step(self) -> None:
+        y = self.next
+        if self.blocks and self.blocks[-1].shape[-1] < _COLUMNS:
+            self.blocks[-1] = torch.cat([self.blocks[-1], y], dim=-1)
+        else:
+            self.blocks.append(y)
+        w = self.operator(y)
+        a = (y * w).sum((-2, -1))
+        for _ in range(2):
+            for block in self.blocks:
+                w = w - block @ (block.mT @ w)
+            w = self.project(w)
+        b = torch.linalg.vector_norm(w, dim=(-2, -1))
+        before = self.off[-1].square() / self.pivot if self.off else 0.0
+        self.pivot = a - before
+        # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
+        tiny = torch.finfo(b.dtype).tiny
+        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
+        self.growth = self.growth + factor.log()  # stays -inf after a negative pivot
+        self.diagonal.append(a)
+        self.off.append(b)
+        self.next = self._normalized(w)
+
+    def lowest(self, count: int) -> Tensor:
+        """The Ritz vectors `[..., N, c]` of the lowest values, c <= count."""
+        T = torch.diag_embed(torch.stack(self.diagonal, dim=-1))
+        if len(self.off) > 1:
+            off = torch.stack(self.off[:-1], dim=-1)
+            T = T + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
+        S = torch.linalg.eigh(T).eigenvectors
+        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
+        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
+        return torch.stack(vectors).sum(0)
+
+    @staticmethod
+    def _normalized(w: Tensor) -> Tensor:
+        size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
+        return w / size.clamp_min(torch.finfo(w.dtype).tiny)

@@ -1,0 +1,77 @@
+"""The budget of a computation in steps and seconds, and the history of its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import positive_integer, positive_number, require_callable
+from posquad.core.progress import Progress
+from posquad.core.status import Status
+from posquad.dynamics.loop import Rule
+
+
+class Budget:
+    """Steps and seconds that a computation may take."""
+
+    def __init__(self, *, max_steps: int, time_limit: float | None = None) -> None:
+        self.max_steps = positive_integer("max_steps", max_steps)
+        limit = None if time_limit is None else positive_number("time_limit", time_limit)
+        self.deadline = None if limit is None else time.perf_counter() + limit
+        self.steps = -1  # the record of the first start is not a step
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing more may be computed."""
+        return self._is_spent_after(self.steps)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time limit has passed."""
+        return self.deadline is not None and time.perf_counter() > self.deadline
+
+    def _is_spent_after(self, steps: int) -> bool:
+        return self.late or steps >= self.max_steps
+
+    def rule(self) -> Rule[Any]:
+        """Rule that ends a run when the budget is spent."""
+        # The rules judge a step before the history counts it.
+        return (
+            Status.INTERRUPTED,
+            lambda state: torch.full_like(state.running, self._is_spent_after(self.steps + 1)),
+        )
+
+    def quota(self, steps: int) -> Rule[Any]:
+        """Rule that ends a run, one part of the computation, after this many steps."""
+        end = self.steps + steps
+        return Status.STEPS_EXHAUSTED, lambda s: torch.full_like(s.running, self.steps >= end)
+
+
+class History:
+    """Relative residuals and the last state of a computation; counts its steps in the budget.
+
+    The last state is kept so that an interrupted run can still return what it has.
+    """
+
+    def __init__(self, budget: Budget, progress: Callable[[Progress], None] | None = None) -> None:
+        if progress is not None:
+            require_callable("progress", progress, "progress(Progress)")
+        self.budget = budget
+        self.progress = progress
+        self.residuals: list[Tensor] = []  # one record per step
+        self.last: Any = None
+        self.best: Any = None  # what an interrupted search had found
+
+    def __call__(self, state: Any) -> None:
+        """Record one step, and report it to the progress callback."""
+        self.budget.steps += 1
+        self.last = state
+        self.residuals.append(state.residual)
+        if self.progress is not None:
+            worst = float(state.residual.max()) if state.residual.numel() else 0.0
+            done, end = float(self.budget.steps), float(self.budget.max_steps)
+            self.progress(Progress(done, end, worst, int(state.running.sum())))

@@ -1,0 +1,176 @@
+"""What depends on the data but not on the rank, computed at most once and only if needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from posquad.problems.measurements import RankOne
+from posquad.recovery.initializers import (
+    bounded_directions,
+    fit_on,
+    least_interpolant,
+    raised_factor,
+)
+from posquad.recovery.prepare import Prepared
+from posquad.recovery.problem import Problem
+from posquad.recovery.tuning import DEFAULT, Tuning
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A prepared problem or batch, with factorizations, moments and estimates for every rank."""
+
+    prepared: Prepared
+    tuning: Tuning = field(default=DEFAULT)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem in working coordinates."""
+        return self.prepared.problem
+
+    @property
+    def forms_kernel(self) -> bool:
+        """Whether n x n systems are affordable, and the samples leave symmetric matrices free."""
+        D = self.problem.d * (self.problem.d + 1) // 2
+        return self.problem.n <= min(D, self.tuning.sizes.kernel_samples)
+
+    # The samples.
+
+    @cached_property
+    def _samples(self) -> tuple[Tensor, Tensor | None]:
+        sizes, same = self.tuning.sizes, self.tuning.acceptance.same_row
+        n, d = self.problem.n, self.problem.d
+        system = min(n, d * (d + 1) // 2)
+        small = system <= sizes.sample_rank and n * system**2 <= sizes.sample_rank_operations
+        return independent_samples(self.problem.operator, small, same)
+
+    @property
+    def distinct(self) -> Tensor:
+        """Independent samples, the dimension `[...]` of the span of the matrices `x_i x_i'`.
+
+        In large problems, the number of rows that are neither zero nor multiples of others.
+        """
+        return self._samples[0]
+
+    @property
+    def linear(self) -> Tensor:
+        """Whether the samples determine every symmetric matrix, `[...]`."""
+        D = self.problem.d * (self.problem.d + 1) // 2
+        return (self.distinct == D) & (self._samples[1] is not None)
+
+    def checks(self, level: Tensor) -> Tensor:
+        """Return the number `[...]` of samples that are independent despite errors of `level`."""
+        distinct, strengths = self._samples
+        if strengths is None:
+            return distinct
+        firm = strengths > level.square()[..., None] * strengths[..., -1:]
+        return torch.minimum(firm.sum(-1), distinct)
+
+    # Estimates of Q.
+
+    @cached_property
+    def symmetric(self) -> tuple[Tensor, Tensor] | None:
+        """The best symmetric matrix, and whether it is unique; None if n is too small or large."""
+        problem = self.problem
+        D = problem.d * (problem.d + 1) // 2
+        if problem.n < D or problem.n * D > self.tuning.sizes.direct_entries:
+            return None
+        return problem.operator.symmetric_fit(problem.y)
+
+    def start(self, rank: int) -> Tensor:
+        """Return the first start `[..., d, rank]`, of full rank."""
+        problem = self.problem
+        if self.forms_kernel:
+            values, vectors = self._interpolant
+            top = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+            return raised_factor(*top, problem.y)
+        W = self._bounded_directions[..., :rank]
+        if W.shape[-1] < rank:
+            W = bounded_directions(problem.operator, problem.y, rank)
+        bounded = raised_factor(*fit_on(problem.operator, problem.y, W), problem.y)
+        if self.symmetric is None:
+            return bounded
+        U = positive_part(self.symmetric[0], rank)
+        return torch.where(self.symmetric[1][..., None, None], U, bounded)
+
+    @cached_property
+    def _interpolant(self) -> tuple[Tensor, Tensor]:
+        """Eigenpairs, ascending, of the interpolant of least Frobenius norm."""
+        Q = least_interpolant(self.problem.operator, self.problem.y)
+        values, vectors = torch.linalg.eigh(Q)
+        return values, vectors
+
+    @cached_property
+    def _bounded_directions(self) -> Tensor:
+        """Eigenvectors `[..., d, k]`, descending, of the estimate with bounded weights."""
+        most = min(self.problem.d, self.tuning.schedule.highest_rank)
+        return bounded_directions(self.problem.operator, self.problem.y, most)
+
+    @cached_property
+    def _correlation(self) -> tuple[Tensor, Tensor]:
+        """Eigenpairs, ascending, of `A*(y)`."""
+        values, vectors = torch.linalg.eigh(self.problem.operator.adjoint_kernel(self.problem.y))
+        return values, vectors
+
+    def better_than_zero(self, rank: int) -> Tensor:
+        """Return a factor of less residual than Q = 0, or zero if Q = 0 is the best fit.
+
+        It is that of tP, where P is the positive part of `W = A*(y)` of this rank and
+        `t = <A(P), y> / ||A(P)||^2`, which is positive because `<A(P), y> = <P, W> = ||P||^2`. If W
+        has no positive part, `<A(S), y> <= 0` for every positive semidefinite S.
+        """
+        values, vectors = self._correlation
+        U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
+        predicted = self.problem.operator.apply_factor_kernel(U)
+        scale = (predicted * self.problem.y).sum(-1)
+        scale = scale / predicted.square().sum(-1).clamp_min(1e-300)
+        return U * scale.clamp_min(0).sqrt()[..., None, None]
+
+
+def positive_part(Q: Tensor, rank: int) -> Tensor:
+    """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
+    values, vectors = torch.linalg.eigh(Q)
+    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    least = 1e-8 * values[..., :1].clamp_min(1e-300)
+    return vectors * torch.maximum(values, least).sqrt()[..., None, :]
+
+
+def independent_samples(
+    operator: RankOne, small: bool, same: float
+) -> tuple[Tensor, Tensor | None]:
+    """Return the dimension of the span of the matrices `x_i x_i'`.
+
+    The second value holds the squared singular values of these matrices, for rows of length one. If
+    the system is not `small`, return the number of distinct directions, and None.
+    """
+    n, d = operator.n, operator.d
+    D = d * (d + 1) // 2
+    if not small:
+        return _distinct_rows(operator, same).clamp_max(D), None
+    unit = operator.normalized()
+    values = torch.linalg.eigvalsh(unit.gram().square() if n <= D else unit.fourth_moments)
+    return (values > n * torch.finfo(values.dtype).eps * values[..., -1:]).sum(-1), values
+
+
+def _distinct_rows(operator: RankOne, same: float) -> Tensor:
+    """Return how many rows are neither zero nor multiples of other rows.
+
+    Multiples have the same squared cosine with a random direction. Rows that are next to each other
+    in that order, and agree to rounding there and for a second direction, count as multiples.
+    """
+    lengths = operator.squared_lengths.sqrt()
+    generator = torch.Generator().manual_seed(operator.d)
+    probes = torch.randn(operator.d, 2, generator=generator, dtype=torch.float64).to(lengths)
+    cosines = operator.project(probes) / torch.where(lengths > 0, lengths, 1.0)[..., None]
+    keys = torch.where(lengths > 0, cosines[..., 0].square(), -1.0)
+    order = keys.argsort(-1)
+    keys = keys.gather(-1, order)
+    second = cosines[..., 1].square().gather(-1, order)
+    sizes = same * probes.square().sum(0)
+    fresh = (keys.diff(dim=-1) > sizes[0]) | (second.diff(dim=-1).abs() > sizes[1])
+    present = keys >= 0
+    return (fresh & present[..., 1:]).sum(-1) + present[..., 0]

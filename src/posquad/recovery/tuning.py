@@ -1,0 +1,228 @@
+"""Constants of `recover`: what it may form, how it searches, and what a status requires.
+
+Every field says what it means and where its value comes from: *derived* (a formula), *cited*, or
+*measured*. The table that `benchmarks/tuning.py` prints shows what happens at half and at double
+the measured values. A caller can pass other values as `recover(..., tuning=Tuning(...))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Memory and cost: up to which sizes something is formed. They do not change the answer."""
+
+    kernel_samples: int = 1500
+    """Samples up to which n x n systems are solved. Measured: n^3/3 operations take 0.2 s there."""
+
+    sample_rank: int = 1500
+    """Largest min(n, d(d+1)/2) for which the rank of the sample matrices is computed. Measured: as
+    `kernel_samples`; above, only repeated rows are counted."""
+
+    sample_rank_operations: int = 2**31
+    """Largest n min(n, d(d+1)/2)^2 for which it is computed. Measured: about a second."""
+
+    direct_entries: int = 2**22
+    """Entries up to which the n x d(d+1)/2 system of a problem is formed. Derived: 32 MB."""
+
+    overhead_unknowns: int = 60
+    """Unknowns p up to which the arithmetic of a dense step costs less than its calls. Measured."""
+
+    dense_unknowns: int = 250
+    """Unknowns p up to which a dense step costs less than reweighting. Measured."""
+
+    spectrum_unknowns: int = 500
+    """Unknowns p up to which the effective spectrum is computed in full. Measured: 0.1 s there."""
+
+    polish_unknowns: int = 1000
+    """Unknowns p up to which the answer is refined by dense steps. Derived: p x p takes 8 MB."""
+
+    polish_entries: int = 2**23
+    """Entries n d r of a Jacobian up to which the answer is refined by dense steps. Derived."""
+
+    others_entries: int = 2**24
+    """Entries n d r up to which other solutions are sought. Measured: beyond, a search from one
+    more start takes as long as the rest of the call."""
+
+    batch_entries: int = 2**18
+    """Entries n d r of the problems that are solved together on a CPU. Derived: 2 MB, the cache."""
+
+    batch_entries_elsewhere: int = 2**27
+    """The same on an accelerator. Derived: 1 GB."""
+
+    part_entries: int = 2**20
+    """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The search: how many starts, in which rounds, and when a run is given up."""
+
+    ample: float = 1.7
+    """Samples per unknown from which a first-order run is the cheaper first attempt. Measured."""
+
+    plenty: float = 20.0
+    """Samples per unknown from which starts hardly ever disagree. Measured."""
+
+    companions: int = 8
+    """Starts tried together with the first one where a step costs only its calls. Measured."""
+
+    spread: float = 1.0
+    """Size of a random perturbation of a start, relative to the start. Measured."""
+
+    round_starts: int = 24
+    """Starts of a round where a step costs only its calls. Measured."""
+
+    dense_round_starts: int = 16
+    """Starts of a round of perturbed starts in problems of moderate size. Measured."""
+
+    reweighted_round_starts: int = 4
+    """Starts of a round in larger problems. Measured."""
+
+    first_order_steps: int = 600
+    """Steps of the first-order method before Gauss-Newton takes over. Measured."""
+
+    second_order_steps: int = 60
+    """Steps of Gauss-Newton, and of the dense refinement. Measured: quadratic convergence."""
+
+    polish_steps: int = 400
+    """First-order steps that refine the best fit of a large problem. Measured."""
+
+    patience: int = 10
+    """Steps after which a start that is screened must have improved. Measured."""
+
+    rate: float = 0.5
+    """Residual that it must have reached, as a share of that before. Measured."""
+
+    others: int = 48
+    """Starts of each kind that look for a second solution where the design has structure, an
+    eighth of them in larger problems. Measured on the adversarial families."""
+
+    generic_others: int = 12
+    """Random starts that look for a second solution where the design looks generic. Derived: a
+    second solution that a start finds with probability 1/2 is missed with probability 2^-12."""
+
+    large_others: int = 2
+    """The same where a step costs more than its calls. Measured: two cost as much as the search."""
+
+    others_steps: int = 100
+    """Steps of each of them. Measured."""
+
+    others_patience: int = 10
+    """Steps after which each of them must have improved. Measured."""
+
+    others_rate: float = 0.7
+    """Residual that it must have reached, as a share of that before. Measured."""
+
+    total_starts: int = 100_000
+    """Maximum of starts times unknowns. Measured: in larger problems a start is expensive, and
+    there are fewer spurious minima."""
+
+    least_starts: int = 20
+    """Maximum number of starts of a large problem. Measured."""
+
+    most_starts: int = 2000
+    """Maximum number of starts of a small problem. Measured at n = p + 1."""
+
+    undetermined_starts: int = 200
+    """Maximum number of starts if the samples are too few to identify an answer. Measured."""
+
+    trial_starts: int = 24
+    """Starts for a rank that may be wrong, in small problems. Measured."""
+
+    large_trial_starts: int = 8
+    """The same above `large_trial_unknowns`. Measured."""
+
+    large_trial_unknowns: int = 150
+    """Unknowns from which a start is expensive. Measured."""
+
+    highest_rank: int = 12
+    """Highest rank tried if neither a rank nor a limit is given. A choice, named in the result."""
+
+    unimproved_ranks: int = 2
+    """Consecutive ranks without a better score that end the trials. Measured."""
+
+    def max_starts(self, unknowns: int) -> int:
+        """Return the maximum number of starts of a problem."""
+        return max(self.least_starts, min(self.most_starts, self.total_starts // unknowns))
+
+    def starts_per_trial(self, unknowns: int) -> int:
+        """Return the number of starts for a rank that may be wrong."""
+        large = unknowns > self.large_trial_unknowns
+        return self.large_trial_starts if large else self.trial_starts
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a status requires. These values are part of its meaning (`docs/statuses.md`)."""
+
+    agreement: float = 1e-3
+    """Starts agree if their residuals differ by at most this share. Measured: the gap between the
+    best fit of noisy responses and other minima is larger."""
+
+    agreeing_starts: float = 12.0
+    """Starts that must agree on the best fit: this over (n/p - 1)^2. Measured near the information
+    limit, where spurious minima are common and found repeatedly."""
+
+    sure: float = 1e-6
+    """Largest estimated relative error of an answer that is called recovered. A definition."""
+
+    loose: float = 1e-3
+    """The same for the loosest tolerance. A definition."""
+
+    flat: float = 1e-13
+    """Smallest curvature, relative to the largest, that is not rounding. Derived: 500 eps."""
+
+    linear: float = 20.0
+    """Factor by which the first-order term of the error must exceed the second. A definition."""
+
+    curvature_accuracy: float = 0.05
+    """Relative accuracy of the curvature of large problems. A definition."""
+
+    definite: float = 1e-7
+    """A matrix is positive definite if lambda_min exceeds this share of lambda_max. Derived:
+    sqrt(eps) and a margin."""
+
+    negligible: float = 1e-7
+    """Eigenvalues below this share of the largest may be zero. Derived: sqrt(eps) and a margin."""
+
+    nearly: float = 1e-3
+    """Residuals above this share of the tolerance reproduce, but not exactly. A definition."""
+
+    gain: float = 1e-2
+    """Ratio of residuals required to accept a higher rank. A definition."""
+
+    same_row: float = 1e-14
+    """Directions closer than this are one sample. Derived: 50 eps."""
+
+    apart: float = 1e-5
+    """Least relative distance of two matrices that count as different solutions. A definition."""
+
+    isotropic: float = 4.0
+    """Spread of the covariance that is not whitened, over that of isotropic samples. Measured."""
+
+    units: float = 1000.0
+    """Ratio of column sizes from which columns are in different units. A definition."""
+
+    uneven: float = 30.0
+    """Ratio of lengths from which samples are normalized. Measured."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All constants of one call of `recover`."""
+
+    sizes: Sizes = field(default_factory=Sizes)
+    schedule: Schedule = field(default_factory=Schedule)
+    acceptance: Acceptance = field(default_factory=Acceptance)
+
+
+DEFAULT = Tuning()
+
+RANGE_EXPONENT = {torch.float64: 100, torch.float32: 12}
+"""Exponents of two up to which inputs are not rescaled. Derived: their eighth power, the largest
+that is formed (a squared fourth moment), stays finite: 8 * 100 < 1024 and 8 * 12 < 128."""

@@ -1,0 +1,33 @@
+"""Small linear algebra, against SciPy and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy
+import torch
+
+from posquad.core.linalg import norm, solve_semidefinite
+
+
+def test_a_singular_matrix_is_solved_in_its_range():
+    # SciPy's pseudoinverse, of the matrix scaled to unit diagonal; the second element is regular.
+    G = np.array([[[4.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 9.0]], np.diag([1.0, 2.0, 4.0])])
+    right = np.array([[2.0, 1.0, 18.0], [1.0, 1.0, 1.0]])
+    found = solve_semidefinite(torch.from_numpy(G), torch.from_numpy(right)).numpy()
+    for g, b, x in zip(G, right, found, strict=True):
+        s = 1 / np.sqrt(np.diag(g))
+        expected = s * (scipy.linalg.pinvh(s[:, None] * g * s) @ (s * b))
+        np.testing.assert_allclose(x, expected, rtol=1e-13)
+    np.testing.assert_allclose(found[0], [0.25, 0.5, 2.0], rtol=1e-13)  # by hand
+
+
+def test_a_matrix_that_is_not_finite_spoils_only_its_own_element():
+    G = torch.stack([torch.full((2, 2), torch.nan), torch.eye(2)]).double()
+    found = solve_semidefinite(G, torch.ones(2, 2, dtype=torch.float64))
+    np.testing.assert_allclose(found[1], 1.0, rtol=1e-15)
+
+
+def test_norms_along_one_dimension_do_not_overflow():
+    columns = torch.tensor([[3.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
+    for scale in (1e-200, 1.0, 1e200):
+        np.testing.assert_allclose(norm(scale * columns, (-2,)), [5 * scale, 0.0], rtol=1e-15)
