@@ -36,7 +36,7 @@ from mutations import Mutant, mutants
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["torch", "scipy.optimize", "scipy.stats", "mpmath", "clarabel"])
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
-ROOMS = re.compile(
+SUBPACKAGES = re.compile(
     r"(geometry|problems|dynamics|curvature|theory|selection|recovery|certificates)/.*\.py"
 )
 
@@ -148,7 +148,7 @@ def main() -> None:
             idle.put(copy(Path(folder).resolve() / f"{job}"))
         paths = sorted((ROOT / SOURCES).rglob("*.py"))
         texts = {p.relative_to(ROOT / SOURCES).as_posix(): p.read_text() for p in paths}
-        files = [file for file in texts if ROOMS.fullmatch(file)]
+        files = [file for file in texts if SUBPACKAGES.fullmatch(file)]
         tests = fresh_map(idle.queue[0], [f"{SOURCES}/{file}" for file in files])
         drawn = [m for f in files if re.search(options.module, f) for m in mutants(f, texts)]
         drawn = random.Random(options.seed).sample(drawn, min(options.count, len(drawn)))

@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants" / "map.json"
 SOURCES = "src/posquad"
-# Slow end-to-end tests of the upper rooms, and tests of the text of the sources.
+# Slow end-to-end tests of the upper subpackages, and tests of the source text.
 LEFT_OUT = re.compile(r"tests/(cli|estimator|experiments|io|report|test_(?!adversarial))|browser")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
 

@@ -4,8 +4,8 @@
     python benchmarks/peers.py [--only NAME ...] [--docs FILE] [--readme FILE]
 
 The problem: find the positive semidefinite Q of rank r from `y_i = x_i'Qx_i`. Where a package has
-no function for something, the line says which names were looked for and what to write by hand.
-Only the claims that a probe bears out are written; a contradicted one ends the run.
+no function for something, the text says which names were looked for and what to write by hand.
+Only claims that a run confirms are written; a contradicted claim ends the run.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ PROBES = [
 INTRODUCTION = """\
 # Compared with other packages
 
-What five packages can do for one problem: find the positive semidefinite Q of rank r from
-`y_i = x_i'Qx_i`, i = 1..n. The others are general tools, and posquad is not: it solves this problem
-only. Each cell is the outcome of a small run, described below the table; where a package
-has no function for something, the line names what was looked for and what one can write by hand.
-The speed of the methods is compared in [the race](recovery-race.md).
+This page compares what five packages can do for one problem: find the positive semidefinite Q of
+rank r from `y_i = x_i'Qx_i`, i = 1..n. The other packages are general tools; posquad solves only
+this problem. A matrix of rank r has `p = dr - r(r-1)/2` unknowns. Each cell is the outcome of a
+small run, which is described below the table. Where a package has no function for something, the
+description names what was looked for and what can be written by hand. The speed of the methods is
+compared on [another page](recovery-race.md).
 """
 
 
 def page(rows: list[Row]) -> str:
     names = ("posquad", "torch", "pymanopt", "geomstats", "cvxpy", "clarabel", "numpy", "scipy")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    made = f"Made by `make peers` (`benchmarks/peers.py`), seconds for orientation. {versions}; "
+    made = (
+        "This page is made by `make peers` (`benchmarks/peers.py`); times are for orientation. "
+        f"{versions}; "
+    )
     parts = [INTRODUCTION, table(rows), f"{made}{machine()}.", "## What was run", notes(rows)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

@@ -74,10 +74,10 @@ def batches() -> Row:
         ),
         "CVXPY": Cell(
             "loop by hand",
-            "a `Parameter` saves compiling again; problems can be added into one, block by block",
+            "a `Parameter` avoids recompilation; problems can be combined into one, block by block",
         ),
     }
-    run = f"{count} problems of d = 6, r = 2, n = 24 at once."
+    run = f"{count} problems with d = 6, r = 2, n = 24 at once."
     return Row("many problems in one call", run, cells)
 
 
@@ -95,7 +95,7 @@ def gpu() -> Row:
     require(isinstance(point, np.ndarray) and set(kinds) == {"cpu"}, "pymanopt points are NumPy's")
     require(hasattr(cvxpy, "CUCLARABEL"), "CVXPY knows the solver CuClarabel")
     installed = "CUCLARABEL" in cvxpy.installed_solvers()
-    follows = "computes where its tensors are"
+    follows = "computes on the device of its tensors"
     tried = "no GPU on the machine that made this page"
     if torch.cuda.is_available():
         X, U, y = (t.cuda() for t in instances(38, 1)[0])
@@ -119,7 +119,7 @@ def gpu() -> Row:
             f"`cvxpy.CUCLARABEL` exists; {'' if installed else 'not '}installed here, not run",
         ),
     }
-    return Row("GPU", "Where the iterates live.", cells)
+    return Row("GPU", "The device on which the iterates are stored.", cells)
 
 
 def single_precision() -> Row:
@@ -128,7 +128,7 @@ def single_precision() -> Row:
     wide, kept = recover(narrow_X, narrow_y, R), recover(narrow_X, narrow_y, R, precision="input")
     require(kept.U.dtype == torch.float32, "precision='input' keeps float32")
     shown = {
-        "posquad": f"computes in {_kind(wide.U)} unless told not to: error "
+        "posquad": f"computes in {_kind(wide.U)} by default: error "
         f"{away(wide.Q.dense().double(), U):.0e}; with `precision='input'` in float32: "
         f"{away(kept.Q.dense().double(), U):.0e}; statuses {wide.status.name}, {kept.status.name}"
     }
@@ -197,9 +197,12 @@ def other_losses() -> Row:
     absolute = cvxpy.norm1(responses(Q, X) - y.numpy())
     cvxpy.Problem(cvxpy.Minimize(absolute)).solve(solver=cvxpy.CLARABEL)
     error = away(torch.from_numpy(Q.value), U)
-    note = f"`norm1` over positive semidefinite Q: error {error:.0e}; not convex ones: other models"
+    note = (
+        f"`norm1` over positive semidefinite Q: error {error:.0e}; for nonconvex losses, see other "
+        "models"
+    )
     cells["CVXPY"] = Cell("convex, or smooth with an NLP solver", note)
-    run = "n = 8p, every tenth response 5 too large: a Huber loss with threshold 1e-3."
+    run = "n = 8p, every tenth response is too large by 5; a Huber loss with threshold 1e-3."
     return Row("another loss, for outliers", run, cells)
 
 
@@ -217,7 +220,8 @@ def constraints() -> Row:
         "posquad": Cell("no", f"`recover` takes {arguments}: no constraints"),
         "pymanopt": Cell(
             "penalty by hand",
-            f"{absent('pymanopt', ['constraint', 'penalt', 'lagrang'])}; what is no manifold goes "
+            f"{absent('pymanopt', ['constraint', 'penalt', 'lagrang'])}; constraints that are not "
+            "manifolds go "
             "into the loss",
         ),
         "geomstats": Cell(
@@ -278,7 +282,7 @@ def models() -> Row:
         "torch": Cell("yes", f"tanh network, L-BFGS: mean square {before:.0e} to {after:.0e}"),
         "CVXPY": Cell("convex, or smooth with an NLP solver", _not_convex()),
     }
-    run = "What is not a positive quadratic network."
+    run = "Models other than positive quadratic networks."
     return Row("other models", run, cells)
 
 
@@ -289,7 +293,7 @@ def _not_convex() -> str:
     solvers = [name for name in ("IPOPT", "KNITRO", "UNO", "COPT") if hasattr(cvxpy, name)]
     return (
         "the squared loss of the factor has `is_dcp()` False and `is_dnlp()` True: "
-        f"`solve(nlp=True)` takes it to {', '.join(solvers)}, what of them is installed"
+        f"`solve(nlp=True)` passes it to {', '.join(solvers)}, whichever is installed"
     )
 
 
@@ -303,7 +307,7 @@ def recent_numpy() -> Row:
         cells[package] = Cell("yes", "imports") if not ended.returncode else Cell("no", f"`{last}`")
     require(cells["posquad"].short == "yes", "posquad imports with NumPy 2.4")
     run = (
-        "NumPy 2.4 removed `numpy.trapz`. Each package imported with that name taken away; this "
+        "NumPy 2.4 removed `numpy.trapz`. Each package is imported with that name removed; this "
         "page was made with an older NumPy for this reason."
     )
     return Row("imports with NumPy 2.4", run, cells)

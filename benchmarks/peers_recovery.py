@@ -109,7 +109,7 @@ def _spelled(names: list[str]) -> str:
     parts = []
     for name in names:
         seconds = ", ".join(f"{campaign()[name][n][1] * 1e3:.0f}" for n in SIZES)
-        parts.append(f"{name}: {_counts(name)} ({seconds} ms a problem)")
+        parts.append(f"{name}: {_counts(name)} ({seconds} ms per problem)")
     return "; ".join(parts)
 
 
@@ -130,18 +130,19 @@ def one_run() -> Row:
         p: _cell(p, many=False) for p in ("posquad", "pymanopt", "geomstats", "torch", "CVXPY")
     }
     return Row(
-        f"recovered of {TRIALS} at n = 4p, 2p, 1.25p: one call or one start",
-        f"Noiseless problems of d = {D}, r = {R}, p = {dimension(D, R)}, eigenvalues 1 and 0.5, "
-        f"standard Gaussian inputs, n = {sizes}. Recovered: relative Frobenius error below 1e-6. "
-        "The table has the best line of each package. `recover` starts again by itself, "
-        f"so the next row gives the others up to {STARTS} starts.",
+        f"recovered out of {TRIALS} problems at n = 4p, 2p, 1.25p: one call or one start",
+        f"Noiseless problems with d = {D}, r = {R}, p = {dimension(D, R)}, eigenvalues 1 and 0.5, "
+        f"standard Gaussian inputs, n = {sizes}. Recovered means a relative Frobenius error below "
+        "1e-6. "
+        "The table shows the best result of each package. `recover` restarts by itself, "
+        f"so in the next row the other packages get up to {STARTS} starts too.",
         cells,
     )
 
 
 def with_restarts() -> Row:
     ours = Cell(_counts("posquad recover"), "the same call: restarts are part of `recover`")
-    loop = "a loop written by hand, ended when the relative squared residual is below 1e-16: "
+    loop = "a hand-written loop that ends when the relative squared residual is below 1e-16: "
     cells = {"posquad": ours}
     for package in USUAL:
         cell = _cell(package, many=True, suffix=" (loop by hand)")
@@ -155,14 +156,15 @@ def with_restarts() -> Row:
         except cvxpy.SolverError:
             failed += 1
     more = (
-        f"; reweighted: up to 20 traces, weighted by the inverse of the last answer; CVXPY's own "
+        "; reweighting: up to 20 weighted traces, each weighted by the inverse of the previous "
+        "answer; CVXPY's own "
         f"`solve(nlp=True, best_of={STARTS})` at n = 2p: {good} of {TRIALS} recovered, {failed} "
         "ended in `SolverError`"
     )
     short = cells["CVXPY"].short.replace("loop by hand", "loop by hand, or `best_of`")
     cells["CVXPY"] = Cell(short, cells["CVXPY"].note + more)
-    name = f"the same with up to {STARTS} starts, or reweighted"
-    return Row(name, "The same problems and the same count.", cells)
+    name = f"the same with up to {STARTS} starts, or with reweighting"
+    return Row(name, "The same problems, counted in the same way.", cells)
 
 
 def seconds() -> Row:
@@ -173,10 +175,8 @@ def seconds() -> Row:
         note = "; ".join(f"{name}: {value * 1e3:.1f} ms" for name, value in times.items())
         cells[package] = Cell(f"{min(times.values()) * 1e3:.0f} ms", note)
     cells["posquad"] = Cell(cells["posquad"].short, f"{cells['posquad'].note}, diagnosis included")
-    run = (
-        "Mean processor time of a problem at n = 2p, restarts or reweighting included, one thread."
-    )
-    return Row("the same, time of a problem at n = 2p", run, cells)
+    run = "Mean processor time per problem at n = 2p, restarts or reweighting included, one thread."
+    return Row("the same, time per problem at n = 2p", run, cells)
 
 
 def accuracy() -> Row:
@@ -188,12 +188,15 @@ def accuracy() -> Row:
             medians[name] = statistics.median(good) if good else float("nan")
         spelled = "; ".join(f"{name}: {value:.0e}" for name, value in medians.items())
         cells[package] = Cell(f"{min(medians.values()):.0e}", spelled)
-    run = "Median relative error of the recovered ones at n = 2p, peers with tightened tolerances."
-    return Row("error of what was recovered, n = 2p", run, cells)
+    run = (
+        "Median relative error of the recovered matrices at n = 2p; the tolerances of the other "
+        "packages are tightened."
+    )
+    return Row("error of the recovered matrices, n = 2p", run, cells)
 
 
 def identification() -> Row:
-    """At n = p = 19 many matrices of rank 2 fit: who says so?"""
+    """At n = p = 19 many matrices of rank 2 fit: which package says so?"""
     few, rng = instances(19), torch.Generator().manual_seed(0)
     found = [recover(X, y, R) for X, _, y in few]
     silent = sum(f.status in (Status.RECOVERED, Status.CERTIFIED) for f in found)
@@ -243,12 +246,13 @@ def identification() -> Row:
     cells["CVXPY"] = Cell(
         "duals; check by hand",
         f"{cells['CVXPY'].note}; minimum trace at n = p: {wrong} of {TRIALS} answers have status "
-        "optimal (or optimal_inaccurate) and are wrong by more than 1e-3, for optimal says that "
-        "the trace is least, not that Q is the only one; from `constraint.dual_value` the matrix "
+        "optimal (or optimal_inaccurate) and are wrong by more than 1e-3, because `optimal` means "
+        "that "
+        "the trace is minimal, not that Q is unique; from `constraint.dual_value` the matrix "
         f"`I - sum z_i x_i x_i'` has rank d - r in {strict} of {TRIALS} problems at n = 2p, from "
         "which uniqueness can be argued, to the accuracy of the solver",
     )
-    run = f"n = p = 19, where as a rule other answers of rank {R} fit too, and n = 2p = 38."
+    run = f"n = p = 19, where other matrices of rank {R} usually fit as well, and n = 2p = 38."
     return Row("says whether the answer is the only one", run, cells)
 
 

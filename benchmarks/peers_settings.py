@@ -52,7 +52,8 @@ def noise_and_weights() -> Row:
         f"error {away(torch.from_numpy(Q.value), U):.1e}",
     )
     run = (
-        "One problem, n = 4p, 5% noise, random weights; loss: weighted, relative to the responses."
+        "One problem, n = 4p, 5% noise, random weights; the loss is weighted and relative to the "
+        "responses."
     )
     return Row("noisy responses, weights", run, cells)
 
@@ -70,9 +71,9 @@ def unknown_rank() -> Row:
             V = MINIMIZERS[name](squares(X, y), start)
             good += away(V @ V.mT, U) < 1e-6
         cells[package] = Cell(
-            f"to be given (twice it: {good} of {count})",
+            f"must be given (twice the rank: {good} of {count})",
             f"{name} with {r} columns from a start of 1e-3: {good} of {count} recovered, error "
-            "below 1e-6; to find the rank, read the eigenvalues, or fit one rank after the other",
+            "below 1e-6; to find the rank, inspect the eigenvalues, or fit increasing ranks",
         )
     good = 0
     for X, U, y in trials:
@@ -83,8 +84,11 @@ def unknown_rank() -> Row:
         f"found ({good} of {count})",
         "minimum trace needs no rank; eigenvalues above 1e-4 of the largest counted",
     )
-    run = f"{count} problems, n = 2p; found: rank {R} and error below 1e-6, without being told."
-    return Row("rank not known", run, cells)
+    run = (
+        f"{count} problems, n = 2p. Found means rank {R} and an error below 1e-6 when the rank is "
+        "not given."
+    )
+    return Row("unknown rank", run, cells)
 
 
 def largest(limit: float = 2.0, top: int = 640) -> Row:
@@ -99,9 +103,9 @@ def largest(limit: float = 2.0, top: int = 640) -> Row:
     }
     formed = {
         "posquad": "X and factors; n x n matrices only up to n = 1500",
-        "pymanopt": "X and factors, the loss being written so",
-        "geomstats": "X and factors, the loss being written so",
-        "torch": "X and factors, the loss being written so",
+        "pymanopt": "X and factors, because the loss is written that way",
+        "geomstats": "X and factors, because the loss is written that way",
+        "torch": "X and factors, because the loss is written that way",
         "CVXPY": "the n x d(d+1)/2 matrix of constraints",
         "CVXPY with Uno": "the Hessian, dr x dr",
     }
@@ -131,8 +135,9 @@ def largest(limit: float = 2.0, top: int = 640) -> Row:
         for package, reached in reaches.items()
     }
     run = (
-        f"r = {R}, n = 4p, kappa = 2, d doubled from 10 to {top}: seconds, until a problem takes "
-        f"over {limit:g} s of the processor or the error is above 1e-6. One thread. pymanopt "
+        f"r = {R}, n = 4p, kappa = 2, d doubled from 10 to {top}: processor seconds, until a "
+        "problem takes "
+        f"over {limit:g} s or the error is above 1e-6. One thread. pymanopt "
         "(trust regions), geomstats, torch (L-BFGS) and Uno start from posquad's spectral "
         "initializer, not counted."
     )

@@ -12,10 +12,10 @@ PACKAGES = ("posquad", "pymanopt", "geomstats", "torch", "CVXPY")
 BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
 # The rows that the README repeats.
 COMPACT = (
-    "recovered of 20 at n = 4p, 2p, 1.25p: one call or one start",
-    "the same with up to 30 starts, or reweighted",
+    "recovered out of 20 problems at n = 4p, 2p, 1.25p: one call or one start",
+    "the same with up to 30 starts, or with reweighting",
     "says whether the answer is the only one",
-    "rank not known",
+    "unknown rank",
     "largest problem within 2 s",
     "further constraints on Q",
 )
@@ -43,9 +43,9 @@ class Row:
 
 
 def require(condition: object, claim: str) -> None:
-    """No page is written that says what a run has just contradicted."""
+    """Refuse to write a page that a run has just contradicted."""
     if not condition:
-        raise SystemExit(f"the comparison claims, and its probe contradicts: {claim}")
+        raise SystemExit(f"a run contradicts this claim of the comparison: {claim}")
 
 
 def table(rows: list[Row]) -> str:
@@ -93,8 +93,11 @@ def absent(package: str, words: list[str], other: tuple[str, ...] = ()) -> str:
     hits = {n for n in names if any(word in n.lower() for word in words)}
     require(hits <= set(other), f"{package} defines nothing like {words}, but {hits - set(other)}")
     listed = ", ".join(f"`{word}`" for word in words)
-    rest = f" (but {', '.join(f'`{name}`' for name in sorted(hits))}: another subject)"
-    return f"no public class or function of {package} is named with {listed}{rest if hits else ''}"
+    rest = f" (except {', '.join(f'`{name}`' for name in sorted(hits))}: unrelated)"
+    return (
+        f"no public class or function of {package} has a name that contains "
+        f"{listed}{rest if hits else ''}"
+    )
 
 
 def derived(package: str, base: str) -> list[str]:

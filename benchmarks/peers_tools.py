@@ -74,20 +74,21 @@ def spectrum() -> Row:
         ),
         "pymanopt": Cell(
             "by hand",
-            f"{absent('pymanopt', words)}; `Problem.riemannian_hessian` on a basis gives it",
+            f"{absent('pymanopt', words)}; evaluating `Problem.riemannian_hessian` on a basis "
+            "gives it",
         ),
         "geomstats": Cell(
             "by hand",
-            f"{absent('geomstats', words)}; its curvatures are of the space, not of a loss",
+            f"{absent('geomstats', words)}; its curvatures are those of the space, not of a loss",
         ),
         "torch": Cell(
             "by hand",
-            f"`torch.func.hessian` has the same values to {gap:.0e} and the gauge as a zero",
+            f"`torch.func.hessian` gives the same values to {gap:.0e} and a zero for the gauge",
         ),
         "CVXPY": Cell(
             "no",
             f"{absent('cvxpy', ['spectrum', 'gauge'])}; its interface to NLP solvers evaluates "
-            "Hessians, for them only",
+            "Hessians, but only for those solvers",
         ),
     }
     run = "Curvature at the answer with the rotation removed: rates of training, identifiability."
@@ -128,7 +129,8 @@ def estimators() -> Row:
             cells[package] = Cell("yes", ", ".join(f"`{name}`" for name in names))
         elif names:
             note = (
-                f"{len(names)} classes (means, clustering, regression on manifolds), none for this"
+                f"{len(names)} classes (means, clustering, regression on manifolds), none for this "
+                "problem"
             )
             cells[package] = Cell("for other problems", note)
         else:

@@ -1,20 +1,20 @@
-"""posquad against its peers on the same quadratic measurements, in one process.
+"""Compare posquad with other packages on the same quadratic measurements, in one process.
 
     python benchmarks/race.py [--quick] [--limit SECONDS] [--out DIR] [--docs FILE]
 
-Recorded for each method: seconds and products with X to a relative Frobenius error of 1e-6 and of
-1e-10, the best error, and whether it got there. Seconds are those of the processor, in one thread:
-the same as on the wall when nothing else runs. The clock stands still while an error is measured.
+These numbers are recorded for each method: seconds and products with X until the relative Frobenius
+error is 1e-6 and 1e-10, and the smallest error reached. Seconds are processor time in one thread,
+which equals wall-clock time on an idle machine. The clock is stopped while an error is measured.
 
-Settings of the peers, the best we found:
+The other methods have the best settings that we found:
 - all get the same start (the bounded spectral initializer, not counted) and the same one-pass loss
-  and gradient of posquad, so that what differs is the method; `posquad recover` gets no start, and
-  is charged for everything from its preparation to its diagnosis;
+  and gradient of posquad, so that only the method differs; `posquad recover` gets no start, and
+  its time includes everything from its preparation to its diagnosis;
 - torch L-BFGS: strong Wolfe, history 20, no tolerances; torch Adam: learning rate 1e-2;
 - pymanopt 2 PSDFixedRank: trust regions with the exact Hessian, and conjugate gradients; gradient
   tolerance 1e-14, which it needs to get below 1e-8;
 - ScaledGD: fixed step of `scaled_descent`; gradient descent: `data_driven_step`;
-- Clarabel: minimum trace over positive semidefinite matrices, where d is small, default tolerances.
+- Clarabel: minimum trace over positive semidefinite matrices, for small d, default tolerances.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from recovery_table import error, problem, spaced
 from timing import machine
 
 LEVELS = (1e-6, 1e-10)
+SETTINGS = "The other methods"  # the docstring describes their settings from here on
 STALL = 0.6  # share of the limit without progress after which a method has stalled
 INSTANCES = [(10, 2, 38, 2.0), (500, 5, None, 20.0), (200, 5, None, 1.0), (200, 5, None, 20.0)]
 
@@ -60,7 +61,7 @@ class TimeIsUp(Exception):
 
 @dataclass
 class Trace:
-    """Errors over time and products, measured while the clock stands still."""
+    """Errors over time and products, measured while the clock is stopped."""
 
     U_star: torch.Tensor
     limit: float
@@ -290,10 +291,11 @@ def _warm_up() -> None:
 
 
 def table(records: list[dict], head: str) -> str:
-    lines = ["# The race", "", *__doc__.split("Settings of the peers", 1)[0].splitlines()[4:8], ""]
+    what, settings = __doc__.split(SETTINGS, 1)
+    lines = ["# Speed of recovery methods", "", *what.splitlines()[4:7], ""]
     lines += [f"Made by `python benchmarks/race.py --limit {records[0]['limit']:g}`. {head}", ""]
-    lines += ["The ratio is the time to 1e-10 over that of `posquad recover`.", ""]
-    lines += ["Settings of the peers" + __doc__.split("Settings of the peers", 1)[1].strip(), ""]
+    lines += ["The last column is the time to 1e-10 divided by that of `posquad recover`.", ""]
+    lines += [SETTINGS + settings.rstrip(), ""]
     for record in records:
         sizes = ", ".join(f"{key} = {record[key]:g}" for key in ("d", "r", "n", "kappa"))
         columns = ["method", "to 1e-6", "to 1e-10", "products to 1e-10", "best error", "ratio"]

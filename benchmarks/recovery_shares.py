@@ -2,9 +2,9 @@
 
     python benchmarks/recovery_shares.py [--problems 64] [--shapes 4,1 10,2]
 
-Caution has a price: a status that is always true can be had by never saying RECOVERED. Each cell
-counts the problems called RECOVERED or CERTIFIED; those with a relative error above 1e-5 are
-counted as wrong. The problems are those of the families "generic" of the adversarial suite.
+A status that is never returned is never wrong, so caution has to be measured too. Each cell counts
+the problems called RECOVERED or CERTIFIED; those with a relative error above 1e-5 are counted as
+wrong. The problems are those of the families "generic" of the adversarial suite.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cell(shape: tuple[int, int], rows: str, size: str, problems: int) -> tuple[i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", type=int, default=64, help="problems of each cell")
+    parser.add_argument("--problems", type=int, default=64, help="number of problems per cell")
     parser.add_argument("--shapes", nargs="+", help="d,r of the shapes; by default all")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -48,7 +48,7 @@ def main() -> None:
         shapes = [(int(d), int(r)) for d, r in (text.split(",") for text in options.shapes)]
     print(machine())
     sizes = list(near_limit(p=2))
-    print(f"| d, r | rows | {' | '.join(sizes)} | of | wrong | ms a problem |")
+    print(f"| d, r | rows | {' | '.join(sizes)} | of | wrong | ms per problem |")
     print("|---" * (len(sizes) + 5) + "|")
     for shape in shapes:
         total = np.zeros(len(sizes), dtype=int)

@@ -30,6 +30,6 @@ def median_ratio(numerator: list[float], denominator: list[float]) -> float:
 
 def machine() -> str:
     return (
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), "
         f"Python {platform.python_version()}, {platform.machine()}"
     )

@@ -27,7 +27,7 @@ def rng() -> torch.Generator:
 
 @pytest.fixture
 def calls(monkeypatch) -> list:
-    """Experiments 5 and 6 answer at once; the list says which were run, with which parameters."""
+    """Make experiments 5 and 6 return at once; list which were run, with which parameters."""
     from experiments_support import stand_in  # not needed by the other tests
     from posquad.experiments.registry import EXPERIMENTS
 

@@ -25,7 +25,13 @@ TINY: dict[str, dict[str, Any]] = {
     "exp6": {"samples": 3},
     "exp7": {"seeds": 2, "dials": (0.0, 1.0), "epsilons": (0.5,), "n": 1, "d": 2}
     | {"residual_tolerance": 1e-3},
-    "exp8": {"d": (3, 4), "r": (1, 1), "ratios": (8, 128), "tops": (128, 128), "trials": (3, 2)}
+    "exp8": {
+        "d": (3, 4),
+        "r": (1, 1),
+        "ratios": (8, 128),
+        "largest_ratios": (128, 128),
+        "trials": (3, 2),
+    }
     | {"steps": (40,)},
 }
 """Seconds instead of minutes; what claims ask for (lambda_r, kappa, epsilon, ...) is still run."""
@@ -60,11 +66,11 @@ def stand_in(
 ) -> Experiment:
     """Return an experiment that notes each run, answers at once or raises, and draws nothing."""
 
-    def run(parameters, tell):
+    def run(parameters, progress):
         calls.append((key, parameters))
         if problem is not None:
             raise problem
-        tell(1.0)
+        progress(1.0)
         return answer or measured(key)
 
     run.__module__ = REAL[key].run.__module__  # its source is part of the key of a record
@@ -74,8 +80,8 @@ def stand_in(
 def small_record(seed: int = 0, *, value: float = 1.0, experiment: str = "exp5") -> Record:
     """A record of every kind of array that an experiment keeps."""
     kept = Measured(remarks=['a remark with Umlaut ä, "quotes" and <tags>'])
-    kept.along("epsilon", [0.5, 0.1])
-    kept.along("step", np.arange(3))
+    kept.set_coordinates("epsilon", [0.5, 0.1])
+    kept.set_coordinates("step", np.arange(3))
     kept.add("error", [[value, np.pi, -0.0], [np.nan, np.inf, 5e-324]], "epsilon", "step")
     kept.add("single", np.array([1.5, 2.5], dtype=np.float32), "epsilon")
     kept.add("found", [True, False, True], "step")

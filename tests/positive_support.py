@@ -24,7 +24,7 @@ def symmetric(entries: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
 
 
 def clarabel_fit(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """`argmin ||A(Q) - y||` over positive semidefinite Q: t on top of a second-order cone."""
+    """`argmin ||A(Q) - y||` over positive semidefinite Q, with the norm as a second-order cone."""
     A, i, j = system(X)
     m = A.shape[1]
     settings = clarabel.DefaultSettings()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import posquad
-from posquad.core.layers import allowed, room
+from posquad.core.layers import allowed, subpackage_of
 from posquad.core.sources import ROOT, imported_modules
 
 MODULES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
@@ -34,7 +34,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 @cache
 def defined_in(name: str) -> set[str]:
-    """Functions and classes that the room defines, and attributes that it sets."""
+    """Functions and classes that the subpackage defines, and attributes that it sets."""
     return {
         node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else node.attr
         for path in ROOT.joinpath(name).rglob("*.py")
@@ -45,16 +45,18 @@ def defined_in(name: str) -> set[str]:
 
 
 def offenders(faults) -> dict[str, set[str]]:
-    """The modules in which `faults(path, room)` finds something, with what it finds."""
-    found = {name: set(faults(path, room(module_name(path)))) for name, path in MODULES.items()}
+    """The modules in which `faults(path, subpackage)` finds something, with what it finds."""
+    found = {
+        name: set(faults(path, subpackage_of(module_name(path)))) for name, path in MODULES.items()
+    }
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def test_a_room_imports_only_rooms_above_it():
+def test_a_subpackage_imports_only_earlier_ones():
     def faults(path, here):
-        if not here:  # the top level names what the rooms hold
+        if not here:  # the top level re-exports names of the subpackages
             return set()
-        others = {name: room(name) for name in imported_modules(path)}
+        others = {name: subpackage_of(name) for name in imported_modules(path)}
         # Inside the package nothing goes through the names of the top level.
         top = {name for name, there in others.items() if not there} - {"posquad._version"}
         return top | {name for name, there in others.items() if there and not allowed(here, there)}
@@ -62,12 +64,12 @@ def test_a_room_imports_only_rooms_above_it():
     assert offenders(faults) == {}
 
 
-def test_nothing_private_is_used_across_rooms():
+def test_private_names_are_not_used_across_subpackages():
     def faults(path, here):
         private = {
             name
             for name in imported_modules(path) - {"posquad._version"}
-            if room(name) != here and any(part.startswith("_") for part in name.split("."))
+            if subpackage_of(name) != here and any(part.startswith("_") for part in name.split("."))
         }
         used = {
             node.attr
@@ -139,7 +141,7 @@ def test_every_public_name_of_the_package_is_documented_somewhere():
     documented = {full.rsplit(".", 1)[1] for full, _ in public_objects()}
     assert set(posquad._HOME) - documented == set()
     submodules = {info.name for info in pkgutil.iter_modules([str(ROOT)])}
-    assert set(posquad._ROOMS) - submodules == set()
+    assert set(posquad._SUBMODULES) - submodules == set()
 
 
 def test_module_runs_as_a_program():

@@ -112,22 +112,22 @@ def test_every_relative_link_leads_somewhere():
     assert broken == []
 
 
-def test_the_drawing_of_the_rooms_shows_the_imports_of_the_sources():
+def test_the_architecture_drawing_shows_the_imports_of_the_sources():
     drawn = runpy.run_path(str(DOCS / "figures" / "architecture.py"))
-    imports, source = drawn["room_imports"](), Path(posquad.__file__).parent
+    imports, source = drawn["subpackage_imports"](), Path(posquad.__file__).parent
     assert set(imports) == set(LAYERS)
-    for room in LAYERS:
-        text = "".join(path.read_text("utf-8") for path in (source / room).rglob("*.py"))
+    for name in LAYERS:
+        text = "".join(path.read_text("utf-8") for path in (source / name).rglob("*.py"))
         lines = re.findall(r"^ *(?:from|import) posquad(?:\.| import )(\w+)", text, re.MULTILINE)
-        assert imports[room] == (set(lines) & set(LAYERS)) - {room}
+        assert imports[name] == (set(lines) & set(LAYERS)) - {name}
     # An arrow that is left out must follow from the others.
     arrows = drawn["direct"](imports)
-    for room in LAYERS:
-        reached, waiting = set(), list(arrows[room])
+    for name in LAYERS:
+        reached, waiting = set(), list(arrows[name])
         while waiting:
             reached.add(here := waiting.pop())
             waiting += arrows[here]
-        assert imports[room] <= reached
+        assert imports[name] <= reached
 
 
 def test_the_modules_named_in_the_architecture_exist():
@@ -137,7 +137,7 @@ def test_the_modules_named_in_the_architecture_exist():
     named = set(re.findall(r"`(posquad(?:\.\w+)+)`", text))
     assert {name for name in named if importlib.util.find_spec(name) is None} == set()
     assert all(len(re.findall(r"`posquad\.\w+\.\w+", walk)) >= 6 for walk in walks)
-    assert all(f"(api/{room}.md)" in text for room in LAYERS)
+    assert all(f"(api/{name}.md)" in text for name in LAYERS)
 
 
 def test_the_readme_is_short_and_its_scores_are_those_of_the_page():

@@ -1,8 +1,8 @@
 """What the reference documents: the modules that `docs/api/*.md` name, and their public names.
 
-`.. room:: posquad.geometry` documents one module; `.. modules:: posquad.geometry` documents the
-other modules of that package. Sphinx is not imported here, so that `tests/test_docs.py` can check
-the pages without a build.
+`.. document-module:: posquad.geometry` documents one module; `.. other-modules:: posquad.geometry`
+documents the other modules of that package. Sphinx is not imported here, so that
+`tests/test_docs.py` can check the pages without a build.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 PAGES = Path(__file__).parent.parent / "api"
-ROOM = re.compile(r"^\.\. room:: (\S+)$", re.MULTILINE)
-MODULES = re.compile(r"^\.\. modules:: (\S+)$", re.MULTILINE)
+MODULE = re.compile(r"^\.\. document-module:: (\S+)$", re.MULTILINE)
+OTHER_MODULES = re.compile(r"^\.\. other-modules:: (\S+)$", re.MULTILINE)
 # Experiments are data for the report, and the command line documents itself with --help.
 WITHOUT_NAMES = re.compile(r"posquad\.(experiments\.exp\d\.(run|panels)|cli)\b")
 
@@ -53,40 +53,44 @@ def _place(name: str, text: str) -> int:
     return found.start() if found else len(text)
 
 
-def rooms() -> Iterator[tuple[Path, str]]:
+def documented_modules() -> Iterator[tuple[Path, str]]:
     """Every page of the reference with every module it documents."""
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text(encoding="utf-8")
-        inside = (module for package in MODULES.findall(text) for module in modules(package))
-        for module_name in dict.fromkeys([*ROOM.findall(text), *inside]):
+        inside = (module for package in OTHER_MODULES.findall(text) for module in modules(package))
+        for module_name in dict.fromkeys([*MODULE.findall(text), *inside]):
             yield page, module_name
 
 
 @functools.cache
 def modules(package: str) -> list[str]:
-    """A package and its public modules, without those that a page documents by `room`."""
+    """A package and its public modules, without those named by `document-module`."""
     path = importlib.import_module(package).__path__
     found = [package, *(info.name for info in pkgutil.walk_packages(path, f"{package}."))]
-    return [name for name in sorted(found) if name not in _own_room() and "._" not in name]
+    return [
+        name for name in sorted(found) if name not in _documented_separately() and "._" not in name
+    ]
 
 
 @functools.cache
-def _own_room() -> frozenset[str]:
+def _documented_separately() -> frozenset[str]:
     pages = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
-    return frozenset(name for text in pages for name in ROOM.findall(text))
+    return frozenset(name for text in pages for name in MODULE.findall(text))
 
 
 @functools.cache
 def documented() -> dict[str, Any]:
     """Every documented name with its object. An object is documented once.
 
-    A package with a `room` of its own documents the names that it gathers from its modules.
+    A package that `document-module` names documents the names that it gathers from its modules.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    for module_name in sorted({name for _, name in rooms()}, key=lambda n: (n.count("."), n)):
+    for module_name in sorted(
+        {name for _, name in documented_modules()}, key=lambda n: (n.count("."), n)
+    ):
         module = importlib.import_module(module_name)
-        if module_name not in _own_room() and not hasattr(module, "__all__"):
+        if module_name not in _documented_separately() and not hasattr(module, "__all__"):
             continue
         for name in public_names(module_name):
             thing = getattr(module, name)

@@ -1,4 +1,4 @@
-"""The reference: directives `room` and `modules`, docstrings as reST, names with two addresses."""
+"""The reference: directives, docstrings as reST, and names that can be imported from two places."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EITHER = re.compile(r"~?(?:torch\.)?Tensor \| ~?(?:numpy\.)?ndarray")
 KINDS = ((inspect.isclass, "autoclass"), (callable, "autofunction"))
 
 
-class Room(SphinxDirective):
+class DocumentModule(SphinxDirective):
     """Document the public names of a module: its docstring, a table, and each name."""
 
     required_arguments = 1
     option_spec: ClassVar = {
         "quiet": directives.flag,  # without the docstring and the table
-        "first": directives.unchanged,  # names to begin with
+        "first": directives.unchanged,  # names to list first
     }
 
     def run(self) -> list[nodes.Node]:
-        """Write the directives of autodoc that a hand would write."""
+        """Write the autodoc directives for the module."""
         module_name = self.arguments[0]
         module = importlib.import_module(module_name)
         known = inventory.documented()
@@ -52,7 +52,7 @@ class Room(SphinxDirective):
 
     @staticmethod
     def entry(module_name: str, name: str, thing: Any) -> list[str]:
-        """The directive of autodoc for one name."""
+        """The autodoc directive for one name."""
         kind = next((kind for test, kind in KINDS if test(thing)), "autodata")
         if inspect.isclass(thing) and issubclass(thing, Exception):
             kind = "autoexception"
@@ -66,13 +66,13 @@ class Room(SphinxDirective):
         return [*entry, ""]
 
 
-class Modules(SphinxDirective):
-    """Document the modules of a package that have no `room` of their own, one after the other."""
+class OtherModules(SphinxDirective):
+    """Document those modules of a package that `document-module` does not name."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """For each module its name, its docstring, and the names documented nowhere else."""
+        """Write name, docstring, and names not documented elsewhere, for each module."""
         lines: list[str] = []
         for module_name in inventory.modules(self.arguments[0]):
             module = importlib.import_module(module_name)
@@ -83,7 +83,7 @@ class Modules(SphinxDirective):
             lines += [f".. rubric:: {module_name}", "", f".. automodule:: {module_name}", ""]
             lines += [f".. currentmodule:: {module_name}", ""]
             for name in names:
-                lines += Room.entry(module_name, name, getattr(module, name))
+                lines += DocumentModule.entry(module_name, name, getattr(module, name))
             self.env.note_dependency(inspect.getsourcefile(module) or "")
         return self.parse_text_to_nodes("\n".join(lines))
 
@@ -92,7 +92,7 @@ class PublicNames(SphinxDirective):
     """The table of what `import posquad` offers."""
 
     def run(self) -> list[nodes.Node]:
-        """A summary of every name at the top, linked to where it is documented."""
+        """Write a summary of every top-level name, with links to its documentation."""
         lines = [".. currentmodule:: posquad", "", ".. autosummary::", "   :nosignatures:", ""]
         lines += [f"   {name}" for name in inventory.public_names("posquad")]
         return self.parse_text_to_nodes("\n".join(lines))
@@ -101,9 +101,9 @@ class PublicNames(SphinxDirective):
 def rewrite_docstring(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Make reST of a docstring, before napoleon reads its sections."""
+    """Convert a docstring to reST, before napoleon reads its sections."""
     if what == "data" and "\n".join(lines).strip() == inspect.getdoc(type(thing)):
-        lines.clear()  # what dict says about itself explains nothing here
+        lines.clear()  # the docstring of dict does not help here
     text = "\n".join(lines + docstrings.complete(thing))
     lines[:] = docstrings.converted(text, set(labels())).split("\n")
 
@@ -111,7 +111,7 @@ def rewrite_docstring(
 def short_signature(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
 ) -> tuple[str, str] | None:
-    """Result classes are made by the library, not by hand: their constructors are not shown."""
+    """Hide the constructors of result classes, which only the library calls."""
     if what == "class" and hasattr(thing, "__dataclass_fields__"):
         return "", ""
     if what == "exception" or (what == "class" and hasattr(thing, "__members__")):
@@ -129,7 +129,7 @@ def _with_arrays(text: str) -> str:
 def skip_routing(
     app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any
 ) -> bool | None:
-    """scikit-learn adds `set_fit_request` and the like to every estimator; it documents them."""
+    """Skip `set_fit_request` and the like, which scikit-learn adds to every estimator."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
@@ -155,9 +155,9 @@ def find_twin(app: Sphinx, env: Any, node: Any, contents: Any) -> nodes.referenc
 
 
 def tidy(app: Sphinx, doctree: nodes.document) -> None:
-    """Link code that is a public name or a label, and end examples where their text ends."""
+    """Link code that is a public name or a label, and remove blank ends of examples."""
     known, docname = labels(), app.env.current_document.docname
-    modules = {module_name for _, module_name in inventory.rooms()}
+    modules = {module_name for _, module_name in inventory.documented_modules()}
     for literal in list(doctree.findall(nodes.literal)):
         text = literal.astext().removesuffix("()")
         if isinstance(literal.parent, nodes.reference | addnodes.pending_xref):
@@ -184,8 +184,8 @@ def tidy(app: Sphinx, doctree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the hooks."""
-    app.add_directive("room", Room)
-    app.add_directive("modules", Modules)
+    app.add_directive("document-module", DocumentModule)
+    app.add_directive("other-modules", OtherModules)
     app.add_directive("public-names", PublicNames)
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
     app.connect("autodoc-process-signature", short_signature)

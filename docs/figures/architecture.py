@@ -1,27 +1,27 @@
-"""The rooms of the package and which rooms each imports, read from the sources."""
+"""The subpackages and which of them each one imports, read from the source."""
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from posquad.core.layers import LAYERS, room
+from posquad.core.layers import LAYERS, subpackage_of
 from posquad.core.sources import ROOT, imported_modules
 from posquad.report.palette import COLOURS, INK, RULE
 
 
-def room_imports() -> dict[str, set[str]]:
-    """For each room the other rooms that its modules import."""
+def subpackage_imports() -> dict[str, set[str]]:
+    """For each subpackage the others that its modules import."""
     found: dict[str, set[str]] = {}
     for name in LAYERS:
         modules = {m for path in (ROOT / name).rglob("*.py") for m in imported_modules(path)}
-        found[name] = {room(module) for module in modules} - {name, ""}
+        found[name] = {subpackage_of(module) for module in modules} - {name, ""}
     return found
 
 
 def direct(imports: dict[str, set[str]]) -> dict[str, set[str]]:
     """The imports without those that also follow from another import."""
     reached: dict[str, set[str]] = {}
-    for name in LAYERS:  # a room imports only rooms before it in the list
+    for name in LAYERS:  # a subpackage imports only those before it in the list
         reached[name] = imports[name].union(*(reached[other] for other in imports[name]))
     return {
         name: {o for o in others if not any(o in reached[via] for via in others - {o})}
@@ -30,7 +30,7 @@ def direct(imports: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def heights(imports: dict[str, set[str]]) -> dict[str, int]:
-    """How many rooms lie on the longest chain of imports below each room."""
+    """How many subpackages lie on the longest chain of imports below each one."""
     found: dict[str, int] = {}
     for name in LAYERS:
         found[name] = max((found[other] + 1 for other in imports[name]), default=0)
@@ -39,7 +39,7 @@ def heights(imports: dict[str, set[str]]) -> dict[str, int]:
 
 def draw():
     """Boxes on the level of their longest chain of imports; lines for imports not implied."""
-    imports = room_imports()
+    imports = subpackage_imports()
     height = heights(imports)
     levels = [
         [n for n in LAYERS if height[n] == level] for level in range(max(height.values()) + 1)

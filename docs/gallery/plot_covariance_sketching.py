@@ -6,9 +6,9 @@ A stream of images passes, too many to keep, and the d x d covariance is too lar
 n numbers instead: for random directions :math:`a_i`, the mean of :math:`(a_i'x)^2` over the
 stream. Each is a quadratic measurement :math:`y_i = a_i'S a_i` of the covariance S, and
 :func:`~posquad.recover` finds the S of low rank behind them. Here the stream is scikit-learn's
-digits. The covariance of real images is not of low rank, and the example is about what that does:
-one learns how few sketches suffice when the model is exact, what the ignored components do when
-it is not, and which rank to fit then.
+digits. The covariance of real images is not of low rank, and the example shows the consequences: how few
+sketches suffice when the model is exact, what the ignored components do when it is not, and which
+rank to fit then.
 """
 
 # %%
@@ -16,7 +16,7 @@ it is not, and which rank to fit then.
 # ----------
 # 1797 images of 8 x 8 pixels. Four components hold half of the variance; the other half is spread
 # over 57. Sketches are sums, so that one pass over the images is enough; the directions need no
-# storage, since their seed makes them again.
+# storage, since they can be generated again from their seed.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -62,8 +62,8 @@ for n in (300, 400):
 # %%
 # When it is not
 # --------------
-# Now the images as they are. To a fit of rank 4 the other half of the variance is noise, as large
-# as the signal, and its best fit bends towards it. :func:`~posquad.recover` says that nothing of
+# Now the original images. For a fit of rank 4 the other half of the variance is noise, as large
+# as the signal, and it biases the best fit. :func:`~posquad.recover` reports that no matrix of
 # rank 4 reproduces the sketches:
 
 found = posquad.recover(directions, sketches, rank=k)
@@ -93,8 +93,8 @@ for name, values in angles.items():
     print(f"{name:10s} " + "".join(f"{angle:6.0f}°" for angle in values))
 
 # %%
-# Below as many sketches as unknowns a fit of rank 20 reproduces them all and proves nothing: it
-# is then one of many, and no better than the matrix of least norm. Above, it is the best of the
+# With fewer sketches than unknowns, a fit of rank 20 reproduces them all, which proves nothing: it
+# is one of many, and no better than the matrix of least norm. With more, it is the best of the
 # three for a while; with almost all 2080 numbers at hand the linear solve needs no model and
 # catches up. The fit of rank 4 improves slowly. (This is one draw of the directions, and rank 20
 # was picked by looking at such angles for ranks from 4 to 24. Without PCA to compare with, one
@@ -118,7 +118,7 @@ axes.legend(frameon=False, title="fit")
 plt.show()
 
 # %%
-# The components, from 1400 sketches. The basis of a subspace is a matter of choice: each
+# These are the components from 1400 sketches. The basis of a subspace is a matter of choice: each
 # recovered set is rotated to PCA's as far as its span allows, and under each image is the angle
 # that remains.
 
@@ -148,13 +148,13 @@ plt.show()
 # -----------------
 # * Where the covariance has rank r, little more than dr numbers replace :math:`d(d+1)/2`, and the
 #   answer is exact.
-# * Where it has not, what is left out is noise of its own size. Fit as high a rank as the
-#   sketches pay for and read the leading part; the rank that one wants to *read* is not the rank
+# * Where it does not, the components left out act as noise of their own size. Fit as high a rank
+#   as the number of sketches allows and read the leading part; the rank to *read* is not the rank
 #   to *fit*.
-# * With d = 64 there is little room between the two, and the honest saving on these images is
-#   modest. The room grows with d: :math:`d(d+1)/2` against a multiple of d.
+# * With d = 64 the two numbers are close, and the saving on these images is modest. The difference
+#   grows with d: :math:`d(d+1)/2` against a multiple of d.
 #
-# What could go wrong: below some ten sketches a pixel no fit here is good, and a low-rank one,
-# confident in a wrong model, is worse than the linear solve. Read the status before the
+# What could go wrong: below about ten sketches per pixel no fit here is good, and a low-rank fit,
+# which relies on a wrong model, is worse than the linear solve. Read the status before the
 # components: BEST_FIT or STALLED with a large residual says that the rank is too low or the data
 # are noisy. Components whose eigenvalues are close mix; compare spans, not vectors.

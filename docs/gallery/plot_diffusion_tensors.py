@@ -12,7 +12,7 @@ Least squares on the logarithms does not know that D is positive, and noise make
 negative. The usual repair sets those to zero. :func:`posquad.recover` minimises the same sum of
 squares over the positive semidefinite matrices instead, all voxels in one call. Here both are
 applied to measured volumes that come with `DIPY <https://dipy.org>`_: how many voxels are
-concerned, what does clipping cost, and what does the constraint cost in time?
+affected, what does clipping cost, and how much time does the constraint take?
 """
 
 import time
@@ -32,7 +32,7 @@ import posquad
 # %%
 # The data
 # --------
-# Two small pieces of brain scans are files of the package; nothing is downloaded. ``small_64D``
+# Two small pieces of brain scans come with the package; nothing is downloaded. ``small_64D``
 # has 64 directions at b = 1000 s/mm², ``small_101D`` has 101 points of a grid with b from 310 to
 # 4065. Each has one image with b below 50, which counts as b = 0. A signal of zero has no
 # logarithm. DIPY would put 0.0001 in its place; we leave such voxels out, for every method alike.
@@ -54,7 +54,7 @@ gradients, X, S, kept = load("small_64D")
 # %%
 # One call
 # --------
-# First with :math:`S_0` as measured, so that there are 64 equations for the six entries of D.
+# First with :math:`S_0` as measured, which gives 64 equations for the six entries of D.
 # Where noise lifts S above :math:`S_0` the response is negative. That is allowed: responses are
 # fitted, not reproduced, and every status should be ``BEST_FIT``.
 
@@ -126,8 +126,8 @@ right.set_xlabel("mean diffusivity of the indefinite tensor [µm²/ms]")
 _ = right.legend(frameon=False)
 
 # %%
-# Against DIPY, on its own terms
-# ------------------------------
+# Comparison with DIPY
+# --------------------
 # DIPY fits :math:`S_0` too: :math:`\log S_0` is a seventh unknown, and the image at b = 0 one
 # equation more. For ``recover`` it becomes a fourth coordinate. With c a constant above every
 # :math:`\log S`, the quadratic form of :math:`(\sqrt{b}\, g, \pm 1)` in the matrix with blocks D
@@ -219,7 +219,7 @@ def compare(gradients, X, S, repeats):
             in_log, in_signal = (np.sqrt(np.mean(e[group] ** 2)) for e in residuals(D, X, S))
             row += f"{in_log:9.4f}{percent * in_signal:9.3f}  "
         print(row + f"{min(seconds[name]) / min(seconds['DIPY OLS']):8.0f}x")
-    print(f"1x is {1e6 * min(seconds['DIPY OLS']) / len(S):.1f} µs a voxel")
+    print(f"1x is {1e6 * min(seconds['DIPY OLS']) / len(S):.1f} µs per voxel")
     return tensors, negative
 
 

@@ -2,8 +2,8 @@
 First steps: recover a predictor
 ================================
 
-Twenty-four quadratic measurements :math:`y_i = x_i'Qx_i` of a matrix of rank two with ten rows: fewer than half of the 55
-numbers in :math:`Q`, and five more than the 19 that a matrix of rank two has. :func:`posquad.recover` finds it.
+We take twenty-four quadratic measurements :math:`y_i = x_i'Qx_i` of a matrix of rank two with ten rows. That is fewer than half
+of the 55 entries of :math:`Q`, and five more than its 19 unknowns at rank two. :func:`posquad.recover` finds it.
 """
 
 import textwrap
@@ -14,7 +14,7 @@ import numpy as np
 import posquad
 
 # %%
-# A predictor :math:`Q = UU'` with eigenvalues 1 and 1/2, and what is seen of it.
+# The predictor :math:`Q = UU'` has eigenvalues 1 and 1/2. We draw it at random and measure it.
 
 rng = np.random.default_rng(0)
 U = np.linalg.qr(rng.standard_normal((10, 2)))[0] * np.sqrt([1.0, 0.5])
@@ -22,7 +22,7 @@ X = rng.standard_normal((24, 10))
 y = ((X @ U) ** 2).sum(axis=1)
 
 # %%
-# One call. Its status says whether the answer is *the* answer.
+# One call recovers it. The status says whether the answer is the only one.
 
 found = posquad.recover(X, y, rank=2)
 print(found.status.name, f"from {found.samples} samples; {found.needed} are needed")
@@ -48,7 +48,7 @@ figure.colorbar(image, label="log10 of the error")
 plt.show()
 
 # %%
-# With one sample less than unknowns, the data can still be reproduced, but not only by the truth, and the status says so.
+# With one sample fewer than unknowns, the data can still be reproduced, but not only by the true predictor, and the status says so.
 
 few = posquad.recover(X[:18], y[:18], rank=2)
 print(few.status.name, f"relative residual {few.residual:.0e}")

@@ -7,7 +7,7 @@ gradient flow ends at one of them. Which one depends on where it began, and for 
 measurements the law is exact: the limit is the Bregman projection of the start onto the set of
 interpolants, in the entropy that the factorization :math:`Q = UU'` puts there. Here many initial
 scales and shapes are trained, the limits are predicted without training, and the picture shows
-why small starts end at minimum trace. One learns to read an initialization as a prior.
+why small starts end at minimum trace. The example shows how to read an initialization as a prior.
 """
 
 # %%
@@ -133,7 +133,7 @@ plt.show()
 # The gap to the least trace falls with eps. The paper's bound :math:`C / \log(1/\epsilon^2)`
 # holds for every problem. Here it is far from tight: q3, which every point of least trace has
 # zero, falls like a power of eps, and the power is twice the slack of its constraint in the dual
-# linear program. And the shape survives where the trace does not decide: among the points of
+# linear program. The shape matters where the trace does not decide: among the points of
 # least trace the limit keeps the proportion of :math:`s_1` to :math:`s_2`. Only a start with
 # :math:`s_1 = s_2` tends to the point of greatest entropy.
 
@@ -176,7 +176,7 @@ plt.show()
 # -----------------
 # * An initialization is a prior: training returns the interpolant closest to it in relative
 #   entropy.
-# * A small start asks for minimum trace first; its shape decides what the trace leaves open.
+# * A small start selects minimum trace first; its shape decides what the trace leaves open.
 # * :func:`~posquad.selection.bregman_projection` gives the limit without training, in one call
 #   for all starts.
 #

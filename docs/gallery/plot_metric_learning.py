@@ -3,19 +3,19 @@ Metric learning: a distance that knows the classes
 ==================================================
 
 A positive semidefinite Q is a squared distance, :math:`d(a, b) = (a - b)'Q(a - b)`, and a
-quadratic network on differences :math:`x = a - b` learns one from examples of what should be near
-and far. Here the target of a pair is 0 if both samples are of one class and 1 if not; the factor
+quadratic network on differences :math:`x = a - b` learns one from pairs that should be near or
+far apart. Here the target of a pair is 0 if both samples are of one class and 1 if not; the factor
 U then maps samples to r coordinates in which Euclidean distance is the learned one, and nearest
-neighbours can use it. Everything is in scikit-learn's terms:
-:class:`~posquad.estimator.PositiveQuadraticRegressor` inside a pipeline inside cross-validation.
-One learns how to use the estimator as a transformer, and, from two data sets, when so simple a
-target is good enough.
+neighbours can use it. Everything uses the interface of scikit-learn:
+:class:`~posquad.estimator.PositiveQuadraticRegressor` is part of a pipeline that is cross-validated.
+The example shows how to use the estimator as a transformer and, on two data sets, when such a
+simple target is good enough.
 """
 
 # %%
 # A transformer that learns from pairs
 # ------------------------------------
-# The regressor sees pairs; a pipeline passes samples. A dozen lines join them: draw pairs among
+# The regressor needs pairs; a pipeline passes samples. A dozen lines of code connect them: draw pairs among
 # the training samples, fit, and map samples by ``components_``.
 
 import matplotlib.pyplot as plt
@@ -57,8 +57,8 @@ class PairMetric(TransformerMixin, BaseEstimator):
 
 
 # %%
-# One fit, looked at
-# ------------------
+# A closer look at one fit
+# ------------------------
 # Wine: 178 bottles of three growers, 13 chemical measurements.
 
 wine = load_wine()
@@ -74,8 +74,8 @@ for number, weights in enumerate(regressor.components_, start=1):
     )
 
 # %%
-# The residual is large, since no quadratic form equals 0 or 1 on all pairs; the order of the
-# distances is what neighbours need. Beside PCA, which does not know the classes:
+# The residual is large, since no quadratic form equals 0 or 1 on all pairs; nearest neighbours
+# need only the order of the distances. For comparison, PCA does not know the classes:
 
 colours, markers = ("#0072b2", "#d55e00", "#009e73"), "os^"
 views = {
@@ -100,14 +100,14 @@ for panel, (title, points) in zip(panels, views.items(), strict=True):
     panel.set_aspect("equal", adjustable="datalim")
     panel.spines[["top", "right"]].set_visible(False)
 panels[1].legend(frameon=False)
-figure.suptitle("Wine: all samples, also those of the fit")
+figure.suptitle("Wine: all samples, including those used in the fit")
 plt.show()
 
 # %%
-# Judged on samples it has not seen
-# ---------------------------------
-# Five nearest neighbours, five folds, twice over; every step is fitted inside the fold. The same
-# for breast cancer (569 samples, 30 measurements, two classes). Linear discriminants (LDA) and
+# Results on unseen samples
+# -------------------------
+# Five nearest neighbours, five folds, repeated twice; every step is fitted inside the fold. The
+# second data set is breast cancer (569 samples, 30 measurements, two classes). Linear discriminants (LDA) and
 # neighbourhood components (NCA) are scikit-learn's own ways to learn such a map.
 
 steps = {
@@ -156,7 +156,7 @@ plt.show()
 #   use.
 # * On wine the learned distance is among the best, with two coordinates or four; one is too few
 #   for three classes (of 178 bottles, one more or fewer is half a percent: the leading methods
-#   are not told apart). On breast cancer it is not: plain standardized distance, LDA and NCA make
+#   cannot be distinguished). On breast cancer it is not: plain standardized distance, LDA and NCA make
 #   fewer errors, and a higher rank does not help. A likely reason, not tested here: a squared
 #   loss on 0 and 1 also punishes different samples for being far apart.
 #

@@ -6,8 +6,8 @@ A detector that counts photons sees squares: :math:`y_i = (a_i'x)^2`, and the si
 :math:`a_i'x` is lost. Finding the image x from such data is real phase retrieval, the positive
 quadratic network of rank r = 1: the data :math:`y_i = a_i'Q a_i` are linear in the matrix
 :math:`Q = xx'`. Here a photograph is recovered, and the answer comes with a proof that no other
-positive semidefinite matrix of any rank explains the data. One learns how many measurements
-recovery needs, how many more the proof needs, and what the proof says about noise.
+positive semidefinite matrix of any rank explains the data. The example shows how many
+measurements recovery needs, how many more the proof needs, and what the proof says about noise.
 """
 
 # %%
@@ -40,15 +40,15 @@ y = (A @ x) ** 2
 # %%
 # Recover and certify
 # -------------------
-# No starting point, step or tolerance is asked for.
+# No starting point, step or tolerance is needed.
 
 found = posquad.recover(A, y, rank=1, certify=True)
 print(found.status.name)
 print(found.certificate)
 
 # %%
-# The factor found is the image up to its sign, which the data cannot tell (pixels are positive,
-# so we can).
+# The factor found is the image up to its sign, which the data do not determine (pixels are
+# positive, which fixes it).
 
 recovered = found.U[:, 0] * np.sign(found.U.sum())
 print(f"largest error of a pixel: {np.abs(recovered - x).max():.1e}, pixels between 0 and 1")
@@ -56,7 +56,7 @@ print(f"largest error of a pixel: {np.abs(recovered - x).max():.1e}, pixels betw
 # %%
 # For comparison: the spectral initializer, which is the eigenvector of a weighted covariance and
 # the usual start of iterative methods; and the least-squares image for random signs, which is
-# what ignoring the problem gives.
+# the result of ignoring the problem.
 
 rng = np.random.default_rng(1)
 spectral = posquad.spectral_initializer(A, y, 1, kind="bounded")[:, 0]
@@ -85,13 +85,13 @@ plt.show()
 
 for misfit in (1e-6, 1e-4, 1e-3):
     bound = found.certificate.error_bound(misfit=misfit) / np.linalg.norm(x) ** 2
-    print(f"root mean square misfit {misfit:.0e}: Q within {bound:.1e} of this one, relatively")
+    print(f"root mean square misfit {misfit:.0e}: Q within {bound:.1e} of this one (relative)")
 
 # %%
 # How many measurements?
 # ----------------------
 # The same photograph at 6 x 6 pixels, eight random sets of measurements for each number n.
-# Recovery is attempted from a few starts only (the default is more patient); then
+# Recovery is attempted from a few starts only (the default allows more); then
 # :func:`~posquad.certify` tries to prove what was found.
 
 small = photograph(6).ravel()
@@ -125,11 +125,11 @@ plt.show()
 # %%
 # What to take away
 # -----------------
-# * Here recovery needs fewer than two measurements a pixel and the proof about two and a half.
+# * Here recovery needs fewer than two measurements per pixel and the proof about two and a half.
 #   The proof is about all positive semidefinite matrices of any rank, and with few measurements
 #   there may well be others, of higher rank.
-# * Between the two, the status is RECOVERED: everything checked says that this is the only answer
-#   of rank one, and nothing proves it.
+# * Between the two, the status is RECOVERED: all checks indicate that this is the only answer of
+#   rank one, but nothing proves it.
 #
 # What could go wrong: measurements of an instrument are structured (Fourier rows, masks), not
 # Gaussian; then more of them are needed, and symmetries (shifts, reflections) may remain, which

@@ -2,13 +2,13 @@
 Bring your own loss: recovery with outliers
 ===========================================
 
-Least squares believes every response. When some of them are nonsense (a detector that saturated,
-a transmission error), the fit follows them. :class:`~posquad.SmoothObjective` takes any smooth
+Least squares trusts every response. If some of them are wrong (a saturated detector, a
+transmission error), the fit follows them. :class:`~posquad.SmoothObjective` takes any smooth
 loss of :math:`Q = UU'` written with torch, and everything that trains a factor then works with
 it: flows, descent, curvature. Here the image of a handwritten digit is found from squared
-measurements of which up to 30% are corrupted, with squared, Huber and Cauchy losses. One learns
-how to write a loss, that a convex robust loss is not enough for gross outliers while a
-redescending one is, and how to end with a proof all the same.
+measurements of which up to 30% are corrupted, with squared, Huber and Cauchy losses. The
+example shows how to write a loss, that a convex robust loss is not enough for gross outliers
+while a redescending one is, and how to obtain a proof nevertheless.
 """
 
 # %%
@@ -140,8 +140,8 @@ plt.show()
 # %%
 # From robust to certain
 # ----------------------
-# The robust fit is close, not exact: outliers still pull a little. But it says which responses
-# are bad: those with a large residual. Left out (weight zero, perhaps a few good ones with them),
+# The robust fit is close but not exact: outliers still have a small influence. But it shows which
+# responses are bad: those with a large residual. Left out (weight zero, perhaps a few good ones with them),
 # they leave an ordinary problem, whose answer can be proved. How large is large? The scale of the
 # loss was our first choice, and keeps some bad responses that fell near the truth; several times
 # the median residual is stricter. The status tells the two apart without knowing the truth.

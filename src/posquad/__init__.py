@@ -73,7 +73,7 @@ _NAMES = {
     "recovery": ("Recovery", "recover", "spectral_initializer"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_ROOMS = (
+_SUBMODULES = (
     *("certificates", "core", "curvature", "dynamics", "errors", "estimator", "fullspace"),
     *("geometry", "labels", "measurements", "objectives", "predictor", "problems", "recovery"),
     *("selection", "sharper", "status", "theory"),
@@ -81,7 +81,7 @@ _ROOMS = (
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _SUBMODULES:
         return import_module(f"posquad.{name}")
     if name in _HOME:
         value = getattr(import_module(f"posquad.{_HOME[name]}"), name)
@@ -91,4 +91,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_ROOMS})
+    return sorted({*globals(), *_HOME, *_SUBMODULES})

@@ -4,7 +4,7 @@ import sys
 
 from posquad.cli.interrupts import leave_on_interrupt
 from posquad.core.errors import MissingExtraError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 
 
 def main() -> None:
@@ -12,10 +12,11 @@ def main() -> None:
     leave_on_interrupt()
     try:
         for package in ("click", "rich"):
-            optional(package, "lab")
-        command = optional("posquad.cli.main", "lab").main
+            import_extra(package, "lab")
+        command = import_extra("posquad.cli.main", "lab").main
     except MissingExtraError as problem:
-        print(f"Error: the command line needs {problem}", file=sys.stderr)
+        words = f"{problem.argument}: install it with pip install 'posquad[lab]'"
+        print(f"Error: the command line needs {words}", file=sys.stderr)
         raise SystemExit(2) from None
     command(prog_name="posquad")
 

@@ -91,7 +91,7 @@ def without(*names, **others):
             lambda: words.identifiability(
                 without("lam"), {**SEEN, "n": 10, "kernel_dimension": 1}
             ),
-            "REFUSED", 0.0, "lambda_min^eff = 0 to rounding: a kernel of dimension 1",
+            "REFUSED", 0.0, "lambda_min^eff = 0 up to rounding: a kernel of dimension 1",
         ),
         (
             lambda: words.identifiability(without("lam"), {**SEEN, "condition": math.inf}),
@@ -283,7 +283,7 @@ def test_planted_answers_are_proved(d, r, n):
         assert str(certificate).startswith("proved to be the only answer")
 
 
-def test_most_planted_answers_are_proved_at_two_measurements_a_degree_of_freedom():
+def test_most_planted_answers_are_proved_at_two_measurements_per_degree_of_freedom():
     proved = [certify(*planted(seed, 38, 10, 2), compare=False).proved for seed in range(24)]
     # 95% of them is what is asked; a Wilson interval around 23 of 24 reaches down to 80%.
     assert sum(proved) >= 23
@@ -436,7 +436,7 @@ def test_mu_of_the_population_is_three():
 # Local uniqueness.
 
 
-def test_paper_constants_stand_beside():
+def test_the_constants_of_the_paper_are_reported_too():
     objective, U = planted(0, 200, 4, 2)
     details = certify(objective, U).local_uniqueness.details
     X, _ = data(objective)
@@ -456,7 +456,7 @@ def test_paper_constants_stand_beside():
     assert "paper" not in certify(objective, U, compare=False).local_uniqueness.details
 
 
-def test_descent_from_inside_the_certified_ball_comes_back():
+def test_descent_from_inside_the_certified_ball_returns():
     objective, U = planted(3, 60, 5, 2)
     certificate = certify(objective, U)
     details = certificate.local_uniqueness.details

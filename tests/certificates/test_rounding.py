@@ -119,7 +119,7 @@ def test_graded_matrices_lose_nothing():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
-def test_nothing_is_proved_of_numbers_that_overflow(bad):
+def test_nothing_is_proved_from_overflowing_numbers(bad):
     G = np.eye(3)
     G[0, 1] = G[1, 0] = bad
     assert not proves_above(G, np.zeros(3), 0.0)
@@ -155,7 +155,7 @@ def test_gamma_is_its_formula_rounded_up(k):
     assert exact <= Fraction(gamma(k)) <= exact * (1 + Fraction(2, 10**14))
 
 
-def test_gamma_says_nothing_from_a_tenth_on():
+def test_gamma_is_infinite_from_a_tenth_on():
     assert math.isfinite(gamma(int(0.0999 * 2**53)))
     assert gamma(int(0.1001 * 2**53)) == math.inf
 

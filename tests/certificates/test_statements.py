@@ -191,7 +191,7 @@ def test_dual_slack_is_not_undercut():
         assert least >= 0.5 * (1 - NEAR)
 
 
-def test_trace_bound_makes_room_for_the_misfit():
+def test_trace_bound_allows_for_the_misfit():
     """One measurement `q = 1` to within 0.1: the least trace is 0.9."""
     one = np.ones(1)
     assert trace_bound_below(one, one, 0.0, 0.0) == pytest.approx(1)
@@ -319,7 +319,7 @@ def test_scalars_are_rounded_outward():
 
 
 @pytest.mark.parametrize("size", [5e-324, 1e-300, 1e-170, 1e-100])
-def test_underflow_is_paid_for(size):
+def test_underflow_is_included_in_the_bounds(size):
     values = np.full(3, size)
     assert Fraction(norm_above(values)) ** 2 >= 3 * Fraction(size) ** 2
     squares = sum((Fraction(x) ** 2 for x in values), Fraction(0))

@@ -19,7 +19,7 @@ from posquad import Dense, LeastSquares, RankOne, certify
 from posquad.certificates import FINDINGS, Verdict, load, save, verify, words
 from posquad.core.errors import DomainError, DtypeError
 from posquad.core.files import json_checksum
-from posquad.core.layers import room
+from posquad.core.layers import subpackage_of
 from posquad.core.sources import source_closure
 
 SOURCE = Path(posquad.__file__).parent / "certificates"
@@ -190,7 +190,7 @@ def test_archives_that_cannot_be_unpacked_are_refused(example, tmp_path, kind):
         load(path)
 
 
-def test_texts_of_a_file_are_not_believed(example, tmp_path):
+def test_texts_in_a_file_are_not_trusted(example, tmp_path):
     case, certificate = example
     path, _ = save(certificate, tmp_path / "c")
 
@@ -216,9 +216,10 @@ def test_texts_of_a_file_are_not_believed(example, tmp_path):
 
 
 def test_verifier_shares_no_code_with_the_search():
-    """Of the certificates' room it reaches only the proofs, the words and the certificate."""
+    """Of the certificates subpackage it imports only the proofs, the words and the certificate."""
     files = source_closure(
-        "posquad.certificates.verifier", leave_out=lambda name: room(name) != "certificates"
+        "posquad.certificates.verifier",
+        leave_out=lambda name: subpackage_of(name) != "certificates",
     )
     assert {path.relative_to(SOURCE).as_posix() for path in files} == {
         "verifier.py",

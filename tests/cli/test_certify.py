@@ -46,7 +46,7 @@ def test_a_factor_is_certified_kept_and_proved_again(files, tmp_path):
     assert command(files[0], tmp_path / "answer.npz").exit_code == 0
 
 
-def test_ten_gigabytes_of_zeros_are_no_model(files, tmp_path):
+def test_ten_gigabytes_of_zeros_are_refused(files, tmp_path):
     """Judged by their size: read, they would take twice as much memory."""
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
@@ -96,7 +96,7 @@ def test_a_certificate_of_other_data_is_not_valid(files, tmp_path):
     np.savez(files[0], X=X, y=Y + 1e-9)
     result = command(files[0], tmp_path / "answer.json")
     assert result.exit_code == 1
-    assert "wrong: the certificate belongs to other data" in result.stdout
+    assert "not confirmed: the certificate belongs to other data" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("not valid")
 
 

@@ -87,7 +87,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/dev/full is a device of Linux")
-def test_an_output_that_takes_no_more_is_one_sentence():
+def test_an_output_that_cannot_be_written_gives_one_sentence():
     words = [sys.executable, "-m", "posquad", "demo", "--list"]
     with open("/dev/full", "wb") as full:
         run = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)

@@ -49,7 +49,7 @@ def test_what_to_do_next_has_numbers(fits):
     assert 4.9 < float(offset.split("\n  intercept")[1].split()[0]) < 5.1
 
 
-def test_spoiled_rows_are_named(fits):
+def test_corrupted_rows_are_named(fits):
     """The rows that the example spoils, found by comparing with the largest responses."""
     spoiled = np.random.default_rng(0)
     spoiled.standard_normal((200, 8)), spoiled.standard_normal((8, 2))
@@ -224,7 +224,7 @@ def test_a_small_problem_has_one_thread(fits, tmp_path, monkeypatch):
         torch.set_num_threads(1)
 
 
-def test_a_fit_that_is_cut_off_warns_in_words_alone(tmp_path):
+def test_an_interrupted_fit_warns_only_in_its_answer(tmp_path):
     rng = np.random.default_rng(0)
     columns = {f"x{k}": column for k, column in enumerate(rng.standard_normal((20, 100)))}
     write_columns(tmp_path / "data.csv", columns | {"y": rng.standard_normal(100)})
@@ -237,7 +237,7 @@ def test_a_fit_that_is_cut_off_warns_in_words_alone(tmp_path):
 
 @pytest.mark.parametrize("size", [1e-320, 1e-60, 1e60, 1e308])
 @pytest.mark.parametrize("what", ["inputs", "responses"])
-def test_numbers_out_of_all_proportion(tmp_path, what, size):
+def test_numbers_of_extreme_size(tmp_path, what, size):
     columns = make("few")
     names = ["y"] if what == "responses" else [name for name in columns if name != "y"]
     for name in names:
@@ -270,7 +270,7 @@ def test_a_computation_that_breaks_down_is_one_sentence(fits, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("samples", [1, 2])
-def test_hardly_any_data(tmp_path, samples):
+def test_very_few_samples(tmp_path, samples):
     write_columns(tmp_path / "data.csv", {"a": np.ones(samples), "y": np.ones(samples)})
     result = command("fit", tmp_path / "data.csv", "--out", tmp_path / "out")
     assert result.exit_code in (0, 2)

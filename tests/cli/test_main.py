@@ -79,7 +79,7 @@ def test_a_run_whose_strict_claims_hold_exits_with_0(calls, out):
     assert result.stderr == ""
 
 
-def test_claims_json_is_as_the_design_says(calls, out):
+def test_claims_json_has_the_documented_fields(calls, out):
     reproduce(out)
     entries = strict_json(out / "claims.json")
     expected = [claim for claim in claims() if claim.experiment in ("exp5", "exp6")]
@@ -176,7 +176,7 @@ def test_seed_and_set_change_the_key_and_are_recorded(calls, out):
     assert "exp5.epsilons=0.5,0.1" in page
 
 
-def test_quick_is_another_question(calls, out):
+def test_quick_runs_are_recorded_separately(calls, out):
     reproduce(out)
     reproduce(out, "--quick")
     assert [key for key, _ in calls] == ["exp5", "exp6", "exp6"]  # exp5 has nothing to shorten
@@ -409,7 +409,7 @@ def test_claims_of_a_file_that_is_not_text(out):
     assert_refused(posquad_command("claims", "--out", out), str(out / "claims.json"))
 
 
-def test_words_in_claims_are_shown_and_not_obeyed(out):
+def test_markup_in_claims_is_shown_as_text(out):
     """Square brackets are markup to rich; in a claim they are text."""
     out.mkdir()
     hostile = ENTRY | {"id": "[red]a[/blue]", "printed": "[bold]1", "measured": "[/]2"}
@@ -523,7 +523,7 @@ def test_list_shows_parameters_with_changes_and_runs_nothing(calls, out):
 # Progress.
 
 
-def test_plain_lines_where_nobody_watches(calls, out):
+def test_plain_lines_without_a_terminal(calls, out):
     assert "\x1b" not in reproduce(out).stdout
     with progress.watcher_for(plan(["exp5"]), quick=False) as watcher:
         assert isinstance(watcher, progress.Lines)
@@ -573,7 +573,7 @@ def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_real_thing(tmp_path):
+def test_a_real_run_from_another_folder(tmp_path):
     """`python -m posquad`, a real experiment with its figures, from another folder."""
     cheaper = ("--set", "exp5.tolerance=1e-9")
     result = python("-m", "posquad", "reproduce", "--only", "5", *cheaper, cwd=tmp_path)

@@ -50,7 +50,7 @@ def test_predictions_in_files(fits, tmp_path):
     assert without[0] == "prediction"
 
 
-def test_a_response_that_is_still_missing_is_no_obstacle(fits, tmp_path):
+def test_missing_responses_do_not_prevent_predictions(fits, tmp_path):
     columns = make("noisy")
     data = tmp_path / "new.csv"
     rows = zip(*(columns[f"x{k}"].tolist() for k in range(1, 9)), strict=True)
@@ -95,7 +95,7 @@ def test_the_response_of_the_fit_is_the_one_that_is_compared(fits, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
-def test_inputs_out_of_all_proportion_are_refused_with_their_place(fits, tmp_path, suffix):
+def test_inputs_of_extreme_size_are_refused_with_their_location(fits, tmp_path, suffix):
     columns = make("noisy")
     columns["x3"][144] = -1e300
     data = tmp_path / f"data{suffix}"

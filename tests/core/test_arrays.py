@@ -362,7 +362,8 @@ def test_every_error_is_in_the_examples():
     found = {
         e for e in vars(errors).values() if isinstance(e, type) and e.__module__ == errors.__name__
     }
-    assert found == {PosquadError, *map(type, EXAMPLES)}
+    # `Interrupted` is not about an argument.
+    assert found == {PosquadError, errors.Interrupted, *map(type, EXAMPLES)}
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
@@ -376,7 +377,9 @@ def test_errors_say_argument_expected_and_got(error):
     assert isinstance(error, builtin)
 
 
-@pytest.mark.parametrize("error", EXAMPLES, ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [*EXAMPLES, errors.Interrupted(1.0)], ids=lambda e: type(e).__name__
+)
 def test_errors_travel_between_processes(error):
     """A pool returns an error by pickling it; one that cannot be restored breaks the pool."""
     for restored in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

@@ -161,7 +161,7 @@ def test_result_owns_its_memory() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", [0.15, 0.2, 1.0, 50.0])
-def test_divergence_is_noticed_where_it_happens(kind: str, step: float) -> None:
+def test_divergence_is_detected_where_it_happens(kind: str, step: float) -> None:
     for bound in (1e2, 1e6, 1e40):
         objective, loss, G = problem(kind)
         U0 = start()

@@ -509,7 +509,7 @@ def test_units_that_leave_the_range_are_refused_before_work(
         assert said == pytest.approx(4 * math.log10(scale), abs=4)
 
 
-def test_a_tiny_start_beside_ordinary_responses_is_no_question_of_units() -> None:
+def test_a_tiny_start_with_ordinary_responses_is_accepted() -> None:
     # u' = 2 (1 - u^2) u from 1e-100: the solution leaves zero like 1e-100 exp(2t).
     objective = LeastSquares(RankOne(np.ones((1, 1))), np.ones(1))
     flow = gradient_flow(objective, np.full((1, 1), 1e-100), t_final=10.0, times=[])
@@ -525,14 +525,14 @@ def test_a_smooth_objective_that_underflows_is_refused(scale: float) -> None:
     assert caught.value.argument == "U0"
 
 
-def test_a_stationary_start_is_not_a_question_of_units() -> None:
+def test_a_stationary_start_with_zero_responses_is_accepted() -> None:
     objective = LeastSquares(RankOne(np.eye(2)[:1]), np.zeros(1))
     flow = gradient_flow(objective, np.array([[0.0], [1.0]]), t_final=1.0, times=[])
     assert flow.status is Status.TIME_REACHED
     np.testing.assert_array_equal(flow.U, [[0.0], [1.0]])
 
 
-def test_a_factor_that_decays_until_its_gradient_underflows_is_said() -> None:
+def test_a_factor_that_decays_until_its_gradient_underflows_is_reported() -> None:
     # u' = -2 u^3: u = u0 / sqrt(1 + 4 u0^2 t), here 1e-105 in the end, with a gradient of 1e-315.
     objective = LeastSquares(RankOne(np.ones((1, 1))), np.zeros(1))
     flow = gradient_flow(objective, np.full((1, 1), 1e-68), t_final=1e210, times=[], rtol=1e-5)
@@ -694,7 +694,7 @@ def test_plain_number_observables_keep_double_precision(observable: Callable) ->
     np.testing.assert_array_equal(recorded, flow.factors[:, 0, 0])
 
 
-def test_progress_tells_where_the_run_stands() -> None:
+def test_progress_reports_the_state_of_the_run() -> None:
     heard: list[Progress] = []
     U0 = np.array([2.0, 0.1, 1.0]).reshape(3, 1, 1)
     flow = gradient_flow(

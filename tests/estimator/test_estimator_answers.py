@@ -210,7 +210,7 @@ def test_full_rank_is_the_semidefinite_program_where_the_cone_binds():
 
 
 @pytest.mark.parametrize("rank", [None, 2])
-def test_negative_responses_are_fitted_by_nothing(rank, tmp_path):
+def test_negative_responses_are_fitted_by_zero(rank, tmp_path):
     X, _, y = data(9, 30, 3, 1)
     model = PositiveQuadraticRegressor(rank=rank).fit(X, -y)
     assert model.rank_ == 0

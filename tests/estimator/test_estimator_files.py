@@ -129,7 +129,7 @@ def test_a_folder_stands_for_the_model_in_it(tmp_path):
 
 @pytest.mark.parametrize("end", [".json", ".safetensors"])
 def test_files_of_another_size_are_not_read(tmp_path, end):
-    """A sparse file of ten gigabytes of zeros."""
+    """A sparse file of ten format_bytes of zeros."""
     model, _ = fitted(rank=1)
     model.save(tmp_path / "m")
     with (tmp_path / f"m{end}").open("r+b") as file:
@@ -148,7 +148,7 @@ def test_the_name_of_the_responses_is_kept(tmp_path):
     assert model.fit(X, y, response_name="width").response_name_ == "width"
 
 
-def test_there_is_no_pickle_in_it(tmp_path):
+def test_model_files_contain_no_pickle(tmp_path):
     model, _ = fitted(rank=2, noise=0.0, certify=True)
     for path in model.save(tmp_path / "m"):
         assert b"\x80\x04" not in path.read_bytes()[:64]

@@ -140,7 +140,7 @@ def test_samples_without_weight_determine_nothing():
     assert PositiveQuadraticRegressor(rank=1).fit(X, y, weights + 1e-3).identifiable_
 
 
-def test_samples_written_twice_determine_no_more():
+def test_repeated_samples_add_no_information():
     rng = np.random.default_rng(7)
     X, U = rng.standard_normal((3, 4)), rng.standard_normal((4, 1))
     X, y = np.tile(X, (4, 1)), np.tile(((X @ U) ** 2).sum(axis=1), 4) + 0.1 * np.arange(12)

@@ -56,7 +56,7 @@ FEWER = {
     "exp5": {"tolerance": 1e-9},
     "exp6": {"samples": 5},
     "exp7": {"seeds": 2, "n": 2, "d": 2, "max_steps": 60, "residual_tolerance": 1e-3},
-    "exp8": {"d": (3, 4, 5), "r": (1, 1, 2), "tops": (128, 64, 16), "trials": (3, 2, 2)},
+    "exp8": {"d": (3, 4, 5), "r": (1, 1, 2), "largest_ratios": (128, 64, 16), "trials": (3, 2, 2)},
 }
 MINIMAL = {
     "exp1": {"d": 2, "r": 1, "n": 3, "rotations": 1, "seeds": 2, "steps": 1, "etas": (1e-3, 5e-4)},
@@ -68,7 +68,8 @@ MINIMAL = {
     "exp6": {"epsilons": (0.3, 0.1), "tie_window": 2, "etas": (0.5, 0.25), "step_window": 2,
              "samples": 1},
     "exp7": {"dials": (0.5,), "epsilons": (0.5,), "seeds": 2, "n": 1, "d": 2},
-    "exp8": {"d": (3,), "r": (1,), "ratios": (64,), "tops": (64,), "trials": (2,), "steps": (20,)},
+    "exp8": {"d": (3,), "r": (1,), "ratios": (64,), "largest_ratios": (64,), "trials": (2,),
+             "steps": (20,)},
 }  # fmt: skip
 KEYS = list(EXPERIMENTS)
 

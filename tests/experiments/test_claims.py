@@ -63,7 +63,7 @@ def measuring(values) -> Measured:
     result = Measured()
     values = np.asarray(values)
     if values.ndim:
-        result.along("seed", np.arange(len(values)))
+        result.set_coordinates("seed", np.arange(len(values)))
     result.add("q", values, *(["seed"] if values.ndim else []))
     return result
 
@@ -71,7 +71,7 @@ def measuring(values) -> Measured:
 def of_trials(rate: float, trials: int) -> Measured:
     """A rate `q` that was measured in so many trials."""
     result = measuring(rate)
-    result.along("trial", np.arange(trials))
+    result.set_coordinates("trial", np.arange(trials))
     return result
 
 
@@ -155,7 +155,7 @@ def example(claim: Claim, *, right: bool) -> Measured:
     """A measurement as published, or one that is off by the least that must be noticed."""
     result = Measured()
     for name, value in claim.where.items():
-        result.along(name, [value])
+        result.set_coordinates(name, [value])
     rule = claim.tolerance["rule"]
     many = claim.published if isinstance(claim.published, list) else [claim.published]
     if rule == "true":
@@ -167,7 +167,7 @@ def example(claim: Claim, *, right: bool) -> Measured:
     elif rule == "rate":
         rate = float(claim.published)
         values = [rate if right else 1.0 - round(rate)]  # the other end of [0, 1]
-        result.along("trial", np.arange(claim.tolerance["trials"]))
+        result.set_coordinates("trial", np.arange(claim.tolerance["trials"]))
     else:
         # One unit of the last printed digit prints as another number.
         if rule != "near":
@@ -182,7 +182,7 @@ def example(claim: Claim, *, right: bool) -> Measured:
     if rule in {"rate", "none"}:
         result.add(claim.measure, np.reshape(values, [1] * len(claim.where)), *claim.where)
         return result
-    result.along("entry", np.arange(len(values)))
+    result.set_coordinates("entry", np.arange(len(values)))
     shaped = np.reshape(values, [1] * len(claim.where) + [len(values)])
     result.add(claim.measure, shaped, *claim.where, "entry")
     return result
@@ -267,14 +267,14 @@ def test_a_coordinate_that_was_not_run():
     claim = next(c for c in CLAIMS if c.id == "exp5.stop-base")
     claim = dataclasses.replace(claim, tolerance={"rule": "printed"})
     result = Measured()
-    result.along("epsilon", [0.5, 0.25])
+    result.set_coordinates("epsilon", [0.5, 0.25])
     result.add("base_stop", [29.72, 29.72], "epsilon")
     judged = judge(claim, result)
     assert judged.verdict is UNKNOWN
     assert judged.why == "this run has no single value at epsilon = 0.1"
-    result.along("epsilon", [0.1, 0.1])  # which of the two?
+    result.set_coordinates("epsilon", [0.1, 0.1])  # which of the two?
     assert judge(claim, result).verdict is UNKNOWN
-    result.along("epsilon", [0.1, 0.25])
+    result.set_coordinates("epsilon", [0.1, 0.25])
     assert judge(claim, result).verdict is HOLDS
 
 
@@ -566,7 +566,7 @@ def test_rate_by_hand(level, expected):
     assert (judged.verdict, judged.measured["p"]) == (expected, 0.1)
 
 
-def test_more_trials_tell_more():
+def test_more_trials_make_the_test_sharper():
     """The published 2 of 16 and our 45%: 9 of 20 may have one rate, 450 of 1000 may not."""
     claim = claim_of("0.125", "statistical", rule="rate", level=0.99, trials=16)
     assert judge(claim, of_trials(0.45, 20)).verdict is HOLDS

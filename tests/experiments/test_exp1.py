@@ -108,13 +108,13 @@ def test_slopes_are_least_squares_slopes(measured):
     assert (abs(measured["slope"] - 1) > 1e-5).all()  # along trajectories it is another number
 
 
-def test_every_seed_is_its_own_whatever_their_number(measured):
+def test_a_seed_does_not_depend_on_the_number_of_seeds(measured):
     alone = run(Invariance(**{**vars(SMALL), "seeds": 1}), lambda fraction: None)
     np.testing.assert_allclose(alone["loss"][0], measured["loss"][0], rtol=1e-12)
     np.testing.assert_allclose(alone["correction"][0], measured["correction"][0], rtol=1e-8)
 
 
-def test_rotations_too_belong_to_their_seed(monkeypatch):
+def test_rotations_depend_only_on_their_seed(monkeypatch):
     """The starts of seed 0, rotated ones included, are the same in a run of one and of three."""
     starts = []
 

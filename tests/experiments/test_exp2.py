@@ -174,7 +174,7 @@ def test_lambda_r_is_the_smallest_eigenvalue_or_refused(lambda_r, lambda_1, fits
         run(q, lambda fraction: None)
 
 
-def test_every_seed_is_its_own_whatever_their_number(measured):
+def test_a_seed_does_not_depend_on_the_number_of_seeds(measured):
     alone = run(Curvature(**{**vars(SMALL), "seeds": 1}), lambda fraction: None)
     for name in ("effective", "rate", "frobenius"):
         np.testing.assert_allclose(alone[name][:, 0], measured[name][:, 0], rtol=1e-10)

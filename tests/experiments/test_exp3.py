@@ -108,7 +108,7 @@ def test_rates_count_trials(measured):
     assert measured["tabled_budget"] == 400
 
 
-def test_whether_the_moment_error_falls_is_said_of_several_ratios_only(measured):
+def test_the_trend_of_the_moment_error_needs_several_ratios(measured):
     errors = [
         np.median([np.linalg.norm(moment(X, y) - U @ U.T) for X, U, y in problems])
         for problems in ([problem(i, k) for k in range(SMALL.trials)] for i in range(2))
@@ -168,7 +168,7 @@ def test_the_step_of_a_start_where_the_loss_is_concave(monkeypatch):
     np.testing.assert_allclose(steps[0], 1 / np.abs(tops), rtol=1e-10)
 
 
-def test_every_trial_is_its_own_whatever_their_number(measured):
+def test_a_trial_does_not_depend_on_the_number_of_trials(measured):
     fewer = run(Initialization(**{**vars(SMALL), "trials": 2}), lambda fraction: None)
     np.testing.assert_array_equal(fewer["steps_to_recover"], measured["steps_to_recover"][:, :2])
     np.testing.assert_allclose(fewer["moment_error"], measured["moment_error"][:, :2], rtol=1e-13)

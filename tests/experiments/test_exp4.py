@@ -128,7 +128,7 @@ def map_start(kappa):
     return target(kappa) + 0.02 * kappa**-0.5 * direction / np.linalg.norm(direction)
 
 
-def test_every_kappa_has_its_own_start_whatever_the_others(monkeypatch):
+def test_the_start_of_a_kappa_does_not_depend_on_the_others(monkeypatch):
     starts = []
 
     def spy(objective, start, **options):
@@ -153,7 +153,7 @@ def test_outcomes_are_those_of_a_plain_descent(measured, k):
         assert measured["outcome"][j, k] == plain_outcome(KAPPA[k], start, step), multiplier
 
 
-def test_the_map_tells_the_papers_story(measured):
+def test_the_stability_map_agrees_with_the_paper(measured):
     """Far above the oracle step is stable; far enough is not; kappa = 8 diverges at 10000."""
     assert measured.at("diverged", {"kappa": 8, "multiplier": 10_000})
     assert (measured["outcome"][:3] <= CONTRACTS).all()
@@ -190,7 +190,7 @@ def test_multipliers_in_any_order_give_one_map():
         (1, (1.0, 2.0), False),  # one eigenvalue has no condition but 1
     ],
 )
-def test_condition_numbers_that_there_are_or_a_refusal(r, kappa, fits):
+def test_impossible_condition_numbers_are_refused(r, kappa, fits):
     q = Conditioning(**{**vars(SMALL), "r": r, "kappa": kappa, "map_steps": 2, "records": 5})
     if fits:
         assert run(q, lambda fraction: None)["lambda_r"].tolist() == [1 / k for k in kappa]

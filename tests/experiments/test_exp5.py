@@ -104,7 +104,7 @@ def test_the_lyapunov_identity(measured, flows, name, k):
     assert measured["lyapunov_max"] >= measured[f"{name}_lyapunov"][k]
 
 
-def test_redundant_rows_change_the_way_not_the_end(measured, flows):
+def test_redundant_rows_change_the_path_but_not_the_limit(measured, flows):
     for k in range(2):
         ends = [np.exp(flows[name, k].y[:-1, -1]) for name in SYSTEMS]
         assert np.linalg.norm(ends[0] - ends[1]) < 1e-8
@@ -148,7 +148,7 @@ def test_it_is_the_papers_experiment():
     assert q.tolerance == 1e-11
 
 
-def test_a_flow_that_does_not_get_there_is_not_a_crash():
+def test_a_flow_that_does_not_converge_does_not_raise():
     """A flow that ends early has neither a stopping time nor a limit: they are unknown."""
     measured = run(Selection(max_steps=5), lambda fraction: None)
     for name in SYSTEMS:

@@ -190,7 +190,7 @@ def test_the_spread_of_the_samples_is_the_one_that_was_asked_for():
     assert 0 < np.ptp(traces[1]) < np.ptp(traces[2]) / 2
 
 
-def test_samples_that_are_no_interpolants_are_found(monkeypatch):
+def test_samples_that_do_not_interpolate_are_detected(monkeypatch):
     """A matrix that is moved by 1e-9 measures other responses: the check must see it."""
     original = exp6.check_trace_bound
 
@@ -203,7 +203,7 @@ def test_samples_that_are_no_interpolants_are_found(monkeypatch):
     assert measured["sampled_residual_max"] > 1e-10
 
 
-def test_every_sample_is_its_own_whatever_their_number(measured):
+def test_a_sample_does_not_depend_on_the_number_of_samples(measured):
     fewer = run(MinimumTraceBias(samples=7, **FEW), lambda fraction: None)
     np.testing.assert_allclose(fewer["sampled_trace"], measured["sampled_trace"][:7], rtol=1e-12)
 

@@ -115,7 +115,7 @@ def test_means_are_geometric(measured):
         assert (measured[f"{name}_mean"] <= measured[f"{name}_high"]).all()
 
 
-def test_every_seed_is_its_own_whatever_their_number(measured):
+def test_a_seed_does_not_depend_on_the_number_of_seeds(measured):
     more = run(Dial(**{**vars(SMALL), "seeds": 3, "dials": (1.0,)}), lambda fraction: None)
     # Flows of a batch share their steps, so they agree to the tolerance of the integration.
     np.testing.assert_allclose(
@@ -138,7 +138,7 @@ def test_other_seeds_share_no_problem():
     assert (two["commutators"] != four["commutators"][:, :2]).all()
 
 
-def test_a_flow_that_ends_too_early_is_said_to(measured):
+def test_a_flow_that_ends_too_early_is_reported(measured):
     early = run(Dial(seeds=2, **CHEAP), lambda fraction: None)
     assert not early["converged"].any()
     assert "2 of 2 flows did not reach their residual tolerance" in early.remarks[0]

@@ -14,7 +14,12 @@ from posquad.report.figures import picture
 from posquad.theory import N_star, Signal
 
 SMALL = Guarantees(
-    d=(3, 4, 5), r=(1, 2, 2), ratios=(4, 16, 64), tops=(64, 64, 16), trials=(4, 3, 2), steps=(2, 60)
+    d=(3, 4, 5),
+    r=(1, 2, 2),
+    ratios=(4, 16, 64),
+    largest_ratios=(64, 64, 16),
+    trials=(4, 3, 2),
+    steps=(2, 60),
 )
 
 
@@ -77,7 +82,7 @@ def test_shares_count_distances_below_radii(measured):
     radius, distance = measured["radius"], measured["distance"]
     for size, trials in enumerate(SMALL.trials):
         for i, ratio in enumerate(SMALL.ratios):
-            if ratio > SMALL.tops[size]:
+            if ratio > SMALL.largest_ratios[size]:
                 assert np.isnan(measured["inside"][size, i]).all()
                 continue
             for name, limit in (
@@ -91,7 +96,7 @@ def test_shares_count_distances_below_radii(measured):
 
 def test_the_certified_size_is_the_first_with_95_percent_from_there_on(measured):
     for size, p in enumerate(measured["size"]):
-        run_to = sum(ratio <= SMALL.tops[size] for ratio in SMALL.ratios)
+        run_to = sum(ratio <= SMALL.largest_ratios[size] for ratio in SMALL.ratios)
         for at in np.ndindex(2, 3):
             enough = [
                 i
@@ -141,8 +146,8 @@ def test_growth_is_fitted_where_every_size_is_certified(measured):
     assert fitted
 
 
-def test_too_small_a_grid_is_said_and_drawn_and_gives_no_verdict():
-    few = Guarantees(d=(4,), r=(2,), ratios=(1, 2), tops=(2,), trials=(2,), steps=(5,))
+def test_too_small_a_grid_is_reported_and_gives_no_verdict():
+    few = Guarantees(d=(4,), r=(2,), ratios=(1, 2), largest_ratios=(2,), trials=(2,), steps=(5,))
     nothing = run(few, lambda fraction: None)
     assert "certified_below_N_star" not in nothing.quantities
     assert np.isnan(nothing["certified_n"]).all()
@@ -158,7 +163,7 @@ def test_too_small_a_grid_is_said_and_drawn_and_gives_no_verdict():
         {"r": (1,)},
         {"ratios": (4, 2)},
         {"steps": (3, 3)},
-        {"tops": (1, 64, 64)},
+        {"largest_ratios": (1, 64, 64)},
         {"d": (3, 3, 5), "r": (1, 1, 2)},
     ],
 )

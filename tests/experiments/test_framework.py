@@ -16,21 +16,21 @@ from posquad.core.errors import DomainError
 from posquad.experiments.framework import (
     Measured,
     Parameters,
-    chosen,
     describe_parameters,
     override,
-    stated,
+    own_parameter,
+    paper_parameter,
 )
 from posquad.experiments.registry import EXPERIMENTS
 
 
 @dataclass(frozen=True)
 class Sample(Parameters):
-    n: int = stated(80, "samples")
-    scale: float = chosen(0.5, "size of the start")
-    window: tuple[float, ...] = chosen((0.5, 2.0), "window of the fit")
-    counts: tuple[int, ...] = chosen((1, 2), "numbers")
-    B: tuple[tuple[float, ...], ...] = chosen(((1.0, 0.0), (0.0, 1.0)), "rows")
+    n: int = paper_parameter(80, "samples")
+    scale: float = own_parameter(0.5, "size of the start")
+    window: tuple[float, ...] = own_parameter((0.5, 2.0), "window of the fit")
+    counts: tuple[int, ...] = own_parameter((1, 2), "numbers")
+    B: tuple[tuple[float, ...], ...] = own_parameter(((1.0, 0.0), (0.0, 1.0)), "rows")
 
 
 def test_parameters_say_what_they_mean_and_where_they_come_from():
@@ -151,7 +151,7 @@ def test_what_has_another_type_is_refused(name, text):
     ],
     ids=["float-overflow", "tuple-overflow", "too-many-digits"],
 )
-def test_numbers_beyond_reason_are_refused_like_any_other(name, text):
+def test_absurdly_large_numbers_are_refused(name, text):
     with pytest.raises(DomainError, match=rf"^{name}: expected something like"):
         override(Sample(), {name: text})
 
@@ -192,7 +192,7 @@ def test_an_unknown_parameter_is_answered_with_the_known_ones():
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(1), min_size=1))
-def test_what_was_written_is_what_is_read(number, numbers):
+def test_written_values_are_read_back(number, numbers):
     """Bit for bit: the report's command line must give the same run again."""
     texts = {"scale": repr(number), "counts": ",".join(map(str, numbers))}
     changed = override(Sample(), texts)
@@ -208,8 +208,8 @@ def test_parameters_are_frozen():
 @pytest.fixture
 def measured() -> Measured:
     result = Measured()
-    result.along("kappa", (1.0, 2.0, 8.0))
-    result.along("seed", np.arange(2))
+    result.set_coordinates("kappa", (1.0, 2.0, 8.0))
+    result.set_coordinates("seed", np.arange(2))
     result.add("rate", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "kappa", "seed")
     result.add("total", 21)
     return result
@@ -228,7 +228,7 @@ def test_a_coordinate_is_met_to_rounding_and_never_approximately(measured):
     assert measured.at("rate", {"kappa": 2.001}) is None
     assert measured.at("rate", {"kappa": 3.0}) is None
     # Small coordinates are compared relatively: 1e-12 is not 0 and not 2e-12.
-    measured.along("eta", [0.0, 1e-12])
+    measured.set_coordinates("eta", [0.0, 1e-12])
     measured.add("error", [1.0, 2.0], "eta")
     assert measured.at("error", {"eta": 0.0}) == 1.0
     assert measured.at("error", {"eta": 1e-12}) == 2.0
@@ -237,7 +237,7 @@ def test_a_coordinate_is_met_to_rounding_and_never_approximately(measured):
 
 def test_a_coordinate_that_was_run_twice_is_not_answered_with_one_of_them():
     twice = Measured()
-    twice.along("eta", [0.5, 0.5])
+    twice.set_coordinates("eta", [0.5, 0.5])
     twice.add("error", [1.0, 2.0], "eta")
     assert twice.at("error", {"eta": 0.5}) is None
 

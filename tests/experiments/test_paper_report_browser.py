@@ -58,7 +58,7 @@ def opened(browser, address):
         watched.context.close()
 
 
-def test_nothing_is_loaded_and_nothing_complains(opened, address):
+def test_the_page_loads_nothing_and_reports_no_errors(opened, address):
     watched = opened()
     watched.page.wait_for_timeout(200)
     outside = [url for url in watched.requests if url != address and not url.startswith("data:")]
@@ -217,7 +217,7 @@ def test_focus_is_visible(opened):
     assert outline[1] >= 2
 
 
-def test_print_shows_everything_but_the_aids_of_the_screen(opened, made):
+def test_printing_hides_only_screen_controls(opened, made):
     page = opened().page
     screen = page.locator("main").inner_text()
     page.emulate_media(media="print")
@@ -253,7 +253,7 @@ def test_the_file_is_small(made):
     assert (made[0] / "report.html").stat().st_size < 3_000_000
 
 
-def test_hostile_words_are_shown_as_text(opened, made, monkeypatch, tmp_path):
+def test_hostile_text_is_shown_as_text(opened, made, monkeypatch, tmp_path):
     """Title, remark, claim, reason and command, each with markup that would run a script."""
     _, parameters, outcome = made
     experiment = registry.EXPERIMENTS["exp5"]

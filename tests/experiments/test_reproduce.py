@@ -16,7 +16,7 @@ import torch
 
 from experiments_support import REAL, contents, falsified, measured, stand_in
 from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import FileError
 from posquad.experiments import report, reproduce
 from posquad.experiments.claims import Agreement, claims, judge
@@ -128,9 +128,9 @@ def test_experiments_run_on_one_thread_and_the_number_is_restored(monkeypatch, t
 
     noted = stand_in("exp5", [], problem=problem)
 
-    def watched(parameters, tell):
-        tell(0.5)
-        return noted.run(parameters, tell)
+    def watched(parameters, progress):
+        progress(0.5)
+        return noted.run(parameters, progress)
 
     watched.__module__ = noted.run.__module__
     monkeypatch.setitem(EXPERIMENTS, "exp5", dataclasses.replace(noted, run=watched))
@@ -148,7 +148,7 @@ def test_experiments_run_on_one_thread_and_the_number_is_restored(monkeypatch, t
         torch.set_num_threads(threads)
 
 
-def test_the_watcher_is_told_everything_in_order(calls, tmp_path):
+def test_the_watcher_is_called_in_order(calls, tmp_path):
     told = []
 
     class Spy(Watcher):
@@ -179,7 +179,7 @@ def test_the_watcher_is_told_everything_in_order(calls, tmp_path):
 # Reuse.
 
 
-def test_the_same_question_is_not_computed_twice(calls, tmp_path):
+def test_the_same_parameters_are_not_computed_twice(calls, tmp_path):
     first = run(tmp_path, plan(["exp5", "exp6"]))
     before = contents(tmp_path / "records")
     again = run(tmp_path, plan(["exp5", "exp6"]))
@@ -197,7 +197,7 @@ def test_fresh_computes_again(calls, tmp_path):
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"changes": {"exp5": {"epsilons": "0.5,0.25"}}}], ids=["seed", "set"]
 )
-def test_another_question_is_computed_and_the_first_answer_kept(calls, tmp_path, change):
+def test_other_parameters_are_computed_and_the_first_record_is_kept(calls, tmp_path, change):
     run(tmp_path, plan(["exp5"]))
     before = contents(tmp_path / "records")
     run(tmp_path, plan(["exp5"], **change))
@@ -369,16 +369,14 @@ def test_a_missing_extra_is_found_before_any_experiment_starts(
     ],
     ids=["needs-another", "broken"],
 )
-def test_a_package_that_is_there_and_broken_is_not_called_missing(
-    monkeypatch, tmp_path, source, error
-):
+def test_a_broken_package_is_not_called_missing(monkeypatch, tmp_path, source, error):
     (tmp_path / "posquad_test_broken.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(error) as caught:
-        optional("posquad_test_broken", "lab")
+        import_extra("posquad_test_broken", "lab")
     assert not isinstance(caught.value, MissingExtraError)
     with pytest.raises(MissingExtraError, match=r"^posquad_test_absent: .*posquad\[lab\]"):
-        optional("posquad_test_absent.part", "lab")
+        import_extra("posquad_test_absent.part", "lab")
 
 
 # The report.
@@ -437,7 +435,7 @@ def hostile(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_hostile_words_are_shown_and_never_obeyed(hostile):
+def test_hostile_text_is_escaped(hostile):
     source = (hostile / "report.html").read_text(encoding="utf-8")
     assert "<script" not in source.lower()
     page = Page(source)
@@ -473,9 +471,7 @@ def broken(*_):
 
 
 @pytest.mark.parametrize("part", ["draw", "describe"])
-def test_a_panel_that_cannot_be_drawn_becomes_words_and_costs_no_other(
-    calls, monkeypatch, tmp_path, part
-):
+def test_a_panel_that_cannot_be_drawn_is_replaced_by_a_sentence(calls, monkeypatch, tmp_path, part):
     good = Panel("exp5-good", "good", "caption", dots, lambda result: "seen well")
     bad = dataclasses.replace(good, key="exp5-bad", title="bad", **{part: broken})
     table = ReportTable("t", "title", ("one",), broken)
@@ -495,7 +491,7 @@ def test_a_panel_that_cannot_be_drawn_becomes_words_and_costs_no_other(
     assert not [a for _, a in page.tags if "exp5-bad" in a.get("href", "")]
 
 
-def test_what_is_not_the_panels_fault_is_not_turned_into_words(monkeypatch, tmp_path):
+def test_errors_outside_a_panel_are_not_caught(monkeypatch, tmp_path):
     """A disk that is full, and Ctrl-C."""
     panel = Panel("p", "title", "caption", dots, lambda result: "words")
     (tmp_path / "p.svg").mkdir()
@@ -621,7 +617,7 @@ def test_render_of_an_unfinished_run_with_nothing_judged(calls, tmp_path):
     assert "No published claim belongs to this run" in " ".join(Page(page).text.split())
 
 
-def test_pictures_do_not_depend_on_the_day(calls, tmp_path):
+def test_pictures_do_not_depend_on_the_date(calls, tmp_path):
     """The same measurement gives the same files, so a changed figure is a changed result."""
     panel = Panel("p", "title", "caption", dots, lambda result: "words")
     drawings, files = [], []

@@ -241,7 +241,7 @@ def test_parameters_over_the_batch(name, key):
 
 
 @every_call
-def test_a_batch_of_none_gives_a_batch_of_none(name):
+def test_an_empty_batch_gives_an_empty_batch(name):
     arguments = valid(name)
     shapes = [value.shape for value in results(name, arguments)]
     empty = {key: value.expand(0, *value.shape) for key, value in arguments.items()}
@@ -302,7 +302,7 @@ SQUARE_SHAPES = [(D,), (), (D, D + 1), (D - 1, D), (2, D, D - 1)]
 
 
 @pytest.mark.parametrize(("name", "key"), each({"U"}))
-def test_shapes_that_are_no_factor(name, key):
+def test_shapes_that_are_not_factors(name, key):
     for shape in FACTOR_SHAPES:
         arguments = valid(name, **{key: torch.ones(shape).double()})
         error = refuse(ShapeError, key, CALLS[name][0], arguments)

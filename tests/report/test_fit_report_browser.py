@@ -65,7 +65,7 @@ def opened(browser, pages):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "hostile"])
-def test_nothing_is_loaded_runs_or_complains(opened, pages, name):
+def test_the_page_loads_nothing_and_reports_no_errors(opened, pages, name):
     watched = opened(name)
     watched.page.wait_for_timeout(200)
     address = pages[name].as_uri()

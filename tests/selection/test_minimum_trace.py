@@ -420,7 +420,7 @@ def test_nothing_measured_is_refused():
 
 
 @pytest.mark.parametrize(("n", "m"), [(4, 5), (10, 100), (40, 500), (60, 2000)])
-def test_second_opinions(n, m):
+def test_value_agrees_with_other_solvers(n, m):
     """The value against HiGHS without presolve and against Clarabel, each to its own accuracy."""
     for seed in range(3):
         rng = np.random.default_rng([seed, m])

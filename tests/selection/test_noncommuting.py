@@ -415,7 +415,7 @@ def test_a_zero_matrix_commutes_with_everything(dtype):
     assert commutator_size(A).dtype == dtype
 
 
-def test_pauli_matrices_are_as_far_apart_as_can_be():
+def test_pauli_matrices_have_the_largest_commutator():
     assert float(commutator_size(np.array([X, Z]))) == pytest.approx(1, rel=4 * EPS)
 
 

@@ -403,7 +403,7 @@ def test_a_coordinate_near_zero_keeps_its_digits(power):
 
 
 @pytest.mark.parametrize("start", [1e-250, 1e-180, 1e-100])
-def test_underflow_is_said_and_the_logarithm_kept(start):
+def test_underflow_is_reported_and_the_logarithm_kept(start):
     # q_1 - q_2 = 1 and q_1 q_2 = start^2: q_2 = start^2 to rounding, which is zero below 1e-162.
     found = bregman_projection(np.array([[1.0, -1.0]]), np.ones(1), np.ones(2), np.full(2, start))
     assert found.status is Status.CONVERGED
@@ -571,7 +571,7 @@ def test_infeasible_systems_are_refused_with_a_proof(name, eps):
 
 
 @pytest.mark.parametrize("gap", [1e-8, 1e-10, 1e-12, 1e-14])
-def test_infeasible_by_a_hair_is_never_called_solved(gap):
+def test_barely_infeasible_systems_are_never_called_solved(gap):
     B, y = np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([1.0, 1.0 + gap])
     with pytest.raises(InfeasibleError) as caught:
         bregman_projection(B, y, np.ones(2), np.ones(2), max_steps=60)

@@ -34,7 +34,7 @@ from posquad.theory.signal import Signal
 
 __all__ = ["certify", "proved_constants"]
 
-_LOSSES = (1e-3, 1e-2, 0.1, 0.5)  # shares of an estimate given up, until a proof succeeds
+_LOSSES = (1e-3, 1e-2, 0.1, 0.5)  # fractions by which an estimate is weakened for a proof
 
 
 def certify(

@@ -163,7 +163,7 @@ def _differences(name: str, stated: Finding, fresh: Finding) -> str:
     if "tolerance" in fresh.details and not _is_number(tolerance):
         wrong.append("tolerance")
     if wrong:
-        return f"{', '.join(wrong)} not as proved here"
+        return f"{', '.join(wrong)} not supported by what is proved here"
     if stated.value is None:
         return "the value is missing"
     margin = words.margin_of(name, stated.value, stated.details)

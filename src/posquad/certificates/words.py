@@ -98,10 +98,12 @@ def identifiability(
         )
         return Finding(0.0, None, Verdict.REFUSED, reason, dict(notes))
     if not notes["condition"] < math.inf:
-        reason = "U does not have full column rank, to rounding: certify one with fewer columns"
+        reason = "U does not have full column rank up to rounding; certify fewer columns"
         return Finding(None, None, Verdict.REFUSED, reason, {**notes, "condition": None})
     if kernel:
-        reason = f"lambda_min^eff = 0 to rounding: a kernel of dimension {kernel} is not measured"
+        reason = (
+            f"lambda_min^eff = 0 up to rounding: a kernel of dimension {kernel} is not measured"
+        )
         return Finding(0.0, None, Verdict.REFUSED, reason, dict(notes))
     if kernel is None or not estimate > 0:
         reason = f"no positive lower bound on lambda_min^eff (computed {estimate:.3e})"

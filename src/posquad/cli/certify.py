@@ -73,17 +73,21 @@ def certify_command(
       posquad certify data.npz answer.json
     """
     with reporting(f"{data}: the proof needs"):
-        asked = {"response": response, "features": split_names(features), "weights": weights}
-        asked |= {"drop": split_names(drop, "--drop") or ()}
+        column_options = {
+            "response": response,
+            "features": split_names(features),
+            "weights": weights,
+        }
+        column_options |= {"drop": split_names(drop, "--drop") or ()}
         require_file(data)
         if target is not None:
             _require_own_files(target, data, model)
         if is_certificate(model):
-            proved = _prove_again(data, asked, model, target)
+            proved = _prove_again(data, column_options, model, target)
         elif model.suffix.lower() == ".npz":
-            proved = _prove(_objective(data, asked), _factor(model), target)
+            proved = _prove(_objective(data, column_options), _factor(model), target)
         else:
-            proved = _prove(*_fitted(data, asked, model), target)
+            proved = _prove(*_fitted(data, column_options, model), target)
     if not proved:
         raise SystemExit(1)
 
@@ -105,16 +109,18 @@ def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
     return certificate.proved
 
 
-def _prove_again(data: Path, asked: dict[str, Any], model: Path, target: Path | None) -> bool:
+def _prove_again(
+    data: Path, column_options: dict[str, Any], model: Path, target: Path | None
+) -> bool:
     if target is not None:
         got = f"{model}, which is already a saved certificate"
         raise DomainError("--save", expected="a model to certify", got=got)
     certificate = load(model)
-    objective = _objective(data, asked)
+    objective = _objective(data, column_options)
     with suitable_threads(_entries(objective)):
         outcome = verify(objective, certificate)
     for problem in outcome.problems:
-        click.echo(f"wrong: {problem}")
+        click.echo(f"not confirmed: {problem}")
     for name in outcome.confirmed:
         click.echo(f"proved again: {name}")
     if not outcome.valid:
@@ -134,7 +140,9 @@ def _entries(objective: LeastSquares) -> int:
     return measurements.n * measurements.d
 
 
-def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquares, np.ndarray]:
+def _fitted(
+    data: Path, column_options: dict[str, Any], model: Path
+) -> tuple[LeastSquares, np.ndarray]:
     """Return the data in the columns of a fitted model, and its factor."""
     fitted = load_model(model)
     if fitted.intercept_ != 0:
@@ -143,11 +151,11 @@ def _fitted(data: Path, asked: dict[str, Any], model: Path) -> tuple[LeastSquare
     if not fitted.rank_:
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
     table = open_table(data)
-    choice = columns_for(fitted, table, **asked, optional_response=False)
-    return _of_rows(load_samples(table, choice)), fitted.components_.T
+    choice = columns_for(fitted, table, **column_options, optional_response=False)
+    return _least_squares(load_samples(table, choice)), fitted.components_.T
 
 
-def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
+def _objective(data: Path, column_options: dict[str, Any]) -> LeastSquares:
     if data.suffix.lower() == ".npz":
         held = arrays(data)
         if {"A", "y"} <= set(held) and "X" not in held:
@@ -156,10 +164,10 @@ def _objective(data: Path, asked: dict[str, Any]) -> LeastSquares:
             A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
             return LeastSquares(Dense(A), y)
     table = open_table(data)
-    return _of_rows(load_samples(table, choose_columns(table, **asked)))
+    return _least_squares(load_samples(table, choose_columns(table, **column_options)))
 
 
-def _of_rows(samples: Samples) -> LeastSquares:
+def _least_squares(samples: Samples) -> LeastSquares:
     X, y = np.asarray(samples.X, dtype=float), np.asarray(samples.y, dtype=float)
     if samples.weights is not None:
         X, y = X[samples.weights > 0], y[samples.weights > 0]

@@ -1,4 +1,4 @@
-"""How commands of `posquad` are found, and how they fail."""
+"""How the commands of `posquad` are loaded, and how they report failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Failure(click.ClickException):
 
 @contextmanager
 def reporting(work: str) -> Iterator[None]:
-    """Turn an error of posquad into a `Failure`, and lack of memory into "`work` more memory".
+    """Turn an error of posquad, or a lack of memory, into a `Failure`.
+
+    `work` begins the message about memory.
 
     >>> with reporting("the fit needs"):
     ...     raise MemoryError
@@ -41,7 +43,7 @@ def reporting(work: str) -> Iterator[None]:
 
 
 class Commands(click.Group):
-    """A group that imports a command only when it is used, and whose commands end alike.
+    """A group that imports a command only when it is used, and ends all commands in the same way.
 
     `modules` gives, for each command, its module and the sentence that the help shows. The status
     is 130 after Ctrl-C, and 2 if the output cannot be written.

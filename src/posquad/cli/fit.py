@@ -20,7 +20,7 @@ from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError, PosquadError, first_line
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
@@ -69,7 +69,7 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
-    help="Largest number of starts of the search.",
+    help="Maximum number of starts of the search.",
 )
 @click.option(
     "--time-limit",
@@ -152,14 +152,14 @@ def fit_command(
 
 
 def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
-    estimator = optional("posquad.estimator", "lab")
+    estimator = import_extra("posquad.estimator", "lab")
     n, d = samples.X.shape
     rank, intercept = options["rank"], options["intercept"]
     if rank is not None and rank > d:
         where = f"{samples.path}: --rank"
         raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
     if certify and intercept:
-        expected = "no --intercept with it: a certificate is about x'Qx alone"
+        expected = "no --intercept, because a certificate is about x'Qx alone"
         raise DomainError("--certify", expected=expected, got="both")
     if certify is None:
         certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
@@ -178,7 +178,9 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
     require_scale(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
-        warnings.simplefilter("ignore", optional("sklearn.exceptions", "lab").ConvergenceWarning)
+        warnings.simplefilter(
+            "ignore", import_extra("sklearn.exceptions", "lab").ConvergenceWarning
+        )
         try:
             return model.fit(
                 samples.X,

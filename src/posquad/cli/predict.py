@@ -69,7 +69,7 @@ def predict_command(
         fitted = load_model(model)
         table = open_table(data)
         choice = columns_for(fitted, table, response=response, features=split_names(features))
-        samples = _samples(table, choice, asked=response is not None)
+        samples = _samples(table, choice, required=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):
@@ -88,13 +88,13 @@ def predict_command(
         click.echo(_compared(samples, values), err=True)
 
 
-def _samples(table: Table, choice: Choice, *, asked: bool) -> Samples:
-    """Load the inputs, and the response unless it cannot be used and was not asked for."""
+def _samples(table: Table, choice: Choice, *, required: bool) -> Samples:
+    """Load the inputs, and the response unless it cannot be used and was not required for."""
     try:
         samples = load_samples(table, choice)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
-        if asked or choice.response is None:
+        if required or choice.response is None:
             raise
         samples = load_samples(table, replace(choice, response=None))
         click.echo(f"Predictions are not compared with {choice.response!r}: {problem}", err=True)

@@ -1,1 +1,1 @@
-"""Shared by all other packages: arrays, errors, results, files and small linear algebra."""
+"""What all other subpackages use: arrays, errors, results, files and small linear algebra."""

@@ -146,7 +146,7 @@ def require_symmetric(name: str, M: Tensor) -> None:
         raise DomainError(
             name,
             expected="a symmetric matrix",
-            got=f"relative asymmetry {worst:.2e}; pass (M + M.T) / 2 if that is what you mean",
+            got=f"relative asymmetry {worst:.2e}; to use the symmetric part, pass (M + M.T) / 2",
         )
 
 
@@ -180,7 +180,8 @@ def positive_number(name: str, value: float, *, zero: bool = False) -> float:
 
 def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
     """Return one or more finite positive numbers as a tensor like `model`, or raise."""
-    values = converted_tensor(name, cast(Array, value)).to(model)  # narrowing may round to zero
+    # Conversion to a narrower dtype may round a positive number to zero.
+    values = converted_tensor(name, cast(Array, value)).to(model)
     if not bool(((values > 0) & torch.isfinite(values)).all()):
         low, high = float(values.detach().min()), float(values.detach().max())
         expected = f"numbers > 0 in the range of {values.dtype}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch  # the command line answers --version and --help without it
+    import torch  # the command line does not need torch for --version and --help
 
 __all__ = [
     "DomainError",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class PosquadError(Exception):
-    """Base class. `argument`, `expected` and `got` are kept for programs to read."""
+    """Base class; the attributes `argument`, `expected` and `got` hold the parts of the message."""
 
     def __init__(self, argument: str, *, expected: str, got: str) -> None:
         super().__init__(f"{argument}: expected {expected}; got {got}")
@@ -37,15 +37,14 @@ class PosquadError(Exception):
         self.got = got
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only constructors do not pickle; a process pool must be able to hand errors back.
+        # Keyword-only constructors cannot be pickled; process pools must be able to return errors.
         return _restore, (type(self), self.args, vars(self))
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with the best result so far as `result`.
 
-    It is a `KeyboardInterrupt`, so that nothing goes on by accident; a program that wants to use
-    what was found catches it.
+    It is a `KeyboardInterrupt`, so the program ends unless it catches this error to use the result.
     """
 
     def __init__(self, result: Any) -> None:
@@ -58,7 +57,7 @@ class ShapeError(PosquadError, ValueError):
 
 
 class DtypeError(PosquadError, TypeError):
-    """An argument is not a real floating-point array, or lives on another device."""
+    """An argument is not a real floating-point array, or is on another device."""
 
 
 class NonFiniteError(PosquadError, ValueError):
@@ -96,7 +95,7 @@ class TangencyError(DomainError):
 
 
 class MissingExtraError(PosquadError, ImportError):
-    """A package of an optional extra is needed and not installed."""
+    """A package of an optional extra is required but not installed."""
 
 
 class InfeasibleError(PosquadError, ValueError):

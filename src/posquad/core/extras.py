@@ -8,7 +8,7 @@ from typing import Any
 from posquad.core.errors import MissingExtraError
 
 
-def optional(module: str, extra: str) -> Any:
+def import_extra(module: str, extra: str) -> Any:
     """Import a module, or raise an error that names the extra to install."""
     try:
         return import_module(module)
@@ -17,6 +17,6 @@ def optional(module: str, extra: str) -> Any:
             raise  # the package is installed; a module that it imports is missing
         raise MissingExtraError(
             module.split(".")[0],
-            expected=f"the extra: pip install 'posquad[{extra}]'",
+            expected=f"an installed package (pip install 'posquad[{extra}]')",
             got="no such package",
         ) from None

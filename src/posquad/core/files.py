@@ -88,7 +88,7 @@ def write_whole(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except FileExistsError:  # somebody else's file: it must stay
+    except FileExistsError:  # the file of another process, which must stay
         raise
     except BaseException:
         with suppress(OSError):
@@ -100,7 +100,7 @@ def write_whole(path: Path, data: bytes) -> None:
 def _sync_folder(folder: Path) -> None:
     """Make a rename in a folder durable, if the system can do that.
 
-    An error is ignored: the file is complete and in place, and would be reported as not written.
+    An error is ignored, because the file is already complete and in place.
     """
     if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
         return

@@ -1,8 +1,8 @@
-"""The subpackages in layers: each may import only itself and those earlier in the list."""
+"""The order of the subpackages: each may import only itself and those earlier in the list."""
 
 from __future__ import annotations
 
-__all__ = ["LAYERS", "allowed", "room"]
+__all__ = ["LAYERS", "allowed", "subpackage_of"]
 
 LAYERS = (
     "core",
@@ -22,10 +22,10 @@ LAYERS = (
 )
 
 
-def room(module: str) -> str:
-    """Subpackage of a module, given its full name; empty for modules of the top level.
+def subpackage_of(module: str) -> str:
+    """Subpackage of a module, given its full name; empty for top-level modules.
 
-    >>> room("posquad.geometry.frames"), room("posquad.errors")
+    >>> subpackage_of("posquad.geometry.frames"), subpackage_of("posquad.errors")
     ('geometry', '')
     """
     parts = module.split(".")

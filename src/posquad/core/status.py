@@ -80,7 +80,7 @@ class Status(Enum):
     BEST_FIT = (
         "no predictor of this rank that reproduces the responses was found; the answer is the best "
         "fit, a stationary point that several starts reached: suspect noise, negative responses, "
-        "outliers or too small a rank, and look at the residual"
+        "outliers or too small a rank, and check the residual"
     )
     STALLED = (
         "no start reached a predictor that reproduces the responses, and the starts do not agree "

@@ -1,4 +1,4 @@
-"""One way to keep a result on disk: a JSON file and a file of arrays, both with checksums.
+"""Results on disk: a JSON file and a file of arrays, both with checksums.
 
 The arrays are written first, then the JSON file that holds their checksum and its own, each
 atomically. So a pair that can be read is complete, and its two files belong together.

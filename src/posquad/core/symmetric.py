@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-_ENTRIES = 2**21  # largest number of entries of a block of rows
+_ENTRIES = 2**21  # maximum number of entries of a block of rows
 
 
 def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

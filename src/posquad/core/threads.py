@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import torch
 
 from posquad.core.errors import MissingExtraError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 
 __all__ = ["one_thread"]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run with one thread of torch and of BLAS: on small problems threads mostly wait.
+    """Run with one thread of torch and of BLAS, which is faster for small problems.
 
     BLAS is limited if threadpoolctl, which scikit-learn installs, is present.
 
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 @contextmanager
 def _blas_limit() -> Iterator[None]:
     try:
-        controller = optional("threadpoolctl", "lab")
+        controller = import_extra("threadpoolctl", "lab")
     except MissingExtraError:
         yield
         return

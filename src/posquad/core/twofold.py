@@ -15,11 +15,12 @@ from torch import Tensor
 UNIT = 2.0**-100
 """Bound on the relative error of each operation below, sums of up to 2^20 terms included.
 
-One operation errs by less than 2^-103 (Joldes, Muller, Popescu 2017); sums are taken pairwise.
+One operation has a relative error below 2^-103 (Joldes, Muller, Popescu 2017); sums are taken
+pairwise.
 """
 
 _LN2 = (0.6931471805599453, 2.3190468138462996e-17)
-_HALVINGS = 9  # halvings of the argument of exp; _TERMS terms of its series then err by 2^-104
+_HALVINGS = 9  # of the argument of exp; _TERMS terms of its series then have an error of 2^-104
 _TERMS = 9
 
 

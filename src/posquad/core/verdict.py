@@ -11,5 +11,7 @@ class Verdict(Enum):
     """How certain a finding is; the value of each member is a sentence for the user."""
 
     PROVED = "proved, with every rounding error bounded"
-    NUMERICAL = "computed in floating point but not proved: no rounding-error bound could be kept"
+    NUMERICAL = (
+        "computed in floating point but not proved: the rounding errors could not be bounded"
+    )
     REFUSED = "not certified; the reason names the inequality that failed"

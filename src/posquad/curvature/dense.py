@@ -25,7 +25,7 @@ _CHUNK_ENTRIES = 2**24  # approximate number of entries of a chunk of directions
 
 
 def dense_eigenpairs(point: Point, chosen: slice) -> tuple[Eigenpairs, KernelMarks]:
-    """The chosen part of the ascending eigenpairs, with the kernel found separately."""
+    """The selected part of the ascending eigenpairs; the kernel is found separately."""
     u, basis, p = point.u, point.basis, point.p
     shape = (u.shape[-2], u.shape[-1])
     flat_basis = basis._replace(s=torch.ones_like(basis.s))
@@ -38,7 +38,7 @@ def dense_eigenpairs(point: Point, chosen: slice) -> tuple[Eigenpairs, KernelMar
     H = symmetric_part(G.mT @ M @ G)  # the Hessian in the orthonormal basis F
     spent = p
     if not bool(point.interpolating.all()):
-        # Beside a weak column the gradient makes M large, and its rounding would pass into H.
+        # If a column of U is small, the gradient makes M large, and its rounding would enter H.
         direct = _matrix(point.hessian, factor_basis)
         H = torch.where(point.interpolating[..., None, None], H, direct)
         spent = 2 * p
@@ -49,7 +49,7 @@ def dense_eigenpairs(point: Point, chosen: slice) -> tuple[Eigenpairs, KernelMar
     order = values.argsort(dim=-1, stable=True)[..., chosen]
     marked = (position < kernel.size[..., None]).gather(-1, order)
     vectors = vectors.gather(-1, order[..., None, :].expand(*vectors.shape[:-1], order.shape[-1]))
-    # eigh errs by the rounding of the largest value; new products give the actual residuals.
+    # eigh has errors of the size of rounding in the largest value; new products give the residuals.
     products = flatten_block(
         horizontal_part(u, point.hessian(unflatten_block(vectors, shape)), basis)
     )
@@ -102,7 +102,7 @@ def _kernel_then_eigenpairs(
     if kernel.vectors.shape[-1]:
         top = torch.linalg.eigvalsh(H).abs().amax(-1)
         K = F @ kernel.vectors  # [..., p, c]
-        # No farther than necessary, because eigh errs by the rounding of the largest value.
+        # No farther than necessary, because the errors of eigh are relative to the largest value.
         far = torch.where(top > 0, 1.5 * top, 1.0)
         H = H + far[..., None, None] * (K @ K.mT)
     values, Y = torch.linalg.eigh(H)

@@ -5,7 +5,7 @@ best vectors. It converges like the optimal preconditioned Krylov method, but do
 three-term recurrence, which rounding would spoil. Elements of a batch are solved jointly. Residuals
 are recomputed from the operator at the end, so the reported ones hold for the returned vectors.
 
-A small residual says that some eigenvalue is near, not that it is the extreme one. So the
+A small residual shows that some eigenvalue is near, not that it is the extreme one. So the
 complement of the pairs found is searched from an independent random start, by the Lanczos method,
 until a probabilistic bound excludes a more extreme value (Hochstenbach, SIAM J. Sci. Comput. 35,
 2013).
@@ -28,7 +28,7 @@ _LOOSEST = 1e-2  # largest relative residual with which a search for more extrem
 _MARGIN = 0.1  # relative distance at which the search looks for a more extreme value
 _ZERO_MARGIN = 1e-3  # the same for a value that is rounding, relative to the operator norm
 _FAILURE = 1e-4  # probability that the search misses a value
-_ATTEMPTS = 3  # searches allowed that contradict the pairs found without changing them
+_ATTEMPTS = 3  # number of searches that may contradict the pairs without changing them
 
 
 class Preconditioner(NamedTuple):

@@ -1,4 +1,4 @@
-"""The Lanczos method, with which the search for more extreme eigenvalues works."""
+"""The Lanczos method, used to search for more extreme eigenvalues."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lanczos:
         # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
         tiny = torch.finfo(b.dtype).tiny
         factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
-        self.growth = self.growth + factor.log()  # -inf for ever after a negative pivot
+        self.growth = self.growth + factor.log()  # stays -inf after a negative pivot
         self.diagonal.append(a)
         self.off.append(b)
         self.next = self._normalized(w)

@@ -108,7 +108,7 @@ def effective_spectrum(
             independent random start found no value more extreme by more than tolerance * |value|.
             With a failure probability of 1e-4, that search excludes values that are more extreme
             by the larger of this and |value| / 10. Values that have not converged are NaN.
-        max_products: largest number of Hessian products.
+        max_products: maximum number of Hessian products.
         seed: seed of the random starts of the matrix-free method.
 
     The kernel is known if cond(U) is at most 1e6 and every direction that the measurements see has

@@ -10,7 +10,7 @@ A curvature counts as zero if it is at most `10 p eps` times the largest one, wh
 of an eigenvalue of a p x p matrix, and if, at interpolation, the measurements of the direction
 itself are zero up to rounding: the form is then a square, and a direction whose measurements are
 1e-9 has a form of 1e-18. A curvature counts as seen if it exceeds a hundred times that bound.
-Anything between is not known.
+Values in between are undecided.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from posquad.problems.objectives import LeastSquares, Objective, PopulationRisk
 Directions = Callable[[Tensor], Tensor]  # [m, ..., d, r] -> [m, ..., d, r]
 
 _SEEN = 100  # a curvature of more than this many times its rounding is seen
-_COARSE = 1e-6  # rounding above this share of the largest curvature: nothing can be told
-_PROBES = 4  # random directions that estimate how far the rounding of U moves the responses
+_COARSE = 1e-6  # rounding above this share of the largest curvature hides the kernel
+_PROBES = 4  # random directions that estimate how much the rounding of U changes the responses
 _CHUNK_ENTRIES = 2**24  # approximate entries of a chunk of directions times measurements
 
 
@@ -66,7 +66,7 @@ class Kernel(NamedTuple):
     vectors: Tensor  # [..., dr, c]  Frobenius-orthonormal; zero columns after the first `size`
     size: Tensor  # [...]  dimension
     known: Tensor  # [...]  whether there are no other directions
-    suspected: Tensor  # [...]  whether a direction looked like one at first, and was rejected
+    suspected: Tensor  # [...]  whether a candidate direction was rejected
 
     @classmethod
     def empty(cls, point: Point, known: Tensor) -> Kernel:
@@ -118,14 +118,14 @@ def working_point(objective: Objective, U: Tensor, basis: Frame, eps: float) -> 
 
 
 def form_rounding(point: Point, scale: Tensor, top: Tensor) -> Tensor:
-    """Rounding `[...]` of a curvature in population coordinates.
+    """Rounding error `[...]` of a curvature in population coordinates.
 
     `scale` is the largest curvature in population coordinates, `top` that in factor coordinates.
     """
     s, unit = point.basis.s, _unit(point)
     # U itself is known to eps ||U||, which rotates its smallest direction by eps cond(U).
     squared = (unit * (s[..., 0] / s[..., -1])).square() * scale
-    # A gradient that does not vanish errs by eps times the largest curvature in every direction.
+    # A nonzero gradient has an error of eps times the largest curvature in every direction.
     gradient = unit * top / (4 * s[..., -1].square())
     return unit * scale + torch.where(point.interpolating, squared, gradient)
 
@@ -178,8 +178,8 @@ def kernel_from_candidates(
 def _is_unseen(point: Point, V: Tensor, scale: Tensor) -> Tensor:
     """Whether the measurements of directions `V[c, ..., d, r]` are zero up to rounding, `[..., c]`.
 
-    A direction of length one in population coordinates has measurements of at most sqrt(scale),
-    which err by eps times that, and by as much as the rounding of U changes them. The latter is
+    A direction of length one in population coordinates has measurements of at most sqrt(scale).
+    Their error is eps times that, plus the change that the rounding of U causes. The latter is
     large only for directions that change the small columns of U.
     """
     assert point.measure is not None
@@ -201,7 +201,8 @@ def remove_seen_parts(
     """Remove from kernel candidates `[..., dr, c]` their components along seen eigenvectors.
 
     An eigensolver leaves components of size rounding times the largest curvature over the seen one.
-    New products show them; at interpolation those with the measurements, which square nothing.
+    New products reveal them; at interpolation, products with the measurements, which are not
+    squared.
     """
     shape = (point.u.shape[-2], point.u.shape[-1])
     Y = unflatten_block(candidates, shape)
@@ -248,7 +249,7 @@ def orthonormal_combinations(D: Tensor) -> Tensor:
 
 
 def _row_moves(u: Tensor) -> Tensor:
-    """Directions `[m, ..., d, r]` of random signs, every row as long as that of u.
+    """Directions `[m, ..., d, r]` with random signs and rows as long as those of u.
 
     A row of U is known to eps times its length. Where x is nearly orthogonal to U, this changes
     `x'UU'x` by far more than eps times its size. The responses to these moves estimate by how much.

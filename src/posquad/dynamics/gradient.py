@@ -78,17 +78,18 @@ def gradient_flow(
             this (a loss that underflows counts as zero). With the adaptive method, distances to a
             limit are meaningful down to about rtol ||U||; use "rk4" or a smaller rtol to follow
             them further.
-        stop: `stop(U, t)`; return true, for each trajectory, to end it. Use a rule that checks a
-            clock or a flag to end a long run and keep its records (Ctrl-C raises and loses them).
-        max_steps: largest number of steps, including rejected ones.
+        stop: a function `stop(U, t)` that returns true for each trajectory to be ended. To end a
+            long run and keep its records, let it check a clock or a flag (Ctrl-C loses the
+            records).
+        max_steps: maximum number of steps, including rejected ones.
         save_factors: keep every recorded factor.
         observables: named functions of U `[..., d, r]`, recorded at each time.
         progress: called with a `Progress` at every record.
 
-    Units do not matter: cU with responses c^2 y, or with c U_star, moves as U does, in the time
-    t / c^2, and scaling by a power of two changes no digit. Units in which the terms of the loss or
-    of the gradient overflow or underflow (outside 1e-276 to 1e292 in double precision) raise
-    `DomainError`; a factor that decays until its gradient underflows ends as OUT_OF_RANGE.
+    Units do not matter: cU with responses c^2 y, or with c U_star, moves as U does, with time
+    scaled to t / c^2, and scaling by a power of two changes no digit. Units in which the terms of
+    the loss or of the gradient overflow or underflow (outside 1e-276 to 1e292 in double precision)
+    raise `DomainError`; a factor that decays until its gradient underflows ends as OUT_OF_RANGE.
 
     Returns:
         `Trajectory`; `dissipated` holds the integral of the squared gradient norm, integrated
@@ -145,7 +146,7 @@ def gradient_descent(
     Args:
         objective, U0, stop, save_factors, observables, progress: as in `gradient_flow`.
         step: fixed step eta > 0, a number or one per trajectory (broadcast against the batch).
-        max_steps: largest number of steps.
+        max_steps: maximum number of steps.
         record_every: number of steps between records; the first and last states are always
             recorded.
         loss_tolerance, gradient_tolerance: end a trajectory when L(U), or ||grad L||_F, is at most

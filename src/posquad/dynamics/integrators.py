@@ -83,7 +83,7 @@ class _RungeKutta(Method[FactorState]):
         self, state: FactorState, h: Tensor, end: Tensor, slopes: list[Tensor], U: Tensor
     ) -> FactorState:
         loss, gradient = evaluate(self.objective, U)
-        # Multiply by h before squaring: squared norms overflow before the loss does.
+        # Multiply by h before squaring, because squared norms overflow before the loss does.
         spent = [(h.sqrt() * norm(slope)).square() for slope in slopes]
         return replace(
             state,

@@ -1,8 +1,8 @@
 """The loop that every iterative method uses.
 
-A method advances a batch of independent trajectories by one step and says when a record is due.
-After each step, rules decide which trajectories have ended and why. An ended trajectory keeps its
-last state while the others go on.
+A method advances a batch of independent trajectories by one step and says when its state should be
+recorded. After each step, rules decide which trajectories have ended and why. An ended trajectory
+keeps its last state while the others go on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def iterate(
     *,
     record: Callable[[S], None],
 ) -> S:
-    """Advance until every trajectory has ended; record at the start, when due, and at the end."""
+    """Advance until every trajectory has ended; record the first, the due and the last states."""
     state = _apply_rules(state, rules)
     record(state)
     recorded = True

@@ -88,7 +88,7 @@ def rank_lost() -> Rule[FactorState]:
             if bool((safe | ~state.running).all()):
                 return torch.zeros_like(safe)
         finite = torch.isfinite(state.U).all(-1).all(-1)
-        size = torch.where(finite & (state.scale > 0), state.scale, 1.0)  # no squares of 1e-200
+        size = torch.where(finite & (state.scale > 0), state.scale, 1.0)  # squares may underflow
         unit = torch.where(finite[..., None, None], state.U / size[..., None, None], 1.0)
         smallest = torch.linalg.svdvals(unit)[..., -1] * size
         known[:] = [torch.where(finite[..., None, None], state.U, 0.0), smallest]
@@ -101,7 +101,7 @@ def require_range(objective: Objective, U0: Tensor) -> None:
     """Refuse units in which terms of the loss or of the gradient overflow or underflow."""
     low, high = log_range(U0.dtype)
     for name, size in zip(("loss", "gradient"), objective.log_sizes(U0), strict=True):
-        outside = ((size < low) | (size > high)) & (size > -torch.inf)  # -inf: there is none
+        outside = ((size < low) | (size > high)) & (size > -torch.inf)  # -inf: no terms
         if bool(outside.any()):
             worst = float(size[outside].flatten()[0]) / math.log(10)
             raise DomainError(
@@ -117,7 +117,7 @@ def require_range(objective: Objective, U0: Tensor) -> None:
 def log_range(dtype: torch.dtype) -> tuple[float, float]:
     """Logarithms of the smallest and largest size of terms that is safe.
 
-    Within these, squared rounding errors do not underflow and sums do not overflow.
+    Within this range squared rounding errors do not underflow, and sums do not overflow.
     """
     limits = torch.finfo(dtype)
     return math.log(limits.tiny) - 2 * math.log(limits.eps), math.log(limits.max * limits.eps)

@@ -1,8 +1,8 @@
 """The scikit-learn estimator; requires the extra `posquad[estimator]`."""
 
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 
 for _package in ("sklearn", "safetensors"):
-    optional(_package, "estimator")
+    import_extra(_package, "estimator")
 
 from posquad.estimator.regressor import PositiveQuadraticRegressor as PositiveQuadraticRegressor  # noqa: E402,

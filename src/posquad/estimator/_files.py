@@ -33,7 +33,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write a fitted `PositiveQuadraticRegressor`; see its `save`."""
     json_path, array_path, certificate_path = _paths(path)
     if not json_path.parent.is_dir():
-        got = f"{json_path.parent.as_posix()}, which is no folder"
+        got = f"{json_path.parent.as_posix()}, which is not a folder"
         raise DomainError("path", expected="a file name in a folder that exists", got=got)
     parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
     arrays = {name: getattr(model, name) for name in _ARRAYS}

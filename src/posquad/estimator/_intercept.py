@@ -14,11 +14,11 @@ from posquad.core.symmetric import symmetric_system
 from posquad.estimator._samples import WeightedSamples
 from posquad.recovery import Recovery
 
-_LINEAR_MOST = 600  # most unknowns of the linear problem that gives a first constant
-_DENSE_MOST = 2**21  # most entries of a Jacobian that is factorized
+_LINEAR_MOST = 600  # maximum size of the linear problem for the first constant
+_DENSE_MOST = 2**21  # maximum size of a Jacobian that is factorized
 _FEW = 12  # starts for a constant that may be wrong
-_ROUNDS = 3  # most rounds of alternating search and joint refinement
-_STEPS = 30  # most Gauss-Newton steps that refine the last digits
+_ROUNDS = 3  # maximum rounds of alternating search and joint refinement
+_STEPS = 30  # maximum number of Gauss-Newton steps for the last digits
 _ROUNDING = 1e-14  # relative residual at which responses are reproduced to rounding
 
 
@@ -35,15 +35,15 @@ class FittedFactor(NamedTuple):
 
 
 def fit_with_intercept(
-    search: Callable[..., Recovery], samples: WeightedSamples, rank: int, most: int | None
+    search: Callable[..., Recovery], samples: WeightedSamples, rank: int, max_starts: int | None
 ) -> FittedFactor:
     """Minimise the squared error over U and c.
 
-    For each of a few constants, `search(samples, rank, most)` finds U, and both are refined
+    For each of a few constants, `search(samples, rank, max_starts)` finds U, and both are refined
     jointly. The best constant is searched once more with all starts, in case another U suits it
     better. A constant whose U reproduces the responses to rounding is accepted at once.
     """
-    few = _FEW if most is None else min(_FEW, most)
+    few = _FEW if max_starts is None else min(_FEW, max_starts)
     tried: list[Joint] = []
     for constant in _constants(samples):
         found = search(_shifted(samples, constant), rank, few)
@@ -51,7 +51,7 @@ def fit_with_intercept(
             return FittedFactor(found, found.U, constant)
         tried.append(_refine_jointly(samples, found.U, constant))
     best = min(tried, key=lambda joint: joint.loss)
-    found = search(_shifted(samples, best.constant), rank, most)
+    found = search(_shifted(samples, best.constant), rank, max_starts)
     for _ in range(_ROUNDS):
         if _reproduced(samples, found, best.constant):
             return FittedFactor(found, found.U, best.constant)
@@ -59,7 +59,7 @@ def fit_with_intercept(
         gain, best = best.loss - improved.loss, min(improved, best, key=lambda joint: joint.loss)
         if gain <= 1e-9 * best.loss:
             break
-        found = search(_shifted(samples, best.constant), rank, most)
+        found = search(_shifted(samples, best.constant), rank, max_starts)
     return FittedFactor(found, best.U, best.constant)
 
 

@@ -34,20 +34,20 @@ class Solver:
         self.steps, self.stopped = 0, False
 
     def __call__(
-        self, samples: WeightedSamples, rank: int | None, most: int | None = None
+        self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
     ) -> FittedFactor:
-        """Return the fit at a rank, with at most `most` starts."""
+        """Return the fit at a rank, with at most `max_starts` starts."""
         if self.intercept and rank is not None:
-            return fit_with_intercept(self.search, samples, rank, most)
-        found = self.search(samples, rank, most)
+            return fit_with_intercept(self.search, samples, rank, max_starts)
+        found = self.search(samples, rank, max_starts)
         return FittedFactor(found, found.U, 0.0)
 
     def search(
-        self, samples: WeightedSamples, rank: int | None, most: int | None = None
+        self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
     ) -> Recovery:
         """Run `recover`; count its steps, and give it the time that is left."""
         options = dict(self.options)
-        starts = [count for count in (self.max_starts, most) if count is not None]
+        starts = [count for count in (self.max_starts, max_starts) if count is not None]
         if starts:
             options["max_starts"] = min(starts)
         if self.deadline is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 _ROWS = 2**22  # entries hashed at a time
-_ORDERED_MOST = 2**22  # most entries for which samples are copied in a fixed order
+_ORDERED_MOST = 2**22  # maximum size for which samples are copied in a fixed order
 
 
 class WeightedSamples(NamedTuple):

@@ -47,8 +47,8 @@ class PositiveQuadraticRegressor(
     strength; the sum of their squares is `f(x) - c`. `posquad.recover` finds the predictor
     `Q = UU'`.
 
-    The form has no linear terms. Centring the inputs gives a different model, and a column of ones
-    adds linear terms and a constant. Units of the columns do not matter. A fit that stalled or was
+    The form has no linear terms; a column of ones adds linear terms and a constant. Centring the
+    inputs gives a different model. Units of the columns do not matter. A fit that stalled or was
     interrupted issues a `ConvergenceWarning`; `status_` says how the fit ended.
 
     Args:
@@ -61,12 +61,12 @@ class PositiveQuadraticRegressor(
         standard_errors: whether to prepare for `predict(return_std=True)`; "auto" does so up to
             p = 1000 unknowns, because it takes p^2 memory and p passes over the data.
         certify: whether to try to prove that Q is the only answer (`posquad.certify`).
-        max_starts: most starts of a search; None for the default of `posquad.recover`, up to 2000,
-            which is worth the time for few samples without noise.
+        max_starts: maximum number of starts of a search; None uses the default of
+            `posquad.recover`, up to 2000, which is useful for few samples without noise.
         tolerance: relative residual at which responses count as reproduced, as in
             `posquad.recover`.
-        max_steps: most steps of a search.
-        time_limit: most seconds of all searches together, without the time for standard errors and
+        max_steps: maximum number of steps of a search.
+        time_limit: time limit in seconds for all searches together, excluding standard errors and
             certificates.
         random_state: seed of the restarts; an integer makes the fit reproducible.
 

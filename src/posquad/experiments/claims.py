@@ -171,7 +171,8 @@ def _compared(
         gaps = [
             abs(v - _value(text)) / allowed(text) for v, text in zip(got, published, strict=True)
         ]
-        # Slightly more than the tolerance, so that a tie in rounding is no difference.
+        # Slightly more than the tolerance, so that a tie in rounding does not count as a
+        # difference.
         holds = max(gaps) <= 1 + 1e-6
         why = "" if holds else f"off by {max(gaps):.2g} times the tolerance"
         shown = got.tolist() if isinstance(claim.published, list) else float(got[np.argmax(gaps)])

@@ -1,8 +1,8 @@
 """The parts of an experiment: parameters, a run that measures, panels and tables.
 
 Each experiment is a package whose module `run` defines the constant `EXPERIMENT`. Its run returns
-`Measured`: arrays whose dimensions have names and coordinates. So a claim can ask for the value at
-"lambda_r = 0.7", and gets None if that value was not run.
+`Measured`: arrays whose dimensions have names and coordinates. A claim can therefore refer to the
+value at "lambda_r = 0.7"; the result is None if that value was not run.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ __all__ = [
     "Parameters",
     "Quantity",
     "ReportTable",
-    "chosen",
     "describe_parameters",
     "override",
-    "stated",
+    "own_parameter",
+    "paper_parameter",
 ]
 
-Tell = Callable[[float], None]  # called with the finished fraction of a run, in [0, 1]
+ProgressCallback = Callable[[float], None]  # called with the finished fraction of a run, in [0, 1]
 
 
-def stated(default: Any, doc: str) -> Any:
+def paper_parameter(default: Any, doc: str) -> Any:
     """Declare a parameter that the paper states; the default is the paper's value.
 
-    >>> stated(8, "input dimension").default
+    >>> paper_parameter(8, "input dimension").default
     8
     """
     return field(default=default, metadata={"doc": doc, "source": "paper"})
 
 
-def chosen(default: Any, doc: str) -> Any:
+def own_parameter(default: Any, doc: str) -> Any:
     """Declare a parameter that the paper does not state; the default is our choice.
 
-    >>> chosen(1e-6, "tolerance").metadata["source"]
+    >>> own_parameter(1e-6, "tolerance").metadata["source"]
     'chosen here'
     """
     return field(default=default, metadata={"doc": doc, "source": "chosen here"})
@@ -56,7 +56,7 @@ def chosen(default: Any, doc: str) -> Any:
 class Parameters:
     """Base class of the parameters of an experiment: numbers, and tuples of numbers."""
 
-    seed: int = chosen(0, "base seed of all random numbers of this experiment")
+    seed: int = own_parameter(0, "base seed of all random numbers of this experiment")
 
 
 def describe_parameters(parameters: Parameters) -> list[dict[str, Any]]:
@@ -151,12 +151,12 @@ class Measured:
     quantities: dict[str, Quantity] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
-    def along(self, dimension: str, values: Any) -> None:
+    def set_coordinates(self, dimension: str, values: Any) -> None:
         """Set the coordinates of a dimension."""
         self.coords[dimension] = np.asarray(values)
 
     def add(self, name: str, values: Any, *dims: str) -> None:
-        """Add a quantity over these dimensions, whose coordinates `along` has set before."""
+        """Add a quantity over dimensions whose coordinates have been set."""
         array = np.asarray(values)
         sizes = tuple(len(self.coords[dimension]) for dimension in dims)
         if array.shape != sizes:
@@ -172,7 +172,7 @@ class Measured:
         """Return the quantity at these coordinates; None if they were not run.
 
         >>> measured = Measured()
-        >>> measured.along("eta", [0.5, 0.25])
+        >>> measured.set_coordinates("eta", [0.5, 0.25])
         >>> measured.add("error", [3.0, 1.0], "eta")
         >>> float(measured.at("error", {"eta": 0.25})), measured.at("error", {"eta": 0.1})
         (1.0, None)
@@ -209,7 +209,7 @@ class Experiment:
     labels: tuple[str, ...]  # labels of the paper's statements that are tested
     parameters: type[Parameters]
     quick: Mapping[str, Any]  # parameters that --quick changes
-    run: Callable[[Any, Tell], Measured]
+    run: Callable[[Any, ProgressCallback], Measured]
     panels: tuple[Panel, ...]
     tables: tuple[ReportTable, ...] = ()
     seconds: float = 1.0  # expected duration of a full run on 2 cores, for the progress bar

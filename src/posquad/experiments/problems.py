@@ -94,7 +94,7 @@ def flow_decay(
 
 
 def stacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Stack the values of equal names along a new first axis.
+    """Stack the values of each name along a new first axis.
 
     >>> stacked([{"error": 3.0}, {"error": 1.0}])
     {'error': array([3., 1.])}

@@ -58,10 +58,10 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
     16
     """
     digest = hashlib.sha256()
-    asked = {"format": FORMAT, "experiment": experiment.key}
-    asked |= {"parameters": dataclasses.asdict(parameters), "posquad": __version__}
-    asked |= {"torch": torch.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
-    digest.update(json.dumps(asked, sort_keys=True).encode())
+    identity = {"format": FORMAT, "experiment": experiment.key}
+    identity |= {"parameters": dataclasses.asdict(parameters), "posquad": __version__}
+    identity |= {"torch": torch.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
+    digest.update(json.dumps(identity, sort_keys=True).encode())
     for path in source_closure(experiment.run.__module__, leave_out=_draws):
         digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update(path.read_bytes())
@@ -69,7 +69,7 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
 
 
 def _draws(module: str) -> bool:
-    """Tell whether a module only shows what was measured."""
+    """Return whether a module only shows what was measured."""
     return module.startswith("posquad.report") or module.endswith(".panels")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posquad.core.errors import DomainError, PosquadError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import require_folder, write_file
 from posquad.core.system import now, system_information
 from posquad.core.threads import one_thread
@@ -115,7 +115,7 @@ def reproduce(
     """
     watcher = watcher or Watcher()
     for package in ("matplotlib", "jinja2"):
-        optional(package, "lab")
+        import_extra(package, "lab")
     began = time.monotonic()
     require_folder(folder, ("claims.json", "report.html"))
     for place in (RECORDS, FIGURES):

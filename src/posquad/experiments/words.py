@@ -1,4 +1,4 @@
-"""Lists in sentences and rows of tables, made from measurements."""
+"""Lists for sentences and rows for tables, made from measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["listed", "rows_over"]
 
 
 def listed(form: str, *columns: Any) -> str:
-    """Write the entries of these columns in one form each, separated by commas.
+    """Format the columns row by row, and join the results with commas.
 
     >>> listed("{:.0f}% at n = {}", [25.0, 100.0], [8, 16])
     '25% at n = 8, 100% at n = 16'
@@ -20,10 +20,10 @@ def listed(form: str, *columns: Any) -> str:
 
 
 def rows_over(dimension: str, **forms: str) -> Callable[[Measured], list[list[str]]]:
-    """Return the rows of a table: one per coordinate of a dimension, with these quantities.
+    """Return a function that gives the rows of a table, one per coordinate of a dimension.
 
     >>> measured = Measured()
-    >>> measured.along("eta", [0.5, 0.25])
+    >>> measured.set_coordinates("eta", [0.5, 0.25])
     >>> measured.add("error", [3.0, 1.0], "eta")
     >>> rows_over("eta", error=".1e")(measured)
     [['0.5', '3.0e+00'], ['0.25', '1.0e+00']]

@@ -126,7 +126,7 @@ class _RightDivision(Function):
 class _Polar(Function):
     @staticmethod
     def forward(M: Tensor) -> Tensor:
-        # LAPACK raises on NaN, so one diverged element would end the whole batch.
+        # LAPACK raises an error for NaN, so one diverged element would end the whole batch.
         finite = torch.isfinite(M).all(-1, keepdim=True).all(-2, keepdim=True)
         W, _, Vt = torch.linalg.svd(torch.where(finite, M, 0.0))
         return torch.where(finite, W @ Vt, torch.nan)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import read_json
 from posquad.io.tables import Table, TableError
 from posquad.io.tables.reading import Choice, choose_columns
@@ -36,7 +36,7 @@ def load_model(path: Path) -> Any:
         elif path.is_dir():
             got = f"a folder without {MODEL}.json"
         raise TableError(str(path), expected=expected, got=got)
-    return optional("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
+    return import_extra("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
 
 
 def is_certificate(path: Path) -> bool:

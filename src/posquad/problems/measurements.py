@@ -46,7 +46,7 @@ from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetri
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
-_BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators are fastest with few large products
+_BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators work best with few large products
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
@@ -100,7 +100,7 @@ class Measurements(ABC):
             if self.device is not None and tensor.device != self.device:
                 expected = f"the operator's device, {self.device}"
                 raise DtypeError(name, expected=expected, got=f"{tensor.device}")
-            # Widening is exact; narrowing would lose digits without asking.
+            # Widening is exact; narrowing would lose digits silently.
             if self.dtype == torch.float32 and tensor.dtype == torch.float64:
                 expected = "float32, as the operator's data"
                 raise DtypeError(name, expected=expected, got=dtype_of(named[name]))
@@ -194,7 +194,7 @@ class RankOne(Measurements):
     `eq:gaussian-measurement-operator`. `X[..., n, d]` holds the inputs in rows.
 
     `apply_factor`, `adjoint_factor`, a loss with its gradient (see `LeastSquares`) and a Hessian
-    product each read X once; a Hessian product needs XU at the point besides, which is one more
+    product each read X once; a Hessian product also needs XU at the point, which is one more
     pass. `apply_factor` makes one product of n d r multiplications and additions, the others two.
     Memory beyond X is one block of rows and O(nr + dr); `apply` and `adjoint` also hold the d x d
     matrix that they take or return.
@@ -247,7 +247,7 @@ class RankOne(Measurements):
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
         return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
 
-    # Kernels of rank-one measurements alone. All but `gram` and `symmetric_fit`, which are for
+    # Kernels for rank-one measurements only. All but `gram` and `symmetric_fit`, which are for
     # small problems, are products with a block of rows, or sums over blocks of small matrices.
 
     def project(self, U: Tensor) -> Tensor:
@@ -427,7 +427,7 @@ def require_measurements(measurements: object) -> None:
 
 
 def _product(M: Tensor, V: Tensor) -> Tensor:
-    """`M @ V`; a batch of V against one M becomes one wide product, so M is read once."""
+    """`M @ V`; a batch of V with one M becomes one wide product, so that M is read once."""
     if M.ndim > 2 or V.ndim <= 2:
         return M @ V
     wide = V.movedim(-2, 0)  # [d, ..., r]

@@ -288,13 +288,14 @@ class SmoothObjective(Objective):
         return self._evaluate(U @ U.mT)
 
     def loss_scale(self, U: Tensor) -> Tensor:
-        """Infinite: ell may contain any constant, so only a loss that is not finite diverges."""
+        """Infinity: ell may contain any constant, so only a loss that is not finite diverges."""
         return torch.full(U.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
         """Sizes as in `Objective`, but +-inf for the loss, which may contain any constant.
 
-        Where G is zero and `UU'` underflows, the size of `UU'` stands in for the gradient's.
+        Where G is zero and `UU'` underflows, the size of `UU'` is used instead of that of the
+        gradient.
         """
         value, G = self._differentiate(U @ U.mT, create_graph=False)
         factor = U.abs().amax((-2, -1)).log()

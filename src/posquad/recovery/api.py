@@ -75,10 +75,11 @@ def recover(
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
             1e-5 if X or y is float32.
         max_rank: highest rank tried if none is given; by default 12.
-        max_starts: most starts per problem; by default 100,000 / p, between 20 and 2000.
-        max_steps, time_limit: most steps and seconds of the whole call. When they are used up, the
-            best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with the best
-            answer so far as its `result`.
+        max_starts: maximum number of starts per problem; by default 100,000 / p, between 20 and
+            2000.
+        max_steps, time_limit: maximum number of steps and of seconds of the whole call. When one is
+            reached, the best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with
+            the best answer so far as its `result`.
         precision: "float64" computes and returns float64 for any input; "input" keeps float32.
         progress: called with a `Progress` at every step.
         certify: also return a `certificate` of what can be proved about the answer to one problem:
@@ -338,7 +339,7 @@ class _Call:
         codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
         another, others = self._others(shared, found, diagnosis, codes, nongeneric=nongeneric)
         codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
-        if self.budget.spent:  # it was not found out whether there is another
+        if self.budget.spent:  # whether there is another solution is not known
             unsure = (codes == Status.RECOVERED.code) & ~shared.linear
             codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
         rank = torch.where(residual <= task.tolerance, found.rank, _numerical_rank(shared, found.U))

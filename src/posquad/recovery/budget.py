@@ -1,4 +1,4 @@
-"""What a computation may spend, and what it has recorded so far: two things."""
+"""The budget of a computation in steps and seconds, and the history of its steps."""
 
 from __future__ import annotations
 

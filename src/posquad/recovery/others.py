@@ -1,7 +1,7 @@
 """Look for a second matrix that reproduces the responses.
 
 Local uniqueness is judged by the curvature. A separate second solution can only be found by a
-search, and one that finds none proves nothing: how many starts were tried is part of the result.
+search. A search that finds none proves nothing, so the result holds the number of starts tried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from posquad.recovery.solvers.fit import FitState, at_rounding, stagnated, stati
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg
 
-_ROUND = 1_000_000  # of the random numbers, apart from those of the rounds of a search
+_ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
 _ENTRIES = 2**23  # entries of the starts that run together
 
 

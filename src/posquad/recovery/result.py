@@ -66,7 +66,7 @@ class Answers:
         return Answers(**{name: value[None] for name, value in vars(self).items()})
 
     def widen(self, columns: int) -> None:
-        """Make room for factors with this many columns."""
+        """Pad the factors with zero columns to at least this many."""
         short = columns - self.U.shape[-1]
         if short > 0:
             self.U = torch.nn.functional.pad(self.U, (0, short))

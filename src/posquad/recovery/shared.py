@@ -74,7 +74,7 @@ class Shared:
 
     @cached_property
     def symmetric(self) -> tuple[Tensor, Tensor] | None:
-        """The best symmetric matrix, and whether it is unique; None if n is small or it large."""
+        """The best symmetric matrix, and whether it is unique; None if n is too small or large."""
         problem = self.problem
         D = problem.d * (problem.d + 1) // 2
         if problem.n < D or problem.n * D > self.tuning.sizes.direct_entries:

@@ -1,4 +1,4 @@
-"""Constants of `recover`: what it may form, how it searches, and what a word requires.
+"""Constants of `recover`: what it may form, how it searches, and what a status requires.
 
 Every field says what it means and where its value comes from: *derived* (a formula), *cited*, or
 *measured*. The table that `benchmarks/tuning.py` prints shows what happens at half and at double
@@ -128,17 +128,17 @@ class Schedule:
     """Residual that it must have reached, as a share of that before. Measured."""
 
     total_starts: int = 100_000
-    """Most starts times unknowns of a call. Measured: in larger problems a start is expensive, and
+    """Maximum of starts times unknowns. Measured: in larger problems a start is expensive, and
     there are fewer spurious minima."""
 
     least_starts: int = 20
-    """Most starts of a large problem. Measured."""
+    """Maximum number of starts of a large problem. Measured."""
 
     most_starts: int = 2000
-    """Most starts of a small problem. Measured at n = p + 1."""
+    """Maximum number of starts of a small problem. Measured at n = p + 1."""
 
     undetermined_starts: int = 200
-    """Most starts if the samples are too few to identify an answer. Measured."""
+    """Maximum number of starts if the samples are too few to identify an answer. Measured."""
 
     trial_starts: int = 24
     """Starts for a rank that may be wrong, in small problems. Measured."""
@@ -156,7 +156,7 @@ class Schedule:
     """Consecutive ranks without a better score that end the trials. Measured."""
 
     def max_starts(self, unknowns: int) -> int:
-        """Return the most starts of a problem."""
+        """Return the maximum number of starts of a problem."""
         return max(self.least_starts, min(self.most_starts, self.total_starts // unknowns))
 
     def starts_per_trial(self, unknowns: int) -> int:
@@ -167,7 +167,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a word requires. These values enter the meaning of a status (`docs/statuses.md`)."""
+    """What a status requires. These values are part of its meaning (`docs/statuses.md`)."""
 
     agreement: float = 1e-3
     """Starts agree if their residuals differ by at most this share. Measured: the gap between the

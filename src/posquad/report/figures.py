@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from posquad.core.errors import PosquadError
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import write_file
 from posquad.report.palette import DARK, INK, RULE
 from posquad.report.panel import Panel
@@ -47,8 +47,8 @@ def picture(panel: Panel[_M], measured: _M) -> Any:
     >>> picture(exp5.panels[0], measured).axes[0].get_yscale()
     'log'
     """
-    matplotlib = optional("matplotlib", "lab")
-    Figure = optional("matplotlib.figure", "lab").Figure
+    matplotlib = import_extra("matplotlib", "lab")
+    Figure = import_extra("matplotlib.figure", "lab").Figure
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(4.2, 3.2), layout="constrained")
         panel.draw(figure.subplots(), measured)
@@ -102,7 +102,7 @@ def as_svg(figure: Any) -> str:
 
 def _saved(figure: Any, form: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    with optional("matplotlib", "lab").rc_context(_STYLE):
+    with import_extra("matplotlib", "lab").rc_context(_STYLE):
         figure.savefig(buffer, format=form, **options)
     return buffer.getvalue()
 

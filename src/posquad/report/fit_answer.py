@@ -29,14 +29,14 @@ __all__ = [
 HEADINGS = {
     Status.CERTIFIED: ("Certified", "good", "this is proved to be the only answer"),
     Status.RECOVERED: ("Recovered", "good", "no other matrix of this rank explains the data"),
-    Status.BEST_FIT: ("Best fit", "none", "the data are not explained exactly; this is closest"),
+    Status.BEST_FIT: ("Best fit", "none", "no exact fit was found; this is the closest one"),
     Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data equally well"),
     Status.UNDETERMINED: ("Not determined", "bad", "the inputs do not cover all directions"),
     Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
     Status.INTERRUPTED: ("Not finished", "bad", "the search was stopped; this is the best so far"),
 }
 _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
-_NAMED = 10  # most rows named in a sentence
+_NAMED = 10  # maximum number of rows named in a sentence
 _OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
 
@@ -165,7 +165,7 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
             + (f"; this rank needs at least {needed}" if needed is not None else ""),
         ),
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
-        ("rank", f"{model.rank_} ({_sureness(model)})"),
+        ("rank", f"{model.rank_} ({_rank_note(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
         ("R²", format_r_squared(fit.r_squared)),
     ]
@@ -189,7 +189,7 @@ def _needed(model: Any) -> int | None:
     return None if lowered or not model.rank_ else model.needed_
 
 
-def _sureness(model: Any) -> str:
+def _rank_note(model: Any) -> str:
     if model.rank is not None:
         return "given" if model.rank == model.rank_ else f"given as {model.rank}, lowered"
     sure = model.rank_confidence_
@@ -249,7 +249,7 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
             f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
         )
-    steps += _of_rows(fit)
+    steps += _outlier_step(fit)
     offset = float(fit.residuals.mean())
     if not model.fit_intercept and _beyond_noise(fit):
         count, n = int((fit.observed < 0).sum()), len(fit.observed)
@@ -283,7 +283,7 @@ def _beyond_noise(fit: FittedModel) -> bool:
     return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
 
 
-def _of_rows(fit: FittedModel) -> list[str]:
+def _outlier_step(fit: FittedModel) -> list[str]:
     if not len(fit.outlier_rows):
         return []
     rows = ", ".join(fit.outlier_names)
@@ -366,7 +366,7 @@ def _stalled(fit: FittedModel) -> list[str | Step]:
     rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave out --rank to have it chosen, or try the next higher rank"
-    return [*_of_rows(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
+    return [*_outlier_step(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 
 def _interrupted(fit: FittedModel) -> list[str | Step]:

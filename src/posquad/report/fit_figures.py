@@ -13,7 +13,7 @@ from posquad.report.panel import Panel
 
 __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
 
-POINTS = 2000  # most rows that are drawn
+POINTS = 2000  # maximum number of rows that are drawn
 _BLUE, _RED = COLOURS[:2]
 
 
@@ -59,7 +59,7 @@ def shown_rows(fit: FittedModel) -> np.ndarray:
     return np.union1d(even, np.argsort(-np.abs(fit.residuals))[:50])
 
 
-def _few(fit: FittedModel) -> str:
+def _rows_note(fit: FittedModel) -> str:
     n, seen = len(fit.residuals), len(shown_rows(fit))
     return "" if seen == n else f" It shows {seen} of {n} rows, including the largest residuals."
 
@@ -76,7 +76,7 @@ def _draw_eigenvalues(axes: Any, fit: FittedModel) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_eigenvalues(fit: FittedModel) -> str:
+def _describe_eigenvalues(fit: FittedModel) -> str:
     values = eigenvalues(fit.model.components_)
     rest = fit.model.n_features_in_ - len(values)
     shown = ", ".join(f"{value:.4g}" for value in values[:6]) + (", ..." if len(values) > 6 else "")
@@ -95,7 +95,7 @@ def _draw_ranks(axes: Any, fit: FittedModel) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_ranks(fit: FittedModel) -> str:
+def _describe_ranks(fit: FittedModel) -> str:
     path = fit.model.rank_path_
     pairs = zip(path["rank"], path["score"], strict=True)
     shown = ", ".join(f"{score:.4g} at rank {rank}" for rank, score in list(pairs)[:8])
@@ -133,7 +133,7 @@ def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
         legend_below(axes, 3)
 
 
-def _say_spectrum(fit: FittedModel) -> str:
+def _describe_spectrum(fit: FittedModel) -> str:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
     kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
     unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
@@ -161,13 +161,13 @@ def _draw_predicted(axes: Any, fit: FittedModel) -> None:
     axes.set(xlabel="observed", ylabel="predicted")
 
 
-def _say_predicted(fit: FittedModel) -> str:
+def _describe_predicted(fit: FittedModel) -> str:
     with np.errstate(invalid="ignore", divide="ignore"):
         flat = fit.observed.std() == 0 or fit.predicted.std() == 0
         words = (
             "" if flat else f"Correlation {np.corrcoef(fit.observed, fit.predicted)[0, 1]:.4f}; "
         )
-    return f"{words}R² {format_r_squared(fit.r_squared)}.{_few(fit)}"
+    return f"{words}R² {format_r_squared(fit.r_squared)}.{_rows_note(fit)}"
 
 
 def _draw_residuals(axes: Any, fit: FittedModel) -> None:
@@ -193,12 +193,12 @@ def _residual_name(fit: FittedModel) -> str:
     return "residual" if fit.samples.weights is None else "weighted residual"
 
 
-def _say_residuals(fit: FittedModel) -> str:
+def _describe_residuals(fit: FittedModel) -> str:
     values = fit.residuals
     words = f"Mean {values.mean():.3g}, standard deviation {values.std():.3g}, "
     [row] = fit.samples.rows([int(np.abs(values).argmax())])
     words += f"largest {np.abs(values).max():.3g} in {row}."
-    return words + _few(fit)
+    return words + _rows_note(fit)
 
 
 def _draw_histogram(axes: Any, fit: FittedModel) -> None:
@@ -211,7 +211,7 @@ def _draw_histogram(axes: Any, fit: FittedModel) -> None:
     axes.set(xlabel=_residual_name(fit), ylabel="rows")
 
 
-def _say_histogram(fit: FittedModel) -> str:
+def _describe_histogram(fit: FittedModel) -> str:
     low, middle, high = np.quantile(fit.residuals, [0.05, 0.5, 0.95])
     return f"Median {middle:.3g}; 90% lie between {low:.3g} and {high:.3g}."
 
@@ -225,7 +225,7 @@ def _draw_convergence(axes: Any, fit: FittedModel) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _say_convergence(fit: FittedModel) -> str:
+def _describe_convergence(fit: FittedModel) -> str:
     history = np.asarray(fit.model.history_, dtype=float)
     return f"From {history[0]:.3g} to {history.min():.3g} in {len(history) - 1} steps."
 
@@ -235,14 +235,14 @@ _EIGENVALUES = Panel[FittedModel](
     "Eigenvalues of Q",
     "A gap shows how many components matter. A last bar near zero suggests a smaller rank.",
     _draw_eigenvalues,
-    _say_eigenvalues,
+    _describe_eigenvalues,
 )
 _RANKS = Panel[FittedModel](
     "ranks",
     "Choice of the rank",
     "The lowest point is chosen (diamond). A flat minimum means that the data hardly decide.",
     _draw_ranks,
-    _say_ranks,
+    _describe_ranks,
 )
 _SPECTRUM = Panel[FittedModel](
     "spectrum",
@@ -252,7 +252,7 @@ _SPECTRUM = Panel[FittedModel](
     "change predictions, but not for these data. Both have eigenvalue zero and are drawn at the "
     "bottom.",
     _draw_spectrum,
-    _say_spectrum,
+    _describe_spectrum,
     label="thm:effective-hessian",
 )
 _PREDICTED = Panel[FittedModel](
@@ -260,7 +260,7 @@ _PREDICTED = Panel[FittedModel](
     "Predicted against observed",
     "Points on the dashed line are predicted exactly. A bend suggests another kind of model.",
     _draw_predicted,
-    _say_predicted,
+    _describe_predicted,
 )
 _RESIDUALS = Panel[FittedModel](
     "residuals",
@@ -268,14 +268,14 @@ _RESIDUALS = Panel[FittedModel](
     "Observed minus predicted. Look for outliers, a slope or a funnel. If the noise grows with the "
     "response, use weights.",
     _draw_residuals,
-    _say_residuals,
+    _describe_residuals,
 )
 _HISTOGRAM = Panel[FittedModel](
     "histogram",
     "Distribution of the residuals",
     "A single peak around zero is noise. A second peak or a long tail suggests unusual rows.",
     _draw_histogram,
-    _say_histogram,
+    _describe_histogram,
 )
 _CONVERGENCE = Panel[FittedModel](
     "convergence",
@@ -283,5 +283,5 @@ _CONVERGENCE = Panel[FittedModel](
     "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "
     "above rounding error is the noise floor.",
     _draw_convergence,
-    _say_convergence,
+    _describe_convergence,
 )

@@ -21,7 +21,7 @@ _STYLES = {
     Verdict.NUMERICAL: "not-comparable",
     Verdict.REFUSED: "differs",
 }
-_INPUTS, _COMPONENTS = 12, 6  # most rows and columns of the table of components
+_INPUTS, _COMPONENTS = 12, 6  # maximum size of the table of components
 
 
 def render(fit: FittedModel) -> str:

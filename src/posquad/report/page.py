@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from posquad._version import __version__
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.system import now, system_information
 
 __all__ = ["image", "page"]
@@ -32,7 +32,7 @@ def page(
     >>> "<b>" in text, "&lt;b&gt;" in text, "Content-Security-Policy" in text
     (False, True, True)
     """
-    jinja2 = optional("jinja2", "lab")
+    jinja2 = import_extra("jinja2", "lab")
     here = files("posquad.report")
     texts = {name: here.joinpath(name).read_text(encoding="utf-8") for name in styles}
     style = "".join(texts.values())
@@ -46,7 +46,7 @@ def page(
     environment.filters |= dict(filters or {})
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return environment.get_template(template).render(
-        style=optional("markupsafe", "lab").Markup(style),
+        style=import_extra("markupsafe", "lab").Markup(style),
         style_hash=f"sha256-{digest}",
         version=__version__,
         made=now(),

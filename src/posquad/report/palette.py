@@ -23,7 +23,7 @@ DARK = {
     "#56b4e9": "#a9dcff",
 }
 MARKERS = ("o", "s", "^", "D", "v", "P")
-REFERENCE = {"color": INK, "lw": 1, "ls": ":"}  # style of lines to compare with
+REFERENCE = {"color": INK, "lw": 1, "ls": ":"}  # style of reference lines
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 

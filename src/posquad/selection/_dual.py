@@ -23,7 +23,7 @@ from torch import Tensor
 from posquad.core.linalg import per_element, solve_semidefinite
 
 _FAR = 8.0  # distance, in logarithms, beyond which a path is followed
-_NEWTON = 60  # most Newton steps from one start; about ten are usual near the solution
+_NEWTON = 60  # maximum number of Newton steps from one start; about ten are usual near the solution
 _FLOOR = 8.0  # residual, in units of rounding, at which the constraints count as solved
 
 

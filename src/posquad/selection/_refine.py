@@ -34,11 +34,11 @@ from posquad.core.twofold import (
 )
 
 _EPS = 2.0**-52
-_MAX_STEPS = 40  # most Newton steps; one to four are usual
+_MAX_STEPS = 40  # maximum number of Newton steps; one to four are usual
 _SUFFICIENT = 1e-11  # bound on the error of log q at which double precision suffices
 _MAX_BLUR = 3e-13  # largest rounding of log q with which a bound in double precision is accepted
 _SAFETY = 2.0  # factor for the rounding of R and of solves with it, see `_trusted`
-_ENTRIES = 2**21  # most entries of a tensor of products
+_ENTRIES = 2**21  # maximum number of entries of a tensor of products
 
 
 class Refined(NamedTuple):
@@ -187,8 +187,8 @@ class _Problem:
 def _trusted(smallest: Tensor, m: int, n: int) -> Tensor:
     """Whether R, of unit columns, is far enough from singular for `_SAFETY` to cover its rounding.
 
-    QR errs by a multiple of `eps sqrt(mn)` in each column, and triangular solves by `eps n` times
-    the condition number; both are below an eighth here.
+    The error of QR is a multiple of `eps sqrt(mn)` in each column, that of triangular solves `eps
+    n` times the condition number; both are below 1/8 here.
     """
     return smallest > 8 * 8 * _EPS * (n + math.sqrt(m * n))
 

@@ -21,7 +21,7 @@ SOLVER_OPTIONS = {
 }
 _MAGNIFIED = 1e-8  # size to which a violation is magnified: 100 tolerances of the solver
 _TIED = 1e-9  # a reduced cost below this is zero to the solver
-_ROUNDS = 8  # most rounds of refinement; two or three are usual
+_ROUNDS = 8  # maximum number of rounds of refinement; two or three are usual
 _SCALING_SWEEPS = 10  # sweeps over rows and columns that scale a program
 _ENTRY_ROUNDING = 4.0  # units of rounding allowed in every entry of the data
 
@@ -120,11 +120,11 @@ def scaled_program(
 
 
 def _geometric_units(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Units of rows and columns that bring the entries of b other than zero as near to 1 as can be.
+    """Units of rows and columns that bring the nonzero entries of b as close to 1 as possible.
 
     They minimise the squared logarithms of the scaled entries (Curtis and Reid, 1972), by
-    alternating between rows and columns. The largest entries alone would not undo a column in large
-    units, which hides what its rows measure of the others.
+    alternating between rows and columns. Scaling by the largest entries alone would not correct a
+    column in large units, which hides what its rows measure of the other columns.
     """
     present = b != 0
     log = np.log2(np.abs(b), where=present, out=np.zeros(b.shape))

@@ -76,7 +76,7 @@ def descent_limit(
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`; leading dimensions are batches.
         step: eta, a number or an array over the batch, so that one call can compare many steps.
-        max_steps: largest number of steps of the recursion.
+        max_steps: maximum number of steps of the recursion.
         progress: called with (step, largest relative residual) about every thousand steps.
 
     >>> limit = descent_limit(np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]),

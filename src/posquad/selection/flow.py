@@ -96,7 +96,7 @@ def mirror_flow(
         residual_tolerance: end when `||Bq - y||_2 <= residual_tolerance ||y||_2` (if y = 0,
             relative to the size of Bq0).
         tolerance: local error of `log q`, that is, relative error of q, per step.
-        max_steps: largest number of steps, including rejected ones.
+        max_steps: maximum number of steps, including rejected ones.
         progress: called with (time, largest residual) after every step.
 
     Units do not matter: the flow is computed in units of the largest entries of B and y.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import Array, doubles, like, require_exactly, require_symmetric, tensors
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.selection.families import one_family
@@ -108,7 +108,7 @@ def _solve_psd(
     The last `inequalities` constraints are `<=`. Returns Q, the multipliers of the constraints and
     whether the solver says that it solved the problem.
     """
-    clarabel = optional("clarabel", "sdp")
+    clarabel = import_extra("clarabel", "sdp")
     d = a.shape[1]
     j, i = np.tril_indices(d)  # i <= j: Clarabel stacks the upper triangle column by column
     scale = np.where(i == j, 1.0, math.sqrt(2))  # makes the stacking an isometry

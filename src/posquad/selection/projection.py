@@ -63,7 +63,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     Args:
         B: `[n, m]`, rows may be redundant; `y[..., n]`; multiplicities `[m]`, positive.
         q0: `[..., m]`, positive; leading dimensions are a batch, for instance a sweep over scales.
-        max_steps: largest number of Newton steps.
+        max_steps: maximum number of Newton steps.
 
     Raises:
         InfeasibleError: if no q > 0 solves the system (`lem:bregman-projection-interiority` needs
@@ -130,7 +130,9 @@ def bregman_divergence(p: A, q: A, multiplicities: A) -> A:
     require_positive("multiplicities", d)
     require_positive("q", z)
     if bool((x < 0).any()):
-        raise DomainError("p", expected="entries >= 0", got=f"a smallest of {float(x.min()):.6g}")
+        raise DomainError(
+            "p", expected="entries >= 0", got=f"a smallest entry of {float(x.min()):.6g}"
+        )
     return like(p, divergence(x, z, d))
 
 

@@ -24,7 +24,7 @@ from posquad.core.results import Result
 
 __all__ = ["CommutationError", "Reduction", "commuting_family", "joint_spectral_reduction"]
 
-_SWEEPS = 60  # most Jacobi sweeps; convergence is quadratic, so far fewer are used
+_SWEEPS = 60  # maximum number of Jacobi sweeps; convergence is quadratic, so far fewer are used
 
 
 class CommutationError(DomainError):

@@ -1,8 +1,8 @@
-"""Von Neumann projections: the selection law for measurements that do not commute.
+"""Von Neumann projections: a candidate selection law for measurements that do not commute.
 
 The paper proves its selection law, a Bregman projection, for commuting measurements. Without that
 assumption the natural candidate is the projection in the von Neumann divergence, computed here so
-that the two can be compared numerically. No theorem is claimed.
+that the two can be compared numerically. This is not a theorem.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
     Args:
         A: symmetric `[n, d, d]`; `y[..., n]`; `Q0[..., d, d]` positive definite; leading
             dimensions are batches.
-        max_steps: largest number of Newton steps.
+        max_steps: maximum number of Newton steps.
 
     Returns:
         `Projection`, where `q` and `log_q` are matrices `[..., d, d]`, `underflow` refers to the
         eigenvalues of q, `[..., d]`, and `error` is a first-order estimate of
         `||q - exact||_F / ||q||_F`, including the rounding of the measurements. CONVERGED asserts
-        that it is at most `eps^(1/2)`, 1.5e-8 in double precision; no digit is known of eigenvalues
-        below that. If no positive semidefinite Q has these measurements, the status is
-        NOT_CONVERGED; if only singular ones have, q is one of them up to rounding.
+        that it is at most `eps^(1/2)`, 1.5e-8 in double precision; eigenvalues below that have no
+        accurate digits. If no positive semidefinite Q has these measurements, the status is
+        NOT_CONVERGED; if only singular ones do, q is one of them up to rounding.
 
     >>> projection = von_neumann_projection(np.eye(2)[None], np.array([4.0]), np.diag([1.0, 3.0]))
     >>> projection.q.round(12)

@@ -20,7 +20,7 @@ _sparse: Any = scipy.sparse.linalg  # its type stubs lack the arguments of Linea
 _DENSE = 600  # largest matrix whose eigenvalues are all computed
 _GRAM_LIMIT = 6000  # largest n x n or d(d+1)/2 matrix formed to bound mu
 _STARTS = 8  # random starts of the power iteration
-_POWER_STEPS = 200  # most steps from one start
+_POWER_STEPS = 200  # maximum number of steps from one start
 
 
 class QuarticGuess(NamedTuple):

@@ -22,10 +22,10 @@ from posquad.certificates.proofs.bounded_operator import BoundedOperator
 from posquad.geometry import dimension
 
 _sparse: Any = scipy.sparse.linalg  # its type stubs lack the arguments of LinearOperator
-_NEWTON_LIMIT = 2500  # most measurements for which second-order steps are made
-_POLISH_LIMIT = 400  # most measurements for which they are made to improve the constant only
-_STEPS = 120  # most Newton steps
-_ALTERNATIONS, _FLOOR = 30, 0.1  # most alternating projections, and the eigenvalue they aim at
+_NEWTON_LIMIT = 2500  # maximum number of measurements for second-order steps
+_POLISH_LIMIT = 400  # the same, for steps that only improve the constant
+_STEPS = 120  # maximum number of Newton steps
+_ALTERNATIONS, _FLOOR = 30, 0.1  # maximum number of projections, and their target eigenvalue
 _STRETCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # over-relaxation factors that are tried
 
 

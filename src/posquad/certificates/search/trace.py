@@ -15,8 +15,8 @@ import scipy
 
 from posquad.certificates.proofs.bounded_operator import BoundedOperator
 
-_LIMIT = 2500  # most measurements for which second-order steps are made
-_STEPS = 150  # most Newton steps
+_LIMIT = 2500  # maximum number of measurements for second-order steps
+_STEPS = 150  # maximum number of Newton steps
 _SLACK = 1e-13  # allowance for rounding, relative to the size of the dual matrix
 
 

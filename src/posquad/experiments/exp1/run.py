@@ -14,7 +14,14 @@ from posquad.core.status import Status
 from posquad.dynamics import gradient_descent
 from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
 from posquad.experiments.exp1.panels import PANELS
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.problems import LeastSquares, RankOne
 
@@ -25,23 +32,25 @@ __all__ = ["EXPERIMENT", "Invariance", "run"]
 class Invariance(Parameters):
     """Sizes from the paper; data, step and grid are our choice."""
 
-    d: int = stated(20, "input dimension")
-    r: int = stated(5, "rank")
-    n: int = stated(80, "samples")
-    rotations: int = stated(5, "orthogonally equivalent starts U_0 R_j, in addition to U_0")
-    seeds: int = chosen(64, "independent problems")
-    scale: float = chosen(1.0, "the entries of U* and U_0 are N(0, scale^2 / d)")
-    step: float = chosen(2e-3, "step size eta of the descent")
-    steps: int = chosen(300, "steps of descent")
-    etas: tuple[float, ...] = chosen(
+    d: int = paper_parameter(20, "input dimension")
+    r: int = paper_parameter(5, "rank")
+    n: int = paper_parameter(80, "samples")
+    rotations: int = paper_parameter(
+        5, "orthogonally equivalent starts U_0 R_j, in addition to U_0"
+    )
+    seeds: int = own_parameter(64, "independent problems")
+    scale: float = own_parameter(1.0, "the entries of U* and U_0 are N(0, scale^2 / d)")
+    step: float = own_parameter(2e-3, "step size eta of the descent")
+    steps: int = own_parameter(300, "steps of descent")
+    etas: tuple[float, ...] = own_parameter(
         tuple(2e-3 / 2**k for k in range(7)), "step sizes over which the correction is fitted"
     )
-    correction_steps: int = chosen(
+    correction_steps: int = own_parameter(
         2, "steps of each of these descents; the correction is averaged over them"
     )
 
 
-def run(parameters: Invariance, tell: Tell) -> Measured:
+def run(parameters: Invariance, progress: ProgressCallback) -> Measured:
     """Run descents from rotated starts; measure invariance, recursion and O(eta) correction.
 
     >>> measured = run(Invariance(seeds=2, steps=3), lambda fraction: None)
@@ -53,9 +62,9 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
     target, start = _factors(q, "target"), _factors(q, "start")  # [K, d, r]
     objective = LeastSquares(RankOne(X), RankOne(X).apply_factor(target))
     measured = Measured()
-    measured.along("seed", np.arange(q.seeds))
-    measured.along("step", np.arange(q.steps + 1))
-    measured.along("eta", q.etas)
+    measured.set_coordinates("seed", np.arange(q.seeds))
+    measured.set_coordinates("step", np.arange(q.steps + 1))
+    measured.set_coordinates("eta", q.etas)
 
     turned = torch.cat([start[None], start @ _rotations(q)])  # [J + 1, K, d, r]
     path = gradient_descent(
@@ -64,7 +73,7 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
         step=q.step,
         max_steps=q.steps,
         save_factors=True,
-        progress=lambda p: tell(0.8 * p.time / p.end),
+        progress=lambda p: progress(0.8 * p.time / p.end),
     )
     if any(
         status is not Status.STEPS_EXHAUSTED for row in cast(list, path.status) for status in row
@@ -84,15 +93,15 @@ def run(parameters: Invariance, tell: Tell) -> Measured:
         measured.add(name, values, "seed", "step")
         measured.add(f"{name}_max", values.amax(-1), "seed")
     measured.add("loss", path.loss[:, 0].T, "seed", "step")
-    tell(0.9)
+    progress(0.9)
 
     along, single = _corrections(objective, start, q)  # [K, H] each
     measured.add("correction", along, "seed", "eta")
     for name, values in (("slope", along), ("slope_single", single)):
         measured.add(name, line_fit(np.log(q.etas), np.log(values))[0], "seed")
     measured.remarks.append(
-        "At a fixed point of the trajectory the correction is 4 eta GQG, so its slope is exactly 1 "
-        f"(measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
+        "At a single point of the trajectory the correction is 4 eta GQG, so its slope is exactly "
+        f"1 (measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
         "published one, arises when the correction is averaged along trajectories, which depend on "
         f"eta. We average over {q.correction_steps} steps (`exp1.correction_steps`); averages over "
         "more steps have slopes farther from 1."

@@ -14,8 +14,8 @@ def frobenius_ratios(measured: Measured) -> str:
     """Describe the Frobenius curvature as a share of the measured rate, for every lambda_r.
 
     >>> measured = Measured()
-    >>> measured.along("lambda_r", [1.0])
-    >>> measured.along("seed", [0])
+    >>> measured.set_coordinates("lambda_r", [1.0])
+    >>> measured.set_coordinates("seed", [0])
     >>> measured.add("frobenius", [[1.0]], "lambda_r", "seed")
     >>> measured.add("rate", [[4.0]], "lambda_r", "seed")
     >>> frobenius_ratios(measured)

@@ -13,7 +13,14 @@ from posquad.core.errors import DomainError
 from posquad.curvature import effective_spectrum
 from posquad.experiments.exp2.panels import PANELS, TABLES
 from posquad.experiments.exp2.ratios import frobenius_ratios
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.problems import flow_decay, planted, stacked
 from posquad.problems import LeastSquares, RankOne
 
@@ -24,21 +31,25 @@ __all__ = ["EXPERIMENT", "Curvature", "run"]
 class Curvature(Parameters):
     """Sizes and spectra from the paper; perturbation, window and integrator are our choice."""
 
-    d: int = stated(8, "input dimension")
-    r: int = stated(2, "rank; the other eigenvalues equal lambda_1")
-    n: int = stated(800, "samples")
-    lambda_r: tuple[float, ...] = stated((1.0, 0.7, 0.5, 0.35, 0.25), "smallest eigenvalue of Q*")
-    lambda_1: float = chosen(1.0, "largest eigenvalue of Q*, which the paper keeps fixed")
-    seeds: int = chosen(128, "independent problems for each lambda_r")
-    perturbation: float = chosen(1e-3, "distance of the start from U*, along the slow direction")
-    window: float = chosen(
+    d: int = paper_parameter(8, "input dimension")
+    r: int = paper_parameter(2, "rank; the other eigenvalues equal lambda_1")
+    n: int = paper_parameter(800, "samples")
+    lambda_r: tuple[float, ...] = paper_parameter(
+        (1.0, 0.7, 0.5, 0.35, 0.25), "smallest eigenvalue of Q*"
+    )
+    lambda_1: float = own_parameter(1.0, "largest eigenvalue of Q*, which the paper keeps fixed")
+    seeds: int = own_parameter(128, "independent problems for each lambda_r")
+    perturbation: float = own_parameter(
+        1e-3, "distance of the start from U*, along the slow direction"
+    )
+    window: float = own_parameter(
         3.0, "end of the fitted time window, in units of 1/(4 lambda_r), the population time scale"
     )
-    records: int = chosen(40, "number of recorded times in the window")
-    rk4_step: float = chosen(0.02, "largest step of the Runge-Kutta method")
+    records: int = own_parameter(40, "number of recorded times in the window")
+    rk4_step: float = own_parameter(0.02, "largest step of the Runge-Kutta method")
 
 
-def run(parameters: Curvature, tell: Tell) -> Measured:
+def run(parameters: Curvature, progress: ProgressCallback) -> Measured:
     """Perturb along the slow direction, fit the rate of the flow, compare three curvatures.
 
     >>> measured = run(Curvature(seeds=2, lambda_r=(1.0,)), lambda fraction: None)
@@ -50,9 +61,9 @@ def run(parameters: Curvature, tell: Tell) -> Measured:
         expected = f"numbers in (0, lambda_1 = {q.lambda_1:g}]"
         raise DomainError("exp2.lambda_r", expected=expected, got=str(q.lambda_r))
     measured = Measured()
-    measured.along("lambda_r", q.lambda_r)
-    measured.along("seed", np.arange(q.seeds))
-    measured.along("record", np.arange(q.records + 1))
+    measured.set_coordinates("lambda_r", q.lambda_r)
+    measured.set_coordinates("seed", np.arange(q.seeds))
+    measured.set_coordinates("record", np.arange(q.records + 1))
     rows = []
     for position, weakest in enumerate(q.lambda_r):
         spectrum = [q.lambda_1] * (q.r - 1) + [weakest]
@@ -75,7 +86,7 @@ def run(parameters: Curvature, tell: Tell) -> Measured:
                 "scaled_error": flow.error / flow.error[:, :1],
             }
         )
-        tell((position + 1) / len(q.lambda_r))
+        progress((position + 1) / len(q.lambda_r))
     for name, values in stacked(rows).items():
         dims = ("lambda_r", "seed", "record") if name.startswith("scaled") else ("lambda_r", "seed")
         measured.add(name, values, *dims)

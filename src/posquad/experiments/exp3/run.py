@@ -15,7 +15,14 @@ from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
 from posquad.experiments.exp3.panels import PANELS, TABLES
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.problems import planted, stacked
 from posquad.experiments.words import listed
 from posquad.problems import LeastSquares, RankOne
@@ -29,26 +36,32 @@ __all__ = ["EXPERIMENT", "Initialization", "run"]
 class Initialization(Parameters):
     """Sizes from the paper, which states no step, budget or tolerance; these are our choice."""
 
-    d: int = stated(10, "input dimension")
-    r: int = stated(2, "rank; the other eigenvalues equal lambda_1")
-    lambda_r: float = stated(0.5, "smallest eigenvalue of Q*")
-    lambda_1: float = chosen(1.0, "largest eigenvalue of Q*; gives the published N_star")
-    ratios: tuple[int, ...] = stated((2, 4, 8, 16, 32), "sample ratios n/p")
-    trials: int = chosen(256, "independent trials at each ratio (the paper uses 16)")
-    delta: float = chosen(0.05, "failure probability in N_star; gives the published N_star")
-    step: float = chosen(1.0, "step size of the descent, in units of 1/lambda_max^eff at the start")
-    budgets: tuple[int, ...] = chosen(
+    d: int = paper_parameter(10, "input dimension")
+    r: int = paper_parameter(2, "rank; the other eigenvalues equal lambda_1")
+    lambda_r: float = paper_parameter(0.5, "smallest eigenvalue of Q*")
+    lambda_1: float = own_parameter(1.0, "largest eigenvalue of Q*; gives the published N_star")
+    ratios: tuple[int, ...] = paper_parameter((2, 4, 8, 16, 32), "sample ratios n/p")
+    trials: int = own_parameter(256, "independent trials at each ratio (the paper uses 16)")
+    delta: float = own_parameter(0.05, "failure probability in N_star; gives the published N_star")
+    step: float = own_parameter(
+        1.0, "step size of the descent, in units of 1/lambda_max^eff at the start"
+    )
+    budgets: tuple[int, ...] = own_parameter(
         (100, 300, 1000, 2000, 5000, 10_000, 20_000, 50_000),
         "step counts at which the recovery rate is evaluated",
     )
-    tabled_budget: int = chosen(
+    tabled_budget: int = own_parameter(
         5000, "budget whose recovery rates are compared with the published ones"
     )
-    tolerance: float = chosen(1e-6, "a trial counts as recovered when ||Q - Q*||_F is below this")
-    stationary: float = chosen(1e-12, "a descent stops when its gradient is below this")
+    tolerance: float = own_parameter(
+        1e-6, "a trial counts as recovered when ||Q - Q*||_F is below this"
+    )
+    gradient_tolerance: float = own_parameter(
+        1e-12, "a descent stops when its gradient is below this"
+    )
 
 
-def run(parameters: Initialization, tell: Tell) -> Measured:
+def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
     """Initialize, compare with the basin, descend, and evaluate the recovery rates.
 
     >>> small = Initialization(ratios=(8,), trials=4, budgets=(100, 500), tabled_budget=500)
@@ -61,9 +74,9 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
     signal = Signal.from_eigenvalues(q.d, spectrum)
     radius = theory.rho_n(signal)
     measured = Measured()
-    measured.along("ratio", q.ratios)
-    measured.along("trial", np.arange(q.trials))
-    measured.along("budget", q.budgets)
+    measured.set_coordinates("ratio", q.ratios)
+    measured.set_coordinates("trial", np.arange(q.trials))
+    measured.set_coordinates("budget", q.budgets)
     rows = []
     for position, ratio in enumerate(q.ratios):
         X, U, y = planted(q.seed, f"n/p = {ratio}", ratio * p, q.d, spectrum, q.trials)
@@ -79,7 +92,7 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
                 start[full],
                 U[full],
                 q,
-                lambda part, k=position: tell((k + part) / len(q.ratios)),
+                lambda part, k=position: progress((k + part) / len(q.ratios)),
             )
         rows.append(
             {
@@ -92,7 +105,7 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
                 "recovery_tabled": (needed <= q.tabled_budget).double().mean(),
             }
         )
-        tell((position + 1) / len(q.ratios))
+        progress((position + 1) / len(q.ratios))
     dims = {"full_rank": (), "basin": (), "recovery": ("budget",), "recovery_tabled": ()}
     for name, values in stacked(rows).items():
         measured.add(name, values, "ratio", *dims.get(name, ("trial",)))
@@ -110,7 +123,12 @@ def run(parameters: Initialization, tell: Tell) -> Measured:
 
 
 def _steps_to_recover(
-    X: Tensor, y: Tensor, start: Tensor, target: Tensor, q: Initialization, tell: Tell
+    X: Tensor,
+    y: Tensor,
+    start: Tensor,
+    target: Tensor,
+    q: Initialization,
+    progress: ProgressCallback,
 ) -> Tensor:
     """Return the steps until the predictor is within the tolerance, infinity if never; `[K]`.
 
@@ -134,7 +152,7 @@ def _steps_to_recover(
             step=step[left],
             max_steps=budget - done,
             record_every=budget,
-            gradient_tolerance=q.stationary,
+            gradient_tolerance=q.gradient_tolerance,
             stop=near,
         )
         reached = near(path.U, None)
@@ -142,7 +160,7 @@ def _steps_to_recover(
         goes_on = torch.tensor([s is Status.STEPS_EXHAUSTED for s in cast(list, path.status)])
         goes_on &= ~reached
         left, V, done = left[goes_on], path.U[goes_on], budget
-        tell(done / budgets[-1])
+        progress(done / budgets[-1])
         if not len(left):
             break
     return needed

@@ -15,7 +15,14 @@ from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
 from posquad.experiments.exp4.panels import PANELS, TABLES
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.problems import flow_decay, gaussian, stacked
 from posquad.experiments.words import listed
 from posquad.problems import PopulationRisk
@@ -28,33 +35,37 @@ __all__ = ["EXPERIMENT", "Conditioning", "run"]
 class Conditioning(Parameters):
     """Spectra and multipliers from the paper; perturbation, window and budget are our choice."""
 
-    d: int = stated(8, "input dimension")
-    r: int = stated(2, "rank; the other eigenvalues are 1")
-    kappa: tuple[float, ...] = stated((1.0, 2.0, 4.0, 8.0), "condition numbers; lambda_r = 1/kappa")
-    multipliers: tuple[float, ...] = stated(
+    d: int = paper_parameter(8, "input dimension")
+    r: int = paper_parameter(2, "rank; the other eigenvalues are 1")
+    kappa: tuple[float, ...] = paper_parameter(
+        (1.0, 2.0, 4.0, 8.0), "condition numbers; lambda_r = 1/kappa"
+    )
+    multipliers: tuple[float, ...] = paper_parameter(
         (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0),
         "step sizes, in units of the oracle step",
     )
-    perturbation: float = chosen(
+    perturbation: float = own_parameter(
         0.02, "distance of the start of the flow from U* along the slow mode, over sqrt(lambda_r)"
     )
-    perturbations: tuple[float, ...] = chosen(
+    perturbations: tuple[float, ...] = own_parameter(
         (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
         "further distances, to show how the fitted rate depends on them",
     )
-    window: float = chosen(3.0, "end of the fitted time window, in units of 1/lambda_min^eff")
-    records: int = chosen(100, "number of recorded times")
-    rk4_step: float = chosen(0.02, "Runge-Kutta step, in units of 1/lambda_min^eff")
-    map_perturbation: float = chosen(
+    window: float = own_parameter(
+        3.0, "end of the fitted time window, in units of 1/lambda_min^eff"
+    )
+    records: int = own_parameter(100, "number of recorded times")
+    rk4_step: float = own_parameter(0.02, "Runge-Kutta step, in units of 1/lambda_min^eff")
+    map_perturbation: float = own_parameter(
         0.02, "distance of the stability map's starts in a random direction, over sqrt(lambda_r)"
     )
-    map_steps: int = chosen(5000, "steps of descent for the stability map")
-    map_accuracy: float = chosen(
+    map_steps: int = own_parameter(5000, "steps of descent for the stability map")
+    map_accuracy: float = own_parameter(
         1e-6, "a descent has converged when the distance fell by this factor"
     )
 
 
-def run(parameters: Conditioning, tell: Tell) -> Measured:
+def run(parameters: Conditioning, progress: ProgressCallback) -> Measured:
     """Measure rates of the flow and stability of steps; compute the rates and steps of the theory.
 
     >>> measured = run(Conditioning(kappa=(2.0,), map_steps=10), lambda fraction: None)
@@ -67,10 +78,10 @@ def run(parameters: Conditioning, tell: Tell) -> Measured:
         raise DomainError("exp4.kappa", expected=expected, got=str(q.kappa))
     multipliers = sorted(q.multipliers)
     measured = Measured()
-    measured.along("kappa", q.kappa)
-    measured.along("multiplier", multipliers)
-    measured.along("perturbation", sorted({*q.perturbations, q.perturbation}))
-    measured.along("record", np.arange(q.records + 1))
+    measured.set_coordinates("kappa", q.kappa)
+    measured.set_coordinates("multiplier", multipliers)
+    measured.set_coordinates("perturbation", sorted({*q.perturbations, q.perturbation}))
+    measured.set_coordinates("record", np.arange(q.records + 1))
     signals = [Signal.from_eigenvalues(q.d, [1.0] * (q.r - 1) + [1 / k]) for k in q.kappa]
     U = torch.stack([_target(q, kappa) for kappa in q.kappa])  # [C, d, r]
     objective = PopulationRisk(U)
@@ -84,8 +95,8 @@ def run(parameters: Conditioning, tell: Tell) -> Measured:
     measured.add("secant_factor", measured["effective"] / measured["secant_rate"], "kappa")
     measured.add("oracle_step", [theory.oracle_step(s, m, M) for s in signals], "kappa")
     _follow_flows(measured, U, spectrum.vectors[:, 0], q)
-    tell(0.3)
-    _map_stability(measured, objective, U, q, tell)
+    progress(0.3)
+    _map_stability(measured, objective, U, q, progress)
     ratios = listed("{:.8f} at {:g}", measured["ratios"].mean(0), measured["perturbation"])
     measured.remarks.append(
         "The fitted rate depends on the perturbation, which the paper does not state. Mean ratio "
@@ -132,7 +143,11 @@ def _follow_flows(measured: Measured, U: Tensor, slow: Tensor, q: Conditioning) 
 
 
 def _map_stability(
-    measured: Measured, objective: PopulationRisk, U: Tensor, q: Conditioning, tell: Tell
+    measured: Measured,
+    objective: PopulationRisk,
+    U: Tensor,
+    q: Conditioning,
+    progress: ProgressCallback,
 ) -> None:
     """Run descent for every multiple of the oracle step, and classify its outcome."""
     direction = torch.stack(
@@ -150,7 +165,7 @@ def _map_stability(
         step=steps,
         max_steps=q.map_steps,
         record_every=max(1, q.map_steps // 50),
-        progress=lambda p: tell(0.3 + 0.7 * p.time / p.end),
+        progress=lambda p: progress(0.3 + 0.7 * p.time / p.end),
     )
     distance = geometry.procrustes_distance(path.U, U) / geometry.procrustes_distance(start, U)
     broken = torch.tensor(

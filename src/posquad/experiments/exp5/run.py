@@ -12,7 +12,14 @@ import numpy as np
 import scipy
 
 from posquad.experiments.exp5.panels import PANELS, TABLES
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.words import listed
 from posquad.selection import bregman_projection, mirror_flow
 
@@ -23,8 +30,10 @@ __all__ = ["EXPERIMENT", "Selection", "run"]
 class Selection(Parameters):
     """Scales from the paper; the system, redundant rows and stopping rule are our choice."""
 
-    epsilons: tuple[float, ...] = stated((0.5, 0.25, 0.1, 0.05), "the flow starts at epsilon^2")
-    B: tuple[tuple[float, ...], ...] = chosen(
+    epsilons: tuple[float, ...] = paper_parameter(
+        (0.5, 0.25, 0.1, 0.05), "the flow starts at epsilon^2"
+    )
+    B: tuple[tuple[float, ...], ...] = own_parameter(
         (
             (1.0, 0.5, 0.0, 1.0, 0.2, 0.0),
             (0.0, 1.0, 1.0, 0.0, 0.3, 0.5),
@@ -32,19 +41,23 @@ class Selection(Parameters):
         ),
         "reduced measurements, one row each",
     )
-    y: tuple[float, ...] = chosen((1.2, 1.0, 1.1), "responses")
-    multiplicities: tuple[float, ...] = chosen((1.0, 1.0, 2.0, 1.0, 3.0, 2.0), "block sizes d_a")
-    combinations: tuple[tuple[float, ...], ...] = chosen(
+    y: tuple[float, ...] = own_parameter((1.2, 1.0, 1.1), "responses")
+    multiplicities: tuple[float, ...] = own_parameter(
+        (1.0, 1.0, 2.0, 1.0, 3.0, 2.0), "block sizes d_a"
+    )
+    combinations: tuple[tuple[float, ...], ...] = own_parameter(
         ((0.5, 0.5, 0.0), (0.0, 0.3, -0.3)), "redundant rows, as combinations of the rows of B"
     )
-    residual_tolerance: float = chosen(1e-10, "a flow ends when ||Bq - y|| is this times ||y||")
-    tolerance: float = chosen(
+    residual_tolerance: float = own_parameter(
+        1e-10, "a flow ends when ||Bq - y|| is this times ||y||"
+    )
+    tolerance: float = own_parameter(
         1e-11, "relative local error of the integrator (linearly implicit extrapolation)"
     )
-    max_steps: int = chosen(20_000, "largest number of integrator steps")
+    max_steps: int = own_parameter(20_000, "maximum number of integrator steps")
 
 
-def run(parameters: Selection, tell: Tell) -> Measured:
+def run(parameters: Selection, progress: ProgressCallback) -> Measured:
     """Compute flows and projections of a system, with and without redundant rows.
 
     >>> measured = run(Selection(epsilons=(0.5,)), lambda fraction: None)
@@ -57,8 +70,8 @@ def run(parameters: Selection, tell: Tell) -> Measured:
     wide, wide_y = np.vstack([base, combinations @ base]), np.append(y, combinations @ y)
     q0 = np.array(q.epsilons)[:, None] ** 2 * np.ones(len(d))
     measured = Measured()
-    measured.along("epsilon", q.epsilons)
-    measured.along("block", np.arange(1, len(d) + 1))
+    measured.set_coordinates("epsilon", q.epsilons)
+    measured.set_coordinates("block", np.arange(1, len(d) + 1))
 
     projection = bregman_projection(base, y, d, q0).q  # [E, m]
     widened = bregman_projection(wide, wide_y, d, q0).q
@@ -66,7 +79,7 @@ def run(parameters: Selection, tell: Tell) -> Measured:
     measured.add("projection", projection, "epsilon", "block")
     measured.add("projections_apart", _apart(projection, widened), "epsilon")
     measured.add("scipy_apart", _apart(projection, oracle), "epsilon")
-    tell(0.2)
+    progress(0.2)
 
     limits = {}
     for name, B, v in (("base", base, y), ("augmented", wide, wide_y)):
@@ -74,7 +87,7 @@ def run(parameters: Selection, tell: Tell) -> Measured:
             B, v, d, q0, residual_tolerance=q.residual_tolerance, tolerance=q.tolerance,
             max_steps=q.max_steps,
         )  # fmt: skip
-        measured.along(f"{name}_record", np.arange(len(flow.times)))
+        measured.set_coordinates(f"{name}_record", np.arange(len(flow.times)))
         dims = (f"{name}_record", "epsilon")
         measured.add(f"{name}_time", flow.times, *dims)
         measured.add(f"{name}_residual", flow.residual / np.linalg.norm(v), *dims)
@@ -86,7 +99,7 @@ def run(parameters: Selection, tell: Tell) -> Measured:
         measured.add(f"{name}_to_projection", _apart(limits[name], projection), "epsilon")
         defect = abs(flow.lyapunov_defect(projection)).max(0)
         measured.add(f"{name}_lyapunov", defect, "epsilon")
-        tell(0.6 if name == "base" else 1.0)
+        progress(0.6 if name == "base" else 1.0)
     measured.add("flows_apart", _apart(limits["base"], limits["augmented"]), "epsilon")
     measured.add("paths_apart", _largest_path_gap(measured), "epsilon")
     measured.add("paths_differ", bool((measured["paths_apart"] > 1e-3).all()))

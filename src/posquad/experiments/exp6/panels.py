@@ -62,7 +62,7 @@ def _draw_face(axes, measured: Measured) -> None:
 
 
 def _is_segment(measured: Measured) -> bool:
-    """Tell whether the face is a segment in the plane of the first two coordinates.
+    """Return whether the face is a segment in the plane of the first two coordinates.
 
     That is the case if these have the same column of B, as in the paper's system.
     """

@@ -10,7 +10,14 @@ import numpy as np
 from posquad.core.errors import MissingExtraError
 from posquad.core.status import Status
 from posquad.experiments.exp6.panels import PANELS, TABLES
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen, stated
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+    paper_parameter,
+)
 from posquad.experiments.problems import gaussian, line_fit
 from posquad.selection import (
     bregman_projection,
@@ -30,30 +37,32 @@ __all__ = ["EXPERIMENT", "MinimumTraceBias", "run"]
 class MinimumTraceBias(Parameters):
     """The system from the paper; the scales and the windows of the fits are our choice."""
 
-    B: tuple[tuple[float, ...], ...] = stated(
+    B: tuple[tuple[float, ...], ...] = paper_parameter(
         ((1.0, 1.0, 1.0, 0.0), (0.0, 0.0, 1.0, 1.0)), "reduced measurements, one row each"
     )
-    y: tuple[float, ...] = stated((1.0, 0.3), "responses")
-    multiplicities: tuple[int, ...] = stated((1, 1, 2, 3), "block sizes d_a")
-    epsilons: tuple[float, ...] = chosen(
+    y: tuple[float, ...] = paper_parameter((1.0, 0.3), "responses")
+    multiplicities: tuple[int, ...] = paper_parameter((1, 1, 2, 3), "block sizes d_a")
+    epsilons: tuple[float, ...] = own_parameter(
         (0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005),
         "scales of the start (the paper uses twelve between 0.7 and 0.005)",
     )
-    tie_window: int = chosen(
+    tie_window: int = own_parameter(
         7, "number of smallest scales in the fit of the distance to the entropic point"
     )
-    step_epsilon: float = stated(0.2, "scale of the start of the finite-step runs")
-    etas: tuple[float, ...] = stated(
+    step_epsilon: float = paper_parameter(0.2, "scale of the start of the finite-step runs")
+    etas: tuple[float, ...] = paper_parameter(
         tuple(2.0**-k for k in range(1, 9)), "step sizes of the descent"
     )
-    step_window: int = chosen(6, "number of smallest steps in the fit of the finite-step error")
-    samples: int = chosen(400, "number of random positive semidefinite interpolants")
-    sample_spread: float = chosen(
+    step_window: int = own_parameter(
+        6, "number of smallest steps in the fit of the finite-step error"
+    )
+    samples: int = own_parameter(400, "number of random positive semidefinite interpolants")
+    sample_spread: float = own_parameter(
         2.0, "standard deviation of the log-normal points whose projections give the block traces"
     )
 
 
-def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
+def run(parameters: MinimumTraceBias, progress: ProgressCallback) -> Measured:
     """Measure projections over scales, limits over steps, the dual proof and sampled interpolants.
 
     >>> run(MinimumTraceBias(samples=2), lambda fraction: None)["entropic"].round(12).tolist()
@@ -62,17 +71,17 @@ def run(parameters: MinimumTraceBias, tell: Tell) -> Measured:
     q = parameters
     B, y, d = np.array(q.B), np.array(q.y), np.array(q.multiplicities)
     measured = Measured()
-    measured.along("epsilon", q.epsilons)
-    measured.along("eta", q.etas)
-    measured.along("block", np.arange(1, len(d) + 1))
-    measured.along("row", np.arange(1, len(y) + 1))
-    measured.along("sample", np.arange(q.samples))
+    measured.set_coordinates("epsilon", q.epsilons)
+    measured.set_coordinates("eta", q.etas)
+    measured.set_coordinates("block", np.arange(1, len(d) + 1))
+    measured.set_coordinates("row", np.arange(1, len(y) + 1))
+    measured.set_coordinates("sample", np.arange(q.samples))
     _certify(measured, B, y, d)
-    tell(0.1)
+    progress(0.1)
     _shrink_start(measured, B, y, d, q)
-    tell(0.3)
+    progress(0.3)
     _shrink_step(measured, B, y, d, q)
-    tell(0.6)
+    progress(0.6)
     _sample_interpolants(measured, B, y, d, q)
     _remark(measured, B, d, q)
     return measured

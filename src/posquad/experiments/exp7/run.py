@@ -22,7 +22,13 @@ from posquad.core.errors import DomainError, MissingExtraError
 from posquad.core.status import Status
 from posquad.dynamics import gradient_flow
 from posquad.experiments.exp7.panels import PANELS, TABLES
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+)
 from posquad.experiments.problems import stacked
 from posquad.problems import Dense, LeastSquares
 from posquad.selection import (
@@ -42,21 +48,21 @@ __all__ = ["EXPERIMENT", "Dial", "log_interval", "run"]
 class Dial(Parameters):
     """All parameters are our choice; the paper has no such experiment."""
 
-    dials: tuple[float, ...] = chosen(
+    dials: tuple[float, ...] = own_parameter(
         (0.0, 0.1, 0.3, 0.6, 1.0), "0: commuting measurements, 1: generic eigenbases"
     )
-    epsilons: tuple[float, ...] = chosen((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
-    seeds: int = chosen(20, "number of independent problems")
-    n: int = chosen(4, "number of measurements")
-    d: int = chosen(5, "dimension; the factor is square")
-    residual_tolerance: float = chosen(
+    epsilons: tuple[float, ...] = own_parameter((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
+    seeds: int = own_parameter(20, "number of independent problems")
+    n: int = own_parameter(4, "number of measurements")
+    d: int = own_parameter(5, "dimension; the factor is square")
+    residual_tolerance: float = own_parameter(
         1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
     )
-    t_final: float = chosen(1e5, "largest time of a flow")
-    max_steps: int = chosen(50_000, "largest number of integrator steps")
+    t_final: float = own_parameter(1e5, "largest time of a flow")
+    max_steps: int = own_parameter(50_000, "maximum number of integrator steps")
 
 
-def run(parameters: Dial, tell: Tell) -> Measured:
+def run(parameters: Dial, progress: ProgressCallback) -> Measured:
     """Run the full matrix factor flow over dials, scales and seeds, and measure where it ends.
 
     Each problem has n measurements (`dialed_family`) of a random positive definite matrix, scaled
@@ -73,9 +79,9 @@ def run(parameters: Dial, tell: Tell) -> Measured:
     tolerance = positive_number("residual_tolerance", q.residual_tolerance)
     scales = torch.tensor([positive_number("epsilons", e) for e in q.epsilons], dtype=torch.float64)
     measured = Measured()
-    measured.along("dial", q.dials)
-    measured.along("epsilon", scales)
-    measured.along("seed", np.arange(q.seeds))
+    measured.set_coordinates("dial", q.dials)
+    measured.set_coordinates("epsilon", scales)
+    measured.set_coordinates("seed", np.arange(q.seeds))
     rows, commutators = [], []
     for position, dial in enumerate(q.dials):
         A, y = _problems(q, dial)
@@ -101,7 +107,7 @@ def run(parameters: Dial, tell: Tell) -> Measured:
             bregman = np.stack([_to_bregman(A[k], y[k], Q[:, k], scales) for k in range(q.seeds)])
             measured.add("to_bregman", bregman.T, "epsilon", "seed")
             measured.add("to_bregman_max", bregman.max())
-        tell((position + 1) / len(q.dials))
+        progress((position + 1) / len(q.dials))
     for name, values in stacked(rows).items():
         measured.add(name, values, "dial", "epsilon", "seed")
     measured.add("commutators", np.stack(commutators), "dial", "seed")

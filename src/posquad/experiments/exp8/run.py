@@ -10,7 +10,13 @@ import numpy as np
 from posquad.core.errors import DomainError
 from posquad.experiments.exp8.panels import PANELS, TABLES
 from posquad.experiments.exp8.sharpness import Kind, Sharpness, compare_starts, fit_growth
-from posquad.experiments.framework import Experiment, Measured, Parameters, Tell, chosen
+from posquad.experiments.framework import (
+    Experiment,
+    Measured,
+    Parameters,
+    ProgressCallback,
+    own_parameter,
+)
 from posquad.geometry import dimension
 
 __all__ = ["EXPERIMENT", "Guarantees", "run"]
@@ -26,37 +32,40 @@ _NEAR = 0.01  # delta below which a rate counts as asymptotic
 class Guarantees(Parameters):
     """All parameters are our choice; the first size is that of the paper's experiment 3."""
 
-    d: tuple[int, ...] = chosen((10, 20, 40), "dimensions")
-    r: tuple[int, ...] = chosen((2, 2, 3), "ranks, one per dimension")
-    ratios: tuple[int, ...] = chosen((2, 4, 8, 16, 32, 64, 128, 256, 512), "n/p, increasing")
-    tops: tuple[int, ...] = chosen(
+    d: tuple[int, ...] = own_parameter((10, 20, 40), "dimensions")
+    r: tuple[int, ...] = own_parameter((2, 2, 3), "ranks, one per dimension")
+    ratios: tuple[int, ...] = own_parameter((2, 4, 8, 16, 32, 64, 128, 256, 512), "n/p, increasing")
+    largest_ratios: tuple[int, ...] = own_parameter(
         (512, 256, 128), "largest n/p, one per dimension (large problems are expensive)"
     )
-    trials: tuple[int, ...] = chosen((20, 12, 6), "problems for each n, one number per dimension")
-    steps: tuple[int, ...] = chosen(
+    trials: tuple[int, ...] = own_parameter(
+        (20, 12, 6), "problems for each n, one number per dimension"
+    )
+    steps: tuple[int, ...] = own_parameter(
         (10, 100), "descent steps after which the shares are measured again"
     )
-    smallest: float = chosen(
+    smallest: float = own_parameter(
         0.5, "smallest eigenvalue of Q*; eigenvalues are evenly spaced from 1 to this"
     )
 
 
-def run(parameters: Guarantees, tell: Tell) -> Measured:
+def run(parameters: Guarantees, progress: ProgressCallback) -> Measured:
     """Prove constants at planted solutions; measure where initializers and descent lie.
 
-    >>> small = Guarantees(d=(3,), r=(1,), ratios=(64,), tops=(64,), trials=(2,), steps=(20,))
+    >>> sizes = {"d": (3,), "r": (1,), "ratios": (64,), "largest_ratios": (64,)}
+    >>> small = Guarantees(**sizes, trials=(2,), steps=(20,))
     >>> bool(run(small, lambda fraction: None)["moment_in_paper_basin"] == 0)
     True
     """
     q = parameters
     _check(q)
-    results = _results(q, tell)
+    results = _results(q, progress)
     measured = Measured()
-    measured.along("size", [dimension(d, r) for d, r in zip(q.d, q.r, strict=True)])
-    measured.along("ratio", q.ratios)
-    measured.along("trial", np.arange(max(q.trials)))
-    measured.along("kind", np.arange(len(_KINDS)))  # 0: moment, 1: bounded
-    measured.along("iteration", (0, *q.steps))
+    measured.set_coordinates("size", [dimension(d, r) for d, r in zip(q.d, q.r, strict=True)])
+    measured.set_coordinates("ratio", q.ratios)
+    measured.set_coordinates("trial", np.arange(max(q.trials)))
+    measured.set_coordinates("kind", np.arange(len(_KINDS)))  # 0: moment, 1: bounded
+    measured.set_coordinates("iteration", (0, *q.steps))
     measured.add("d", q.d, "size")
     measured.add("r", q.r, "size")
     _add_constants(measured, results)
@@ -67,21 +76,25 @@ def run(parameters: Guarantees, tell: Tell) -> Measured:
 
 
 def _check(q: Guarantees) -> None:
-    if not len(q.d) == len(q.r) == len(q.tops) == len(q.trials):
-        lengths = f"{len(q.d)}, {len(q.r)}, {len(q.tops)}, {len(q.trials)}"
-        raise DomainError("exp8.d", expected="as many of r, tops and trials", got=lengths)
+    if not len(q.d) == len(q.r) == len(q.largest_ratios) == len(q.trials):
+        lengths = f"{len(q.d)}, {len(q.r)}, {len(q.largest_ratios)}, {len(q.trials)}"
+        raise DomainError(
+            "exp8.d", expected="the same number of d, r, largest_ratios and trials", got=lengths
+        )
     for name, values in (("ratios", q.ratios), ("steps", q.steps)):
         if list(values) != sorted(set(values)):
             raise DomainError(f"exp8.{name}", expected="increasing numbers", got=repr(values))
-    if min(q.tops) < q.ratios[0]:
-        raise DomainError("exp8.tops", expected=f"at least {q.ratios[0]}", got=repr(q.tops))
+    if min(q.largest_ratios) < q.ratios[0]:
+        raise DomainError(
+            "exp8.largest_ratios", expected=f"at least {q.ratios[0]}", got=repr(q.largest_ratios)
+        )
     if len({dimension(d, r) for d, r in zip(q.d, q.r, strict=True)}) < len(q.d):
         raise DomainError("exp8.d", expected="sizes of different p", got=repr(q.d))
 
 
-def _results(q: Guarantees, tell: Tell) -> list[list[Sharpness]]:
+def _results(q: Guarantees, progress: ProgressCallback) -> list[list[Sharpness]]:
     """Run all sizes and kinds of initializer; return `[size][kind]`."""
-    grids = [[ratio for ratio in q.ratios if ratio <= top] for top in q.tops]
+    grids = [[ratio for ratio in q.ratios if ratio <= top] for top in q.largest_ratios]
     costs = [t * sum(g) * d**3 for t, g, d in zip(q.trials, grids, q.d, strict=True)]
     found = []
     for k, grid in enumerate(grids):
@@ -96,7 +109,9 @@ def _results(q: Guarantees, tell: Tell) -> list[list[Sharpness]]:
                 iterations=(0, *q.steps),
                 smallest=q.smallest,
                 seed=q.seed,
-                progress=lambda part, a=before, b=own: tell(min(1.0, (a + part * b) / sum(costs))),
+                progress=lambda part, a=before, b=own: progress(
+                    min(1.0, (a + part * b) / sum(costs))
+                ),
             )
         )
     return found
@@ -235,7 +250,7 @@ EXPERIMENT = Experiment(
         "thm:end-to-end-gaussian-recovery",
     ),
     parameters=Guarantees,
-    quick={"tops": (128, 64, 32), "trials": (4, 3, 2)},
+    quick={"largest_ratios": (128, 64, 32), "trials": (4, 3, 2)},
     run=run,
     seconds=55,
     quick_seconds=6,

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from posquad.io.tables._memory import gigabytes, require_memory
+from posquad.io.tables._memory import format_bytes, require_memory
 from posquad.io.tables._table import (
     Table,
     TableError,
@@ -91,7 +91,7 @@ def open_npz(path: Path) -> Table:
         if stored.shape[0] != X.shape[0]:
             got = f"{X.shape[0]} rows of X and {stored.shape[0]} entries of {stored.name}"
             raise TableError(str(path), expected="one entry per row of X", got=got)
-    _require_some(path, X)
+    _require_nonempty(path, X)
     names = default_names(X.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
@@ -138,7 +138,7 @@ def _listed(held: Mapping[str, Stored]) -> str:
     return ", ".join(words) + (", ..." if len(held) > 8 else "") if held else "no array"
 
 
-def _require_some(path: Path, stored: Stored) -> None:
+def _require_nonempty(path: Path, stored: Stored) -> None:
     if 0 in stored.shape:
         got = f"shape {stored.shape}"
         raise TableError(f"{path}: {stored.name}", expected="shape (n, d), n, d >= 1", got=got)
@@ -147,7 +147,7 @@ def _require_some(path: Path, stored: Stored) -> None:
 def _matrix(path: Path, stored: Stored) -> Table:
     require_real(path, stored.name, stored.dtype)
     stored.require_axes(path, 2)
-    _require_some(path, stored)
+    _require_nonempty(path, stored)
     names = default_names(stored.shape[1])
 
     def read(wanted: Sequence[str]) -> np.ndarray:
@@ -160,7 +160,7 @@ def _matrix(path: Path, stored: Stored) -> Table:
 def _by_column(path: Path, held: Mapping[str, Stored]) -> Table:
     for stored in held.values():
         stored.require_axes(path, 1)
-        _require_some(path, stored)
+        _require_nonempty(path, stored)
 
     def read(wanted: Sequence[str]) -> np.ndarray:
         given = [held[name].exact(path) for name in wanted]
@@ -228,7 +228,7 @@ def _member(
                 pass
             start = _data_start(path, info)
             array = np.memmap(path, dtype, "c", start + offset, shape, order)
-            _require_sum(path, info, start)
+            _require_checksum(path, info, start)
             return np.asarray(array)
         require_memory(path, size, f"an array {info.filename.removesuffix('.npy')}")
         with archive.open(info) as file:
@@ -247,7 +247,7 @@ def _data_start(path: Path, info: zipfile.ZipInfo) -> int:
     return info.header_offset + 30 + name + extra
 
 
-def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
+def _require_checksum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
     found = 0
     with path.open("rb") as file:
         file.seek(start)
@@ -263,13 +263,13 @@ def _require_sum(path: Path, info: zipfile.ZipInfo, start: int) -> None:
 
 def _filled(file: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: Any) -> np.ndarray:
     array = np.empty(math.prod(shape), dtype)
-    room: Any = array.view(np.uint8)
+    view: Any = array.view(np.uint8)
     done = 0
-    while done < len(room):
-        part = file.read(min(_CHUNK, len(room) - done))
+    while done < len(view):
+        part = file.read(min(_CHUNK, len(view) - done))
         if not part:
             raise EOFError("the file ends early")
-        room[done : done + len(part)] = np.frombuffer(part, np.uint8)
+        view[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     return array.reshape(shape, order=order)
 
@@ -282,7 +282,8 @@ def _require_written(path: Path) -> None:
         raise TableError(
             str(path),
             expected="a complete file",
-            got=f"{gigabytes(known.st_size)}, of which only {gigabytes(512 * blocks)} were written",
+            got=f"{format_bytes(known.st_size)}, of which only {format_bytes(512 * blocks)} "
+            "were written",
         )
 
 

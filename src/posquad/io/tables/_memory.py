@@ -11,7 +11,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def available_memory() -> int | None:
-    """Return the available memory in bytes; None if the system does not tell."""
+    """Return the available memory in bytes; None if it is unknown."""
     known = [_free(), *(_number(Path(limit)) for limit in _LIMITS)]
     return min((size for size in known if size is not None), default=None)
 
@@ -22,15 +22,15 @@ def require_memory(path: Path, size: int, what: str) -> None:
     if free is not None and size > free:
         raise TableError(
             str(path),
-            expected=f"{what} that fits into memory ({gigabytes(free)} are available)",
-            got=f"one that needs about {gigabytes(size)}",
+            expected=f"{what} that fits into memory ({format_bytes(free)} are available)",
+            got=f"one that needs about {format_bytes(size)}",
         )
 
 
-def gigabytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Format a number of bytes.
 
-    >>> gigabytes(10_737_418_240), gigabytes(4096)
+    >>> format_bytes(10_737_418_240), format_bytes(4096)
     ('10.7 GB', '4.1 KB')
     """
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):

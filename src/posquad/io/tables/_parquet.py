@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.io.tables._table import Table, TableError, exact, refuse_kind, require_distinct
 
 _KIND = "a Parquet file"
@@ -17,7 +17,7 @@ _KIND = "a Parquet file"
 
 def open_parquet(path: Path) -> Table:
     """Open a Parquet file as a table; only its footer is read."""
-    parquet, arrow = optional("pyarrow.parquet", "lab"), optional("pyarrow", "lab")
+    parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
     if not path.stat().st_size:
         raise TableError(str(path), expected=_KIND, got="an empty file")
     try:
@@ -36,7 +36,7 @@ def open_parquet(path: Path) -> Table:
 
 
 def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) -> np.ndarray:
-    parquet, arrow = optional("pyarrow.parquet", "lab"), optional("pyarrow", "lab")
+    parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
     for name in names:
         if not (arrow.types.is_integer(types[name]) or arrow.types.is_floating(types[name])):
             where = f"{path}: column {name!r}"

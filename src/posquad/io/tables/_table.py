@@ -33,7 +33,7 @@ class Table:
 
 
 def refuse_kind(path: Path, kind: str, problem: Exception) -> NoReturn:
-    """Refuse a file that a reader of this kind of files failed to read."""
+    """Raise `TableError` for a file that could not be read as one of this kind."""
     got = f"a file of another kind or an incomplete one ({first_line(problem)})"
     raise TableError(str(path), expected=kind, got=got) from None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from posquad.io.tables._table import Table, TableError, default_names, require_distinct
 
-LONGEST = 2**24  # most characters in a line: about two million columns
+LONGEST = 2**24  # maximum length of a line: about two million columns
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*", re.ASCII)
 _NOT_FINITE = re.compile(r"\s*[+-]?(nan|inf|infinity)\s*", re.ASCII | re.IGNORECASE)
@@ -45,7 +45,7 @@ def open_text(path: Path) -> Table:
         _estimate_rows(path),
         layout.named,
         partial(_read, layout),
-        lines=partial(_numbers, layout),
+        lines=partial(_line_numbers, layout),
     )
 
 
@@ -166,7 +166,7 @@ def _read(layout: _Layout, names: Sequence[str]) -> np.ndarray:
     return values
 
 
-def _numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
+def _line_numbers(layout: _Layout, rows: Sequence[int]) -> list[int]:
     """Return the line numbers (from 1) of these rows (from 0); blank lines are not rows."""
     wanted, found = set(rows), {}
     with _opened(layout.path) as file:

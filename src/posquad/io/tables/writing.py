@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posquad.core.extras import optional
+from posquad.core.extras import import_extra
 from posquad.core.files import write_file
 from posquad.io.tables._table import TableError
 
@@ -55,8 +55,8 @@ def as_bytes(suffix: str, columns: Mapping[str, np.ndarray]) -> bytes:
     elif suffix == ".npz":
         np.savez(buffer, allow_pickle=False, **columns)
     elif suffix == ".parquet":
-        table = optional("pyarrow", "lab").table(dict(columns))
-        optional("pyarrow.parquet", "lab").write_table(table, buffer)
+        table = import_extra("pyarrow", "lab").table(dict(columns))
+        import_extra("pyarrow.parquet", "lab").write_table(table, buffer)
     else:
         return _text("," if suffix == ".csv" else "\t", columns)
     return buffer.getvalue()

@@ -18,7 +18,7 @@ from posquad.recovery.problem import Problem
 _FALL = 0.1  # factor on mu after a step in the region of quadratic convergence
 _CENTRED = 0.3  # largest length of such a step
 _LEAST = 1e-15  # last mu, as a share of the sum of squares
-_STEPS = 120  # most steps
+_STEPS = 120  # maximum number of steps
 _PROVED = 1e-9  # optimality gap at which the optimum counts as found
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the solvers: the problem, the state of a fit, stopping rules, budget, history.
+"""Shared parts of the solvers: the state of a fit, stopping rules, checks of arguments, results.
 
 Leading dimensions of U in front of those of X are starts: `U[S, ..., d, r]` for `X[..., n, d]`. One
 pass over X is one product of X or X' with r columns, which takes 2 n d r operations.

@@ -34,7 +34,7 @@ from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["gauss_newton"]
 
-_INNER = 60  # most conjugate gradient steps for one Gauss-Newton step
+_INNER = 60  # maximum number of conjugate gradient steps for one Gauss-Newton step
 _ACCURACY = (1e-3, 0.1)  # bounds on the inner accuracy, which otherwise equals the residual
 
 

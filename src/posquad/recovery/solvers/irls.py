@@ -61,7 +61,7 @@ def logdet_irls(
             in front of those of X are further starts.
         tolerance: end when the floor is at most this share of the largest eigenvalue. Conditioning
             limits it to about 1e-7; refine the answer with `levenberg_marquardt`.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((9, 4))

@@ -59,7 +59,7 @@ def population_lbfgs(
             starts.
         tolerance: end when `||A(UU') - y|| <= tolerance ||y||`. The solver also ends at a
             stationary point and when the residual is down to rounding.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((40, 3))

@@ -67,7 +67,7 @@ def levenberg_marquardt(
             stationary point and when the residual is down to rounding.
         patience, rate: end with STALLED when `patience` steps leave more than the share `rate` of
             the residual.
-        max_steps, time_limit: most steps and seconds.
+        max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
     >>> X = np.random.default_rng(0).standard_normal((12, 3))
