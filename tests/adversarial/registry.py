@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates, curvature, flows, projection, trace
+from adversarial import Family, certificates, cone, curvature, flows, projection, trace
 
 SUITES: dict[str, dict[str, Family]] = {
     "trace": trace.FAMILIES,
@@ -10,4 +10,5 @@ SUITES: dict[str, dict[str, Family]] = {
     "flows": flows.FAMILIES,
     "curvature": curvature.FAMILIES,
     "certificates": certificates.FAMILIES,
+    "cone": cone.FAMILIES,
 }
