@@ -1,15 +1,15 @@
 """A primal-dual interior point method for least squares over positive semidefinite matrices.
 
 `min ||A(Q) - y||^2 / 2` over `Q >= 0` has the dual `max -||v||^2 / 2 - <v, y>` over the vectors v
-with `Z = A*(v) >= 0`. Both are solved together: the central path is `A(Q) - v = y`, `QZ = mu I`,
+with `Y = A*(v) >= 0`. Both are solved together: the central path is `A(Q) - v = y`, `QY = mu I`,
 and at mu = 0 the vector v is the residual. Every v on the way bounds the residuals of all
 positive semidefinite matrices P from below, whether the path has been followed closely or not:
-`||A(P) - y|| >= -<v, y> / ||v||`, because `<v, A(P)> = <Z, P> >= 0`.
+`||A(P) - y|| >= -<v, y> / ||v||`, because `<v, A(P)> = <Y, P> >= 0`.
 
 The steps are those of Nesterov and Todd with Mehrotra's predictor and corrector (Todd, Toh and
-Tutuncu, SIAM J. Optim. 8, 1998). A factor G with `Q = G diag(s) G'` and `Z = G^{-T} diag(s) G^{-1}`
+Tutuncu, SIAM J. Optim. 8, 1998). A factor G with `Q = G diag(s) G'` and `Y = G^{-T} diag(s) G^{-1}`
 brings both matrices to the same diagonal matrix. With `A_G(S) = A(GSG')`, a step solves
-`dQ + A_G*(dv) = R`, `A_G(dQ) - dv = v - e`: n equations with the matrix `I + (GG' in the inputs)^2`
+`dQ + A_G*(dv) = R`, `A_G(dQ) - dv = v - e`: n equations with the matrix `I + (x_i'GG'x_j)^2`
 in dual form, `d(d+1)/2` equations with `I + A_G*A_G` in primal form.
 """
 
@@ -144,16 +144,16 @@ class InteriorPoint(Method[PathState]):
         solve = self._system(state)
         diagonal = torch.diag_embed(s)
         mu = s.square().sum(-1) / k
-        dQ, dZ, _ = solve(-diagonal)
-        far = _reach(s, dQ, dZ).clamp_max(1.0)
+        dQ, dY, _ = solve(-diagonal)
+        far = _reach(s, dQ, dY).clamp_max(1.0)
         a = far[..., None, None]
-        predicted = ((diagonal + a * dQ) * (diagonal + a * dZ)).sum((-2, -1)) / k
+        predicted = ((diagonal + a * dQ) * (diagonal + a * dY)).sum((-2, -1)) / k
         target = mu * (predicted / mu).clamp(0.0, 1.0) ** 3
-        right = torch.diag_embed(target[..., None] - s.square()) - symmetric_part(dQ @ dZ)
-        dQ, dZ, dv = solve(2 * right / (s[..., :, None] + s[..., None, :]))
-        length = (_SHORT + (_LONG - _SHORT) * far) * _reach(s, dQ, dZ)
+        right = torch.diag_embed(target[..., None] - s.square()) - symmetric_part(dQ @ dY)
+        dQ, dY, dv = solve(2 * right / (s[..., :, None] + s[..., None, :]))
+        length = (_SHORT + (_LONG - _SHORT) * far) * _reach(s, dQ, dY)
         length = length.clamp_max(1.0)
-        G, s, usable = _rescaled(state.G, diagonal, dQ, dZ, length[..., None, None])
+        G, s, usable = _rescaled(state.G, diagonal, dQ, dY, length[..., None, None])
         v = state.v + length[..., None] * dv
         usable = usable & torch.isfinite(v).all(-1)
         mask = usable[..., None]
@@ -166,7 +166,7 @@ class InteriorPoint(Method[PathState]):
         return replace(new, steps=state.steps + 1, attempts=state.attempts + 1)
 
     def _system(self, state: PathState) -> Callable[[Tensor], Step]:
-        """Return the map from R to the step `dQ, dZ, dv` in the coordinates of G."""
+        """Return the map from R to the step `dQ, dY, dv` in the coordinates of G."""
         Z, gap = state.Z, state.v - state.e
         k = self.problem.d
         if self.dual:
@@ -183,8 +183,8 @@ class InteriorPoint(Method[PathState]):
         def dual(R: Tensor) -> Step:
             right = ((Z @ R) * Z).sum(-1) - gap
             dv = torch.cholesky_solve(right[..., None], factor)[..., 0]
-            dZ = symmetric_part(Z.mT @ (dv[..., None] * Z))
-            return R - dZ, dZ, dv
+            dY = symmetric_part(Z.mT @ (dv[..., None] * Z))
+            return R - dY, dY, dv
 
         def primal(R: Tensor) -> Step:
             right = svec(R + symmetric_part(Z.mT @ (gap[..., None] * Z)))
@@ -225,7 +225,7 @@ def no_progress(patience: int) -> Rule[Any]:
     """Rule that ends a path after so many steps that improved neither residual nor gap.
 
     It also ends a path that rounding has led astray. The duality gap is the sum of
-    `||v - e||^2 / 2` and of `<Z, Q> = sum s^2`; steps that reduce only the second lead to the
+    `||v - e||^2 / 2` and of `<Y, Q> = sum s^2`; steps that reduce only the second lead to the
     boundary of the cone instead of the optimum.
     """
 
@@ -236,10 +236,10 @@ def no_progress(patience: int) -> Rule[Any]:
     return Status.STALLED, met
 
 
-def _reach(s: Tensor, dQ: Tensor, dZ: Tensor) -> Tensor:
-    """The largest step that keeps `diag(s) + step dQ` and `diag(s) + step dZ` semidefinite."""
+def _reach(s: Tensor, dQ: Tensor, dY: Tensor) -> Tensor:
+    """The largest step that keeps `diag(s) + step dQ` and `diag(s) + step dY` semidefinite."""
     root = s.rsqrt()
-    both = root[..., :, None] * torch.stack([dQ, dZ]) * root[..., None, :]
+    both = root[..., :, None] * torch.stack([dQ, dY]) * root[..., None, :]
     usable = torch.isfinite(both).all(-1).all(-1)
     both = torch.where(usable[..., None, None], both, 0.0)
     lowest = torch.linalg.eigvalsh(both)[..., 0].amin(0)
@@ -247,15 +247,15 @@ def _reach(s: Tensor, dQ: Tensor, dZ: Tensor) -> Tensor:
 
 
 def _rescaled(
-    G: Tensor, diagonal: Tensor, dQ: Tensor, dZ: Tensor, length: Tensor
+    G: Tensor, diagonal: Tensor, dQ: Tensor, dY: Tensor, length: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring Q and Z after a step to one diagonal matrix again; say whether that was possible."""
-    usable = (torch.isfinite(dQ) & torch.isfinite(dZ)).all(-1).all(-1)
+    """Bring Q and Y after a step to one diagonal matrix again; say whether that was possible."""
+    usable = (torch.isfinite(dQ) & torch.isfinite(dY)).all(-1).all(-1)
     mask = usable[..., None, None]
     Q = torch.where(mask, diagonal + length * dQ, diagonal)
-    Z = torch.where(mask, diagonal + length * dZ, diagonal)
+    Y = torch.where(mask, diagonal + length * dY, diagonal)
     C, info = torch.linalg.cholesky_ex(Q)
-    squares, V = torch.linalg.eigh(symmetric_part(C.mT @ Z @ C))
+    squares, V = torch.linalg.eigh(symmetric_part(C.mT @ Y @ C))
     usable = usable & (info == 0) & (squares[..., 0] > 0)
     s = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
     return G @ (C @ V) * s.rsqrt()[..., None, :], s, usable
