@@ -1,4 +1,4 @@
-"""An exact simplex method on fractions: the oracle for small linear programs.
+"""An exact simplex method on fractions, the oracle for small linear programs; exact elimination.
 
 Floats stand for their exact binary value, so the answer belongs to exactly the data that the
 library is given. Two phases with Bland's rule on tableaus of `Fraction`: slow, but exact.
@@ -68,3 +68,30 @@ def _pivot(tableau: list[Vector], basis: list[int], i: int, j: int) -> None:
             factor = row[j]
             tableau[k] = [x - factor * p for x, p in zip(row, tableau[i], strict=True)]
     basis[i] = j
+
+
+def weighted_gram(X: np.ndarray, z: np.ndarray) -> list[Vector]:
+    """`X' diag(z) X`, exactly."""
+    rows = [[Fraction(float(x)) for x in row] for row in X]
+    weights = [Fraction(float(w)) for w in z]
+    d = len(rows[0])
+    return [
+        [
+            sum((w * x[a] * x[b] for w, x in zip(weights, rows, strict=True)), Fraction(0))
+            for b in range(d)
+        ]
+        for a in range(d)
+    ]
+
+
+def is_positive_semidefinite(M: list[Vector]) -> bool:
+    """Whether a symmetric matrix of fractions is positive semidefinite, by elimination."""
+    M = [list(row) for row in M]
+    for k in range(len(M)):
+        if M[k][k] < 0 or (M[k][k] == 0 and any(M[k][k:])):
+            return False
+        for i in range(k + 1, len(M)):
+            if M[k][k]:
+                factor = M[i][k] / M[k][k]
+                M[i] = [x - factor * p for x, p in zip(M[i], M[k], strict=True)]
+    return True

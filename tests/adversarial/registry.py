@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates, curvature, flows, projection, recovery, trace
+from adversarial import Family, certificates, cone, curvature, flows, projection, recovery, trace
 
 SUITES: dict[str, dict[str, Family]] = {
     "trace": trace.FAMILIES,
@@ -10,5 +10,6 @@ SUITES: dict[str, dict[str, Family]] = {
     "flows": flows.FAMILIES,
     "curvature": curvature.FAMILIES,
     "certificates": certificates.FAMILIES,
+    "cone": cone.FAMILIES,
     "recovery": recovery.FAMILIES,
 }

@@ -62,7 +62,7 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     prepared = Prepared(Problem(RankOne(X), y), eye, one.double(), one * 24, one * 22_000)
     task = search.Task(1e-10, 0, History(budget))
     start = U + 0.01 * normal(rng, 24, 16)
-    given = search.Candidates(16, start, one.double(), one, one, one > 0)
+    given = search.Candidates(16, start, one.double(), one, one, one > 0, 0 * one)
     finder = search.refine(Shared(prepared), start, task, given)
     inputs, V = X.numpy(), finder.U.numpy()
     J = 2 * np.einsum("ia,ib->iab", inputs, inputs @ V).reshape(len(inputs), -1)

@@ -11,10 +11,9 @@ import math
 import numpy as np
 import pytest
 
-import posquad
 from positive_support import clarabel_fit, symmetric, system
-from posquad import Status, recover
-from posquad.recovery.solvers import cone
+from posquad import RankOne, Status, recover
+from posquad.certificates import proves_infeasible
 
 N, D = 64, 3
 
@@ -114,16 +113,17 @@ def test_a_negative_moment_gives_zero():
     assert float(found.residual) == 1.0
 
 
-def test_interruption_among_problems_that_need_no_descent(monkeypatch):
-    monkeypatch.setattr(cone, "_PROVED", -1.0)  # those on the boundary go through the search
-    X, y = tensors(0, 20)
-
-    def interrupt(progress):
-        if progress.time >= 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(posquad.Interrupted) as stop:
-        recover(X, y, rank=D, progress=interrupt)
-    found = stop.value.result
-    assert {status.name for status in found.status} == {"INTERRUPTED"}
-    assert (found.residual <= 1).all()
+def test_the_optimum_comes_with_its_proof():
+    """Below d(d+1)/2 samples: an infeasible system, and the vector that proves it."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((100, 14)), np.ones(100)
+    found = recover(X, y, rank=14)
+    assert found.status is Status.BEST_FIT
+    assert found.residual == pytest.approx(found.residual_bound, rel=1e-9)
+    assert proves_infeasible(RankOne(X), y, found.farkas)
+    weights = rng.uniform(1, 2, 100)
+    weighted = recover(X, y, rank=14, weights=weights)
+    assert proves_infeasible(RankOne(X), y, weighted.farkas)
+    # An interpolant has no such bound, and a lower rank none at all.
+    assert recover(X[:40], y[:40], rank=14).residual_bound < 1e-12
+    assert recover(X, y, rank=2).farkas is None

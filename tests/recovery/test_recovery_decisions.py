@@ -285,7 +285,9 @@ def solver_of(residuals):
         asked.append((rank, starts))
         one = torch.tensor(1)
         U = torch.eye(6, rank, dtype=torch.float64)
-        return search.Candidates(rank, U, vector(residuals[rank - 1])[0], one, one, one > 0)
+        return search.Candidates(
+            rank, U, vector(residuals[rank - 1])[0], one, one, one > 0, vector(0.0)[0]
+        )
 
     return solve, asked
 
@@ -352,7 +354,7 @@ def test_a_trial_that_missed_the_answer_is_repeated():
         residual = 1e-13 if rank == 3 or (rank == 2 and not rough) else 0.5 / rank
         one = torch.tensor(1)
         U = torch.eye(6, rank, dtype=torch.float64)
-        return search.Candidates(rank, U, vector(residual)[0], one, one, one > 0)
+        return search.Candidates(rank, U, vector(residual)[0], one, one, one > 0, vector(0.0)[0])
 
     choice = ranks.choose_rank(solve, *setting(100), 50, None)
     assert choice.found.rank == 2
@@ -490,7 +492,9 @@ def test_the_word_that_is_said(changes, residual, options, status):
     shared.__dict__["_samples"] = torch.tensor([6]), strengths  # as if computed
     rank, one = options.get("rank", 1), torch.tensor([1])
     settled = torch.tensor([options.get("settled", False)])
-    found = search.Candidates(rank, X[:, :rank].mT, vector(residual), one, one, settled)
+    found = search.Candidates(
+        rank, X[:, :rank].mT, vector(residual), one, one, settled, vector(0.0)
+    )
     budget = SimpleNamespace(spent=options.get("interrupted", False))
     task = search.Task(options.get("tolerance", 1e-10), 0, SimpleNamespace(budget=budget))
     codes = status_codes(
@@ -542,7 +546,7 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     U = torch.diag(vector(1.0, smallest, 0.0, 0.0))[:, :2]
     X, U = X.to(dtype), U.to(dtype)
     one = torch.tensor(1)
-    fit = search.Candidates(2, U, torch.zeros((), dtype=dtype), one, one, one > 0)
+    fit = search.Candidates(2, U, torch.zeros((), dtype=dtype), one, one, one > 0, vector(0.0)[0])
     shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
     found = diagnose_any(shared, fit, Budget(max_steps=1))
     assert bool(found.low.isfinite()) is known

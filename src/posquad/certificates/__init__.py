@@ -1,6 +1,7 @@
 """Certificates: proofs about a computed answer that anyone can check again.
 
 `certify` searches for proofs; `verify` checks a certificate, new or from a file, without a search.
+`proves_infeasible` shows that no positive semidefinite matrix explains the responses.
 `exact_minimum_trace` and `check_exact_minimum_trace` treat the commuting problems of section 4 in
 rational arithmetic. The statements and their proofs are in `docs/theory.md`.
 """
@@ -13,6 +14,8 @@ from posquad.certificates.certifier import certify as certify
 from posquad.certificates.certifier import proved_constants as proved_constants
 from posquad.certificates.files import load as load
 from posquad.certificates.files import save as save
+from posquad.certificates.infeasibility import proved_least_residual as proved_least_residual
+from posquad.certificates.infeasibility import proves_infeasible as proves_infeasible
 from posquad.certificates.verifier import Verification as Verification
 from posquad.certificates.verifier import verify as verify
 from posquad.selection.exact_trace import ExactMinimumTrace as ExactMinimumTrace

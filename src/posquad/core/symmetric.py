@@ -53,6 +53,14 @@ def symmetric_jacobian(U: Tensor) -> Tensor:
     return (weight[:, None, None] * both).flatten(-2)
 
 
+def symmetric_congruence(G: Tensor) -> Tensor:
+    """Matrix `[..., D, D]` of `svec(S) -> svec(GSG')` for `G[..., k, k]`, where D = k(k+1)/2."""
+    i, j, weight = _triangle(G, G.shape[-1])
+    rows, columns = G[..., i, :], G[..., j, :]
+    both = rows[..., i] * columns[..., j] + rows[..., j] * columns[..., i]
+    return weight[:, None] * both * (weight / 2)
+
+
 def svec(S: Tensor) -> Tensor:
     """Vector `[..., k(k+1)/2]` of a symmetric matrix `S[..., k, k]`."""
     i, j, weight = _triangle(S, S.shape[-1])

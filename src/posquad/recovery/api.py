@@ -130,6 +130,10 @@ def recover(
         path = torch.tensor(call.path, dtype=torch.float64).T
         rows = (path[0].long(), path[1], path[2])
         found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
+    if call.farkas is not None and not batch:
+        # Working responses are those of the user times the square root of the relative weight.
+        z = call.farkas if weights is None else call.farkas * (w / w.mean()).sqrt()
+        found = replace(found, farkas=like(X, z))
     if certify and not history.budget.spent:
         try:
             return _certified(found, inputs, responses, w, level)
@@ -194,6 +198,7 @@ class _Call:
     tuning: Tuning
     start: Tensor | None = None
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
+    farkas: Tensor | None = None  # of the last problem
     current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
 
     @property
@@ -355,7 +360,10 @@ class _Call:
             needed=torch.full_like(rank, diagnosis.needed),
             starts=found.starts,
             others=others,
+            bound=found.bound,
         )
+        if found.farkas is not None and not residual.ndim:
+            self.farkas = found.farkas
         return answers if residual.ndim else answers.one()
 
     def _others(

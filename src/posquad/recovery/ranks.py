@@ -133,7 +133,8 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
             if float(candidate.residual) <= max(10 * float(found.residual), rounding):
                 return candidate
     d, distinct = shared.problem.d, int(shared.distinct)
-    if distinct >= needed_samples(d, found.rank):
+    hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
+    if hopeless or distinct >= needed_samples(d, found.rank):
         return found
     for rank in range(1, found.rank):
         if distinct < needed_samples(d, rank) or task.history.budget.spent:

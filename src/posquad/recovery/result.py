@@ -36,8 +36,11 @@ class Recovery(Result):
     needed: Any  # [...]  samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less
     starts: Any  # [...]  starts used
     others: Any  # [...]  starts from which a second solution was sought; 0 if none was
+    residual_bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
     steps: int  # steps of the search; the starts of a round take a step together
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
+    farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem at rank d; if the
+    #     bound is positive, `posquad.certificates.proves_infeasible` checks it
 
     @property
     def message(self) -> str | list:
@@ -60,6 +63,7 @@ class Answers:
     needed: Tensor
     starts: Tensor
     others: Tensor
+    bound: Tensor
 
     def one(self) -> Answers:
         """Return the answer to one problem as a batch of one."""
@@ -121,6 +125,7 @@ class Answers:
             needed=out(self.needed),
             starts=out(self.starts),
             others=out(self.others),
+            residual_bound=out(self.bound),
             steps=max(history.budget.steps, 0),
         )
 
@@ -146,4 +151,5 @@ def blank_answers(X: Tensor, columns: int) -> Answers:
         needed=none.clone(),
         starts=none.clone(),
         others=none.clone(),
+        bound=zero.clone(),
     )

@@ -21,7 +21,7 @@ from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared, positive_part
+from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.fit import (
     FitState,
@@ -55,6 +55,8 @@ class Candidates:
     starts: Tensor  # [...]  starts used
     agreeing: Tensor  # [...]  starts that ended at this residual
     settled: Tensor  # [...]  the least residual is known, or was reached by enough starts
+    bound: Tensor  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
+    farkas: Tensor | None = None  # [..., n]  the vector that proves the bound, if there is one
 
     def one(self) -> Candidates:
         """Return those of one problem as a batch of one."""
@@ -88,6 +90,7 @@ def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidat
     """Refine a factor of another rank instead of searching; the starts are those of `found`."""
     run = Search(shared, U.shape[-1], task, 1)
     run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
+    run.bound, run.farkas = found.bound, found.farkas
     run.residual = shared.problem.relative_residual(U)
     run.polish()
     return run.candidates()
@@ -118,6 +121,8 @@ class Search:
         self.p = dimension(self.problem.d, rank)
         self.first = self.U
         self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
+        self.bound = torch.zeros_like(self.residual)
+        self.farkas: Tensor | None = None
         self.working: Tensor | None = None  # indices of the problems in the current run
         self.next_round = 0
 
@@ -138,7 +143,14 @@ class Search:
     def candidates(self) -> Candidates:
         """Return what has been found so far."""
         return Candidates(
-            self.rank, self.U, self.residual, self.starts, self.agreeing, self.settled
+            self.rank,
+            self.U,
+            self.residual,
+            self.starts,
+            self.agreeing,
+            self.settled,
+            self.bound,
+            self.farkas,
         )
 
     def run(self, *, rough: bool = False) -> Candidates:
@@ -172,11 +184,14 @@ class Search:
             self._keep(self._descend(problem, self.given[None]))
             if not bool(self.open.any()):
                 return
+        if self.rank == problem.d and self.shared.is_convex_affordable:
+            self._fit_cone()
+            if not bool(self.open.any()):
+                return
         if self.shared.symmetric is not None:
-            self._without_descent(*self.shared.symmetric)
+            spectral = self.shared.better_than_zero(self.rank)
+            self._keep(FitState.begin(problem, spectral[None]), count=False)
         self.first = self.shared.start(self.rank)
-        if not bool(self.open.any()):
-            return
         problem, chosen = self._chosen(self.open)
         self.working = chosen
         tries = self.first[None] if chosen is None else self.first[None, chosen]
@@ -190,33 +205,11 @@ class Search:
             self.next_round = 1
         self._keep(self._descend(problem, tries), chosen)
 
-    def _without_descent(self, Q: Tensor, complete: Tensor) -> None:
-        """Keep a spectral factor, and the optimum of problems that are convex.
-
-        A problem is convex if the rank is not limited. Q has the least residual of all symmetric
-        matrices. If it is positive definite, it is the answer `UU'`, with the accuracy of a QR
-        factorization, which iterations would lose. Otherwise the optimum is on the boundary of the
-        cone.
-        """
-        problem = self.problem
-        spectral = self.shared.better_than_zero(self.rank)
-        self._keep(FitState.begin(problem, spectral[None]), count=False)
-        if self.rank < problem.d or self.p > self.sizes.dense_unknowns:
-            return
-        U = positive_part(Q, self.rank)
-        values = torch.linalg.eigvalsh(Q)
-        noisy = complete & (problem.relative_residual(U) > self.task.tolerance)
-        inside = noisy & (values[..., 0] > self.acceptance.definite * values[..., -1])
-        self._accept_optimal(U, inside)
-        outside = noisy & ~inside
-        if bool(outside.any()):
-            part, chosen = self._chosen(outside)
-            V, proved = positive_fit(part, self.budget)
-            if chosen is None:
-                self._accept_optimal(V, proved)
-            else:
-                U, outside = U.index_copy(0, chosen, V), outside.index_copy(0, chosen, proved)
-                self._accept_optimal(U, outside)
+    def _fit_cone(self) -> None:
+        """Solve problems whose rank is not limited, which are convex, with a proof."""
+        fit = positive_fit(self.problem, self.budget)
+        self.bound, self.farkas = fit.bound, fit.farkas
+        self._accept_optimal(fit.factor, fit.optimal | fit.interpolates)
 
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
         """Take the factors U that are known to be optimal, unless the current ones are better."""

@@ -38,6 +38,12 @@ class Shared:
         D = self.problem.d * (self.problem.d + 1) // 2
         return self.problem.n <= min(D, self.tuning.sizes.kernel_samples)
 
+    @property
+    def is_convex_affordable(self) -> bool:
+        """Whether the problem without a limit on the rank is solved by an interior point method."""
+        D = self.problem.d * (self.problem.d + 1) // 2
+        return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
+
     # The samples.
 
     @cached_property

@@ -12,7 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from posquad.certificates.proofs.bounded_operator import BoundedOperator, symmetrized
+from posquad.certificates.proofs.bounded_operator import (
+    BoundedOperator,
+    BoundedRankOne,
+    symmetrized,
+)
 from posquad.certificates.proofs.rounding import (
     UNDERFLOW,
     down,
@@ -200,3 +204,43 @@ def trace_bound_below(y: np.ndarray, dual: np.ndarray, excess: float, misfit: fl
     low = float(products.sum()) - rounding
     low -= up(norm_above(dual) * math.sqrt(y.size) * misfit)
     return down(low / up(1 + excess)) if low > 0 else 0.0
+
+
+def proves_dual_feasible(operator: BoundedOperator, z: np.ndarray) -> bool:
+    """Prove `A*(z) >= 0`.
+
+    For rank-one measurements it suffices that z sums to a nonnegative number over all samples with
+    the same input, up to sign. This needs no inverse, so that inputs need not span the space.
+    """
+    if not all(np.isfinite(array).all() for array in (*operator.arrays(), z)):
+        return False
+    if in_range(*operator.arrays(), z):
+        Y, scale = operator.adjoint(z)
+        slack = up(gamma(operator.depth) * scale) + UNDERFLOW
+        if proves_above(Y, np.zeros(len(Y)), slack):
+            return True
+    return isinstance(operator, BoundedRankOne) and min(_sums_by_input(operator.X, z)) >= 0
+
+
+def _sums_by_input(X: np.ndarray, z: np.ndarray) -> list[float]:
+    """Sum z over the rows of X that are equal up to sign; zero rows do not count."""
+    nonzero = X.any(1)
+    rows, weights = X[nonzero], z[nonzero]
+    first = np.take_along_axis(rows, (rows != 0).argmax(1)[:, None], axis=1)
+    _, group = np.unique(rows * np.sign(first) + 0.0, axis=0, return_inverse=True)
+    order = np.argsort(group.ravel(), kind="stable")
+    ends = np.flatnonzero(np.diff(group.ravel()[order])) + 1
+    # fsum rounds once, so the sign is exact.
+    return [math.fsum(part) for part in np.split(weights[order], ends)] if len(rows) else [0.0]
+
+
+def residual_below(y: np.ndarray, z: np.ndarray) -> float:
+    """Return a lower bound on `||A(Q) - y||` for all Q >= 0 (statement 12); 0 if it is negative.
+
+    It requires a proof of `A*(z) >= 0`, and entries of y and z in the range of `in_range`.
+    """
+    if not in_range(y, z):
+        return 0.0
+    products = y * z
+    low = -float(products.sum()) - gamma(y.size + 4) * total(np.abs(products))
+    return down((low - y.size * UNDERFLOW) / norm_above(z)) if low > y.size * UNDERFLOW else 0.0

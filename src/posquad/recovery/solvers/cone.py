@@ -1,70 +1,283 @@
-"""Least squares over the cone of positive semidefinite matrices, by following the central path.
+"""Least squares over all positive semidefinite matrices, a convex problem, with its proof.
 
-Without a limit on the rank, minimising `||A(Q) - y||^2 / 2` over `Q >= 0` is convex. With the
-barrier `-mu log det Q` the minimizer satisfies `A*(e) = mu Q^{-1}`; as mu falls it tends to the
-optimum, inside the cone or on its boundary. With `Q = LL'` and a step `Q <- L(I + S)L'`, Newton's
-equations are a ridge regression on the inputs `L'x_i`: `min ||e + A_L(S)||^2 + mu ||S - I||^2`.
+The answer is an interpolant, or the optimum with a vector z that proves it. If `A*(z) >= 0`, then
+`<z, A(P)> = <A*(z), P> >= 0` for every positive semidefinite P, so
+
+    ||A(P) - y|| >= -<z, y> / ||z||.
+
+At the optimum `z = e = A(Q) - y` has `A*(e) >= 0` and `<A*(e), Q> = 0`, so that the bound is ||e||
+itself. A positive bound shows that no positive semidefinite matrix explains the responses: z is a
+Farkas vector. `posquad.certificates.proves_infeasible` checks it with every rounding error bounded.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_matrix, symmetric_system
-from posquad.recovery.budget import Budget
+from posquad.dynamics.loop import iterate
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import at_rounding, fitted, stagnated
+from posquad.recovery.solvers.interior_point import (
+    InteriorPoint,
+    duality_gap,
+    feasible,
+    no_progress,
+    optimal,
+    residual_bound,
+)
+from posquad.recovery.solvers.levenberg import Levenberg
 
-_FALL = 0.1  # factor on mu after a step in the region of quadratic convergence
-_CENTRED = 0.3  # largest length of such a step
-_LEAST = 1e-15  # last mu, as a share of the sum of squares
-_STEPS = 120  # maximum number of steps
-_PROVED = 1e-9  # optimality gap at which the optimum counts as found
+INTERPOLATES = 1e-12  # relative residual at which responses count as interpolated, by default
+OPTIMAL = 1e-10  # excess of the residual over its bound, as a share of the residual, and ...
+ROUNDING = 1e-12  # ... of ||y||, at which the optimum counts as found
+_FITTED, _GAP = 1e-13, 1e-12  # residual and duality gap at which the path ends
+_PATIENCE = 5  # steps without progress after which the path is left
+_POLISH = 60  # most steps of the final descent
+_STALLED, _RATE = 10, 0.99  # it ends when so many steps leave this share of the residual
+_PASSES = 3  # projections of a dual vector, because each reduces the rounding error
+_SPAN = 1e-13  # eigenvalues of the correlation of the inputs below this share are rounding
 
 
-def positive_fit(problem: Problem, budget: Budget) -> tuple[Tensor, Tensor]:
-    """Return factors `L[..., d, d]` of the best positive semidefinite matrices.
+@dataclass(frozen=True, eq=False)
+class PositiveFit:
+    """The best positive semidefinite matrices `LL'` of one problem or a batch, with their proofs.
 
-    The second tensor `[...]` says whether they are proved to be optimal.
+    `bound` is a lower bound on the relative residual of every positive semidefinite matrix, and
+    `gap` says how much of `||e||^2` such a matrix could take away at most. For an interpolant there
+    is no positive bound, and the gap says nothing.
     """
-    y, d = problem.y, problem.d
-    eye = torch.eye(d, dtype=y.dtype, device=y.device)
-    identity = symmetric_system(eye).sum(0)  # svec(I)
-    size = y.abs().mean(-1) / problem.operator.squared_lengths.mean(-1)
-    L = size.clamp_min(1e-300).sqrt()[..., None, None] * eye
-    mu = 0.1 * y.square().sum(-1)
-    for _ in range(_STEPS):
-        if budget.late:
-            break
-        Z = problem.operator.project(L)
-        e = problem.residual(Z)
-        A = symmetric_system(Z)
-        K = A.mT @ A
-        K.diagonal(dim1=-2, dim2=-1).add_(mu[..., None])
-        right = mu[..., None] * identity - (A.mT @ e[..., None])[..., 0]
-        factor, info = torch.linalg.cholesky_ex(K)
-        step = torch.cholesky_solve(right[..., None], factor)[..., 0]
-        step = torch.where((info == 0)[..., None] & torch.isfinite(step), step, 0.0)
-        length = torch.linalg.vector_norm(step, dim=-1)
-        step = step / (1 + torch.where(length > _CENTRED, length, 0.0))[..., None]
-        L = L @ torch.linalg.cholesky(eye + symmetric_matrix(step, d))
-        least = _LEAST * e.square().sum(-1)
-        if bool(((mu <= least) & (length <= _CENTRED)).all()):
-            break
-        mu = torch.where(length <= _CENTRED, torch.maximum(_FALL * mu, least), mu)
-    return L, optimality_gap(problem, L) <= _PROVED
+
+    factor: Tensor  # [..., d, d]  L
+    residual: Tensor  # [...]  ||A(LL') - y|| / ||y||
+    interpolates: Tensor  # [...]  whether the residual is at most the level asked for
+    farkas: Tensor  # [..., n]  z with A*(z) >= 0, close to the residual vector at the optimum
+    bound: Tensor  # [...]  no positive semidefinite matrix has a lower relative residual
+    steps: Tensor  # [...]  steps of the interior point method
+
+    @property
+    def gap(self) -> Tensor:
+        """`1 - (bound / residual)^2`, `[...]`, from 0 (optimal) to 1 (nothing is known)."""
+        return duality_gap(self.residual, self.bound)
+
+    @property
+    def optimal(self) -> Tensor:
+        """Whether no positive semidefinite matrix is better, up to `OPTIMAL`, `[...]`."""
+        return _is_optimal(self.residual, self.bound)
+
+    @property
+    def infeasible(self) -> Tensor:
+        """Whether `farkas` shows that nothing interpolates, up to the rounding of `<z, y>`."""
+        return self.bound > (self.farkas.shape[-1] + 8) * torch.finfo(self.bound.dtype).eps
+
+    def to(self, dtype: torch.dtype) -> PositiveFit:
+        """Return the same fit in another precision."""
+        return replace(
+            self,
+            factor=self.factor.to(dtype),
+            residual=self.residual.to(dtype),
+            farkas=self.farkas.to(dtype),
+            bound=self.bound.to(dtype),
+        )
 
 
-def optimality_gap(problem: Problem, U: Tensor) -> Tensor:
-    """Bound how much any positive semidefinite P could lower `||e||^2`, as a share of it.
+def positive_fit(problem: Problem, budget: Budget, *, level: float = INTERPOLATES) -> PositiveFit:
+    """Minimise `||A(Q) - y||` over positive semidefinite Q of any rank, for every n.
 
-    With `G = A*(e)`, `||A(P) - y||^2 >= ||e||^2 + 2 <G, P - UU'>`. The predictions of the best P
-    have norm at most ||y||, so `lambda_min(X'X) tr P <= sum_i x_i'P x_i <= n^(1/2) ||y||`.
+    An interior point method follows the central path of the problem in coordinates in which
+    `X'X = I`; a step costs O(n^3 + n^2 d) for `n < D = d(d+1)/2` and O(n D^2 + D^3) otherwise, and
+    15 to 25 steps are usual. Two answers need no path: Q = 0 where `A*(y) <= 0`, and the symmetric
+    matrix of least residual where that is positive semidefinite. What the path leaves open, mostly
+    interpolants on the boundary of the cone, is refined by Levenberg-Marquardt steps on a factor
+    of the numerical rank.
+
+    Inputs that span only a subspace leave Q open outside of it, and one such Q is returned. When
+    the budget is spent, the best matrix and the best bound so far are returned.
+    """
+    if problem.y.dtype != torch.float64:
+        wide = Problem(problem.operator.double(), problem.y.double())
+        return positive_fit(wide, budget, level=level).to(problem.y.dtype)
+    work, transform = _normalized(problem)
+    best = _Best.zero(work)
+    if work.n >= work.d * (work.d + 1) // 2 and not budget.spent:
+        best = _with_least_squares(best)
+    steps = torch.zeros_like(best.residual, dtype=torch.int64)
+    if bool(best.open.any()):
+        part, chosen = best.part(best.open)
+        method = InteriorPoint(part)
+        rules = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE), budget.rule()]
+        state = iterate(method, method.start(), rules, record=History(budget))
+        best = best.offered(state.U, chosen).with_dual(state.dual, chosen)
+        steps = state.steps if chosen is None else steps.index_copy(0, chosen, state.steps)
+        if bool(best.open.any()) and not budget.spent:
+            v = state.v if chosen is None else best.dual.index_copy(0, chosen, state.v)
+            best = _refined(best, v, budget)
+    return _result(problem, best, transform, steps, level)
+
+
+def _normalized(problem: Problem) -> tuple[Problem, Tensor]:
+    """Return the problem with `X'X = I` and `||y|| = 1`, and T with `x_new = T'x`.
+
+    Columns are brought to length one first, so that their units do not matter. The columns of T are
+    zero beyond the dimension of the span, which may differ in a batch.
+    """
+    operator, y = problem.operator, problem.y
+    C = operator.n * operator.second_moments
+    lengths = C.diagonal(dim1=-2, dim2=-1).sqrt()
+    scale = 1 / torch.where(lengths > 0, lengths, torch.inf)
+    values, vectors = torch.linalg.eigh(scale[..., :, None] * C * scale[..., None, :])
+    spanned = values > _SPAN * values[..., -1:]
+    weights = torch.where(spanned, values, torch.inf).rsqrt()
+    k = int(spanned.sum(-1).clamp_min(1).max()) if spanned.numel() else problem.d
+    T = (scale[..., :, None] * vectors * weights[..., None, :])[..., -k:]
+    T = T.expand(*y.shape[:-1], *T.shape[-2:])
+    return Problem(operator.transformed(T), y / problem.size[..., None]), T
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best matrices and the best bounds so far of a normalized problem."""
+
+    problem: Problem
+    U: Tensor  # [..., k, k]
+    residual: Tensor  # [...]
+    dual: Tensor  # [..., n]
+    bound: Tensor  # [...]
+
+    @classmethod
+    def zero(cls, problem: Problem) -> _Best:
+        """Begin with Q = 0, which is optimal if `A*(y) <= 0`."""
+        y = problem.y
+        one = torch.linalg.vector_norm(y, dim=-1)  # 0 if y = 0
+        U = y.new_zeros(*y.shape[:-1], problem.d, problem.d)
+        begin = cls(problem, U, one, torch.zeros_like(y), torch.zeros_like(one))
+        return begin.with_dual(-y)
+
+    @property
+    def open(self) -> Tensor:
+        """Whether neither an interpolant nor the optimum is found, `[...]`."""
+        return ~_is_optimal(self.residual, self.bound)
+
+    def part(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
+        """Return problems of a batch and their indices; None stands for all problems."""
+        if mask.ndim != 1 or bool(mask.all()):
+            return self.problem, None
+        chosen = mask.nonzero()[:, 0]
+        return self.problem.select(chosen), chosen
+
+    def offered(self, U: Tensor, index: Tensor | None = None) -> _Best:
+        """Take the factors U where they are better, and their residuals where they prove more."""
+        if index is not None:
+            U = self.U.index_copy(0, index, U)
+        e = self.problem.residual(self.problem.operator.project(U))
+        residual = self.problem.relative(e)
+        better = residual < self.residual
+        taken = replace(
+            self,
+            U=torch.where(better[..., None, None], U, self.U),
+            residual=torch.where(better, residual, self.residual),
+        )
+        return taken.with_dual(e)
+
+    def with_dual(self, z: Tensor, index: Tensor | None = None) -> _Best:
+        """Take the vectors z, made feasible, where they give a larger bound."""
+        if index is not None:
+            z = self.dual.index_copy(0, index, z)
+        z = feasible(self.problem.operator, z)
+        bound = residual_bound(self.problem, z)
+        better = bound > self.bound
+        return replace(
+            self,
+            dual=torch.where(better[..., None], z, self.dual),
+            bound=torch.where(better, bound, self.bound),
+        )
+
+
+def _with_least_squares(best: _Best) -> _Best:
+    """Offer the positive part of the symmetric matrix of least residual, where it is determined."""
+    S, complete = best.problem.operator.symmetric_fit(best.problem.y)
+    values, vectors = torch.linalg.eigh(S)
+    U = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+    best = best.offered(torch.where(complete[..., None, None], U, 0.0))
+    inside = complete & (values[..., 0] >= 0) & best.open
+    if bool(inside.any()):
+        part, chosen = best.part(inside)
+        V = best.U if chosen is None else best.U[chosen]
+        best = best.with_dual(_stationary_dual(part, V), chosen)
+    return best
+
+
+def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
+    """Continue where the path ended: descend on factors of the numerical rank, and of full rank."""
+    part, chosen = best.part(best.open)
+    U, v = (best.U, v) if chosen is None else (best.U[chosen], v[chosen])
+    size = torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    # The first separates zeros of Q if nothing interpolates, the second if something does.
+    starts = torch.stack([_truncated(part, U, v), _truncated(part, U, part.n**0.5 / size * v), U])
+    for V in starts[:2]:
+        best = best.with_dual(_stationary_dual(part, V), chosen)
+    if not bool(best.open.any()):
+        return best
+    method = Levenberg(part, part.d)
+    rules = [fitted(0.0), at_rounding(2), stagnated(_STALLED, _RATE), budget.rule()]
+    rules.append(budget.quota(_POLISH))
+    state = iterate(method, method.start(starts), rules, record=History(budget))
+    for V, e in zip(state.U, state.e, strict=True):
+        best = best.offered(V, chosen)
+        best = best.with_dual(_stationary_dual(part, _truncated(part, V, e)), chosen)
+    return best
+
+
+def _truncated(problem: Problem, U: Tensor, v: Tensor) -> Tensor:
+    """Return U without the directions in which `UU'` is smaller than `A*(v)`.
+
+    At the optimum one of the two matrices is zero along each eigenvector of the other.
+    """
+    W, s, _ = torch.linalg.svd(U)
+    slack = (W * (problem.operator.adjoint_kernel(v) @ W)).sum(-2)
+    return W * torch.where(s.square() > slack, s, 0.0)[..., None, :]
+
+
+def _stationary_dual(problem: Problem, U: Tensor) -> Tensor:
+    """Return the projection of the residual of U onto the vectors z with `A*(z) U = 0`.
+
+    Near the optimum the residual has this property up to the rounding of y, its projection up to
+    that of the residual itself, which may be much smaller.
     """
     Z = problem.operator.project(U)
-    e = problem.residual(Z)
-    slope = (e * Z.square().sum(-1)).sum(-1)
-    lowest = torch.linalg.eigvalsh(problem.operator.adjoint_kernel(e))[..., 0]
-    spread = problem.n * torch.linalg.eigvalsh(problem.operator.second_moments)[..., 0]
-    trace = problem.n**0.5 * torch.linalg.vector_norm(problem.y, dim=-1) / spread
-    return 2 * (slope - trace * lowest.clamp_max(0)) / e.square().sum(-1)
+    z = problem.residual(Z)
+    K, _ = problem.operator.normal_equations(Z, z)
+    ridge = torch.finfo(K.dtype).eps * K.shape[-1] * K.diagonal(dim1=-2, dim2=-1).amax(-1)
+    K.diagonal(dim1=-2, dim2=-1).add_(torch.where(ridge > 0, ridge, 1.0)[..., None])
+    factor, _ = torch.linalg.cholesky_ex(K)
+    for _ in range(_PASSES):
+        slope = 2 * problem.operator.weighted_adjoint(z, Z).flatten(-2)
+        solved = torch.cholesky_solve(slope[..., None], factor)[..., 0].unflatten(-1, U.shape[-2:])
+        z = z - 2 * (Z * problem.operator.project(solved)).sum(-1)
+    return torch.where(torch.isfinite(z).all(-1, keepdim=True), z, 0.0)
+
+
+def _result(
+    problem: Problem, best: _Best, transform: Tensor, steps: Tensor, level: float
+) -> PositiveFit:
+    """Return the answer in the coordinates of the given problem."""
+    factor = transform @ best.U * problem.size.sqrt()[..., None, None]
+    missing = problem.d - factor.shape[-1]
+    factor = torch.nn.functional.pad(factor, (0, missing))
+    residual = problem.relative_residual(factor)
+    return PositiveFit(
+        factor=factor,
+        residual=residual,
+        interpolates=residual <= level,
+        farkas=best.dual * problem.size[..., None],
+        bound=best.bound,
+        steps=steps,
+    )
+
+
+def _is_optimal(residual: Tensor, bound: Tensor) -> Tensor:
+    """Whether a relative residual exceeds its lower bound by rounding only, `[...]`."""
+    return residual - bound <= OPTIMAL * residual + ROUNDING
