@@ -186,6 +186,9 @@ class _MatrixFamily(ExponentialFamily):
         Q = self.exponential(L)
         largest = torch.linalg.matrix_norm(Q, 2).sqrt() / torch.linalg.matrix_norm(Q)
         bound = largest * length / torch.where(trusted, smallest, 1.0).sqrt()
+        # The exponential itself: an eigenvalue t of L is known to eps |t|, eigenvectors to d eps.
+        size = L.shape[-1] + torch.linalg.matrix_norm(_finite(L), 2)
+        bound = bound + torch.finfo(L.dtype).eps * size
         return torch.where(trusted & torch.isfinite(bound), bound, torch.inf)
 
     def scale_start(self, L0: Tensor) -> Tensor:
