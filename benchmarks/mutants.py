@@ -142,16 +142,21 @@ def main() -> None:
     equivalent = tomllib.loads(options.equivalent.read_text())
     score: Counter[str] = Counter()
     killers: set[str] = set()
+    paths = sorted((ROOT / SOURCES).rglob("*.py"))
+    texts = {p.relative_to(ROOT / SOURCES).as_posix(): p.read_text() for p in paths}
+    files = [file for file in texts if ROOMS.fullmatch(file)]
+    possible = [mutant for file in files for mutant in mutants(file, texts)]
+    stale = equivalent.keys() - {name for mutant in possible for name in mutant.names}
+    if stale:
+        keys = "; ".join(sorted(stale))
+        sys.exit(f"{options.equivalent.name} has keys that name no line or change: {keys}")
+    drawn = [mutant for mutant in possible if re.search(options.module, mutant.file)]
+    drawn = random.Random(options.seed).sample(drawn, min(options.count, len(drawn)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         idle: Queue[Path] = Queue()
         for job in range(options.jobs):
             idle.put(copy(Path(folder).resolve() / f"{job}"))
-        paths = sorted((ROOT / SOURCES).rglob("*.py"))
-        texts = {p.relative_to(ROOT / SOURCES).as_posix(): p.read_text() for p in paths}
-        files = [file for file in texts if ROOMS.fullmatch(file)]
         tests = fresh_map(idle.queue[0], [f"{SOURCES}/{file}" for file in files])
-        drawn = [m for f in files if re.search(options.module, f) for m in mutants(f, texts)]
-        drawn = random.Random(options.seed).sample(drawn, min(options.count, len(drawn)))
 
         def judge(mutant: Mutant) -> tuple[Mutant, str, float]:
             workspace, begin = idle.get(), time.perf_counter()
