@@ -406,6 +406,15 @@ def test_small_coordinates_are_found(small):
     assert found.resolution < 1e-14
 
 
+@pytest.mark.parametrize("small", [1e-11, 1e-13])
+def test_a_basis_that_is_infeasible_by_less_than_the_solver_sees_is_left(small):
+    """q_1 + q_3 = 1 and q_1 + q_2 = 1 - small: without q_3, whose cost is 5, q_2 is -small."""
+    B, d = np.array([[1.0, 0, 1], [1, 1, 0]]), np.array([1, 1, 5])
+    found = minimum_trace(B, np.array([1.0, 1 - small]), d)
+    assert found.face.support == (0, 2)
+    np.testing.assert_allclose(found.q, [1 - small, 0, small], rtol=0, atol=1e-15)
+
+
 def test_a_coordinate_below_the_rounding_of_y_is_zero():
     """y = (1, 1 + eps) differs from (1, 1) in the last bit, and (1, 1) has q = (1, 0)."""
     B = np.array([[1.0, 0.0], [1.0, 1.0]])
