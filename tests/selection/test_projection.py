@@ -488,6 +488,25 @@ def test_a_singular_gram_matrix_is_solved_in_its_range():
     np.testing.assert_allclose(found[0], [0.25, 0.5, 2.0], rtol=1e-13)  # by hand
 
 
+@pytest.mark.parametrize("n", [8, 12, 20])
+def test_eigenvalues_that_are_zero_up_to_rounding_carry_no_step(n):
+    """G = VV' of half the rank: with W = V of rows of length 1, the step is `W (W'W)^-2 W'b`.
+
+    Rounding leaves eigenvalues of up to about eps times the largest in place of zeros.
+    """
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        V = rng.standard_normal((n, n // 2))
+        right = V @ (V.T @ V @ rng.standard_normal(n // 2))
+        s = 1 / np.linalg.norm(V, axis=1)
+        W = s[:, None] * V
+        inside = np.linalg.inv(W.T @ W)
+        expected = s * (W @ (inside @ (inside @ (W.T @ (s * right)))))
+        found = _dual._solve(torch.from_numpy(V @ V.T)[None], torch.from_numpy(right)[None])[0]
+        # W'W has a condition number of at most 30 and enters twice: 900 eps is 2e-13.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
 def test_a_gram_matrix_that_is_not_finite_spoils_only_its_own_element():
     G = torch.stack([torch.full((2, 2), torch.nan), torch.eye(2)]).double()
     found = _dual._solve(G, torch.ones(2, 2, dtype=torch.float64))
