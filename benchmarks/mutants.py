@@ -83,7 +83,7 @@ def verdict(mutant: Mutant, tests: dict[str, dict], workspace: Path, budget: flo
 def outcome(workspace: Path, tests: list[str], limit: float) -> str:
     """`killed by ...` or `timed out`; nothing if all pass. The limit is in seconds of computing.
 
-    A busy machine is no error, so only a process that waits for nothing is ended by the clock.
+    A busy machine must not end a run, so the clock ends only a process that hangs.
     """
     told, tell = FORKS.Pipe(duplex=False)
     process = FORKS.Process(target=run_tests, args=(workspace, tests, int(limit), tell))
