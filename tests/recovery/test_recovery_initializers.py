@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from posquad import RankOne
 from posquad.core.errors import DomainError, RankDeficientError, ShapeError
 from posquad.geometry import procrustes_distance
 from posquad.recovery import initializers, spectral_initializer
@@ -96,3 +97,11 @@ def test_sizes_that_a_kind_cannot_take_are_refused(rng, monkeypatch):
 
 def _unit(U):
     return U / torch.linalg.matrix_norm(U)
+
+
+def test_a_lifted_start_has_full_rank_by_hand():
+    """The interpolant of `4 q_11 = 6` is diag(1.5, 0), whose zero is raised to a twentieth."""
+    operator = RankOne(torch.tensor([[2.0, 0.0]], dtype=torch.float64))
+    y = torch.tensor([6.0], dtype=torch.float64)
+    U = initializers.lifted_start(operator, y, 2, "interpolant")
+    np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
