@@ -219,6 +219,7 @@ class TestStatuses:
     def test_inputs_that_are_zero(self, d):
         found = recover(torch.zeros(4, d), torch.ones(4), 1)
         assert found.status is Status.UNDETERMINED
+        assert int(found.needed) == d  # as many as span the space
         assert float(found.residual) == 1
 
     def test_budgets(self, rng):

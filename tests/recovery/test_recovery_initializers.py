@@ -105,3 +105,11 @@ def test_a_lifted_start_has_full_rank_by_hand():
     y = torch.tensor([6.0], dtype=torch.float64)
     U = initializers.lifted_start(operator, y, 2, "interpolant")
     np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
+
+
+@pytest.mark.parametrize("unit", [1e-16, 1.0, 1e16])
+def test_a_kernel_that_is_singular_to_rounding_is_solved_in_its_range(unit):
+    """`[[1, 1], [1, 1 + 1e-15]]` has a factor with a pivot of 3e-8; the pseudoinverse is meant."""
+    K = unit * torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-15]], dtype=torch.float64)
+    found = initializers.kernel_solve(K, unit * torch.ones(2, dtype=torch.float64))
+    np.testing.assert_allclose(found, [0.5, 0.5], rtol=1e-13)
