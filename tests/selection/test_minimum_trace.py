@@ -423,6 +423,16 @@ def test_a_coordinate_below_the_rounding_of_y_is_zero():
     assert 4e-16 < found.resolution < 1e-14
 
 
+def test_the_resolution_is_relative_by_hand():
+    """`q_1 - 0.75 q_2 = 1`, `q_1 = q_2`: both are 4, with four units of rounding in every entry.
+
+    `|B^-1| = [[4, 3], [4, 4]]` and `|B|q + |y| = (8, 8)`, so that q moves by up to 4 x 64 eps of 4.
+    """
+    found = minimum_trace(np.array([[1, -0.75], [1, -1.0]]), np.array([1.0, 0.0]), np.ones(2))
+    np.testing.assert_allclose(found.q, 4.0, rtol=1e-14)
+    assert found.resolution == pytest.approx(64 * 2.0**-52, rel=1e-10, abs=0)
+
+
 def test_nothing_measured_is_refused():
     with pytest.raises(DomainError, match=r"^B: expected at least one row"):
         minimum_trace(np.zeros((1, 2)), np.zeros(1), np.ones(2))
