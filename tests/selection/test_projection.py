@@ -488,6 +488,13 @@ def test_a_singular_gram_matrix_is_solved_in_its_range():
     np.testing.assert_allclose(found[0], [0.25, 0.5, 2.0], rtol=1e-13)  # by hand
 
 
+def test_a_step_length_is_bracketed_by_hand():
+    """Slopes `1 - t/10`: 1, 4, 16 and half way, 10; `1 - 10 t`: halved to 1/8; `1 - t`: at once."""
+    rates = torch.tensor([0.1, 10.0, 1.0], dtype=torch.float64)
+    found = _dual._bracket_root(lambda t: 1 - rates * t, torch.ones_like(rates))
+    assert found.tolist() == [10.0, 0.125, 1.0]
+
+
 @pytest.mark.parametrize("n", [8, 12, 20])
 def test_eigenvalues_that_are_zero_up_to_rounding_carry_no_step(n):
     """G = VV' of half the rank: with W = V of rows of length 1, the step is `W (W'W)^-2 W'b`.

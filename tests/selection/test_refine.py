@@ -58,3 +58,13 @@ def test_the_bound_covers_residuals_of_every_sign(units, angle):
         ]
     truth = float(max(moves))
     assert 4 * truth <= bound <= 8 * truth
+
+
+@pytest.mark.parametrize("unit", [2.0**-200, 3.0, 2.0**40, 2.0**200])
+def test_an_exact_answer_needs_no_refinement_in_any_unit(unit):
+    """`q_1 + q_2 = 2 unit` from q0 = (unit, unit), which solves it."""
+    q0 = torch.full((1, 2), unit, dtype=torch.float64)
+    y, d = q0.sum(-1, keepdim=True), torch.ones(2, dtype=torch.float64)
+    problem = _Problem(torch.ones(1, 2, dtype=torch.float64), y, d, q0)
+    error = float(problem.bound(q0.log(), torch.zeros_like(y)))
+    assert error < 1e-11  # _SUFFICIENT; the logarithm of the unit is rounded, to 1e-13
