@@ -15,7 +15,9 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -79,12 +81,15 @@ def verdict(mutant: Mutant, tests: dict[str, dict], workspace: Path, budget: flo
 
 
 def outcome(workspace: Path, tests: list[str], limit: float) -> str:
-    """`killed by ...` or `timed out`; nothing if all pass."""
+    """`killed by ...` or `timed out`; nothing if all pass. The limit is in seconds of computing.
+
+    A busy machine must not end a run, so the clock ends only a process that hangs.
+    """
     told, tell = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=run_tests, args=(workspace, tests, tell))
+    process = FORKS.Process(target=run_tests, args=(workspace, tests, int(limit), tell))
     process.start()
-    process.join(limit)
-    late = process.is_alive()
+    process.join(10 * limit)
+    late = process.is_alive() or process.exitcode == -signal.SIGXCPU
     process.kill()
     process.join()
     if late:
@@ -107,8 +112,9 @@ class Killer:
         self.name = f"importing {report.nodeid}" if report.failed else self.name
 
 
-def run_tests(workspace: Path, tests: list[str], tell: Connection) -> None:
+def run_tests(workspace: Path, tests: list[str], limit: int, tell: Connection) -> None:
     """In a process of its own, where posquad has not been imported yet."""
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
     os.chdir(workspace)
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(workspace / "src"))
@@ -142,16 +148,21 @@ def main() -> None:
     equivalent = tomllib.loads(options.equivalent.read_text())
     score: Counter[str] = Counter()
     killers: set[str] = set()
+    paths = sorted((ROOT / SOURCES).rglob("*.py"))
+    texts = {p.relative_to(ROOT / SOURCES).as_posix(): p.read_text() for p in paths}
+    files = [file for file in texts if SUBPACKAGES.fullmatch(file)]
+    possible = [mutant for file in files for mutant in mutants(file, texts)]
+    stale = equivalent.keys() - {name for mutant in possible for name in mutant.names}
+    if stale:
+        keys = "; ".join(sorted(stale))
+        sys.exit(f"{options.equivalent.name} has keys that name no line or change: {keys}")
+    drawn = [mutant for mutant in possible if re.search(options.module, mutant.file)]
+    drawn = random.Random(options.seed).sample(drawn, min(options.count, len(drawn)))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         idle: Queue[Path] = Queue()
         for job in range(options.jobs):
             idle.put(copy(Path(folder).resolve() / f"{job}"))
-        paths = sorted((ROOT / SOURCES).rglob("*.py"))
-        texts = {p.relative_to(ROOT / SOURCES).as_posix(): p.read_text() for p in paths}
-        files = [file for file in texts if SUBPACKAGES.fullmatch(file)]
         tests = fresh_map(idle.queue[0], [f"{SOURCES}/{file}" for file in files])
-        drawn = [m for f in files if re.search(options.module, f) for m in mutants(f, texts)]
-        drawn = random.Random(options.seed).sample(drawn, min(options.count, len(drawn)))
 
         def judge(mutant: Mutant) -> tuple[Mutant, str, float]:
             workspace, begin = idle.get(), time.perf_counter()

@@ -28,7 +28,7 @@ PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "-
 
 
 class Recorder:
-    """A pytest plugin: the seconds of each test, and a coverage context of its own.
+    """A pytest plugin: seconds of computing of each test, and a coverage context of its own.
 
     A fixture that several tests share runs once, in a context that counts for all of them.
     """
@@ -44,13 +44,13 @@ class Recorder:
             self.failed.add(report.nodeid)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.test, self.begin = item.nodeid, time.perf_counter()
+        self.test, self.begin = item.nodeid, time.process_time()
         shared = [_shared(item.nodeid, name) for name in getattr(item, "fixturenames", ())]
         self.contexts[item.nodeid] = [item.nodeid, *shared]
         self.coverage.switch_context(item.nodeid)
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        self.seconds[item.nodeid] = time.perf_counter() - self.begin
+        self.seconds[item.nodeid] = time.process_time() - self.begin
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef) -> object:

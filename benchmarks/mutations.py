@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,7 +43,7 @@ class Mutant:
     file: str  # relative to src/posquad
     line: int
     operator: str
-    where: str  # the file and the text of the line, whose number moves
+    where: str  # the file and the code of the line, whose number and comment may change
     before: str
     after: str
     source: bytes  # the whole changed file
@@ -129,6 +131,7 @@ def sites(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
 def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
     """Every mutant of this file; `texts` holds all sources, since others may name its constants."""
     source = texts[file].encode()
+    code = code_lines(texts[file])
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -142,8 +145,18 @@ def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
             text = f"({after})" if compound else after
             mutated = source[:begin] + text.encode() + source[end:]
             lines = frozenset(lines_of(file, around, texts))
-            where = f"{file}: {texts[file].splitlines()[node.lineno - 1].strip()}"
+            where = f"{file}: {code[node.lineno - 1]}"
             yield Mutant(file, node.lineno, operator, where, before, after, mutated, lines)
+
+
+def code_lines(text: str) -> list[str]:
+    """The lines of a source without indentation and without comments."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return [line.strip() for line in lines]
 
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef

@@ -157,3 +157,28 @@ def test_grams_of_the_measurements(problem):
     M, scale = operator.second_moment()
     true = sum(a @ a for a in A)
     assert spectral_bound(exact(M) - true) <= gamma(operator.depth) * scale
+
+
+def test_sizes_are_sums_of_absolute_values_by_hand():
+    """What `gamma` multiplies; of a matrix that is not symmetric, both triangles count by half."""
+    operator = BoundedDense(np.array([[[4.0, -2.0], [6.0, 8.0]]]))  # meant: [[4, 2], [2, 8]]
+    U, z = np.array([[1.0], [-3.0]]), np.array([-0.5])
+    (rows, size), *_ = operator.tangent_rows(U)
+    np.testing.assert_array_equal(rows, [[-2.0, -22.0]])
+    np.testing.assert_array_equal(size, [[16.0, 28.0]])  # |A| = [[4, 4], [4, 8]]
+    value, error = operator.measure(U)
+    assert (value[0], error[0]) == (64.0, gamma(operator.short) * 100)
+    assert operator.adjoint(z)[1] == 6.0
+    np.testing.assert_array_equal(operator.adjoint_factor(z, U)[1], [[8.0], [14.0]])
+    np.testing.assert_array_equal(operator.monomials(slice(None))[1], [[4.0, 8.0, 8.0]])
+    assert operator.gram()[2][0] ** 2 == pytest.approx(2 * 112)
+    assert operator.second_moment()[1] == 112.0
+    operator = BoundedRankOne(np.array([[2.0, -1.0]]))  # |x||x|' = [[4, 2], [2, 1]]
+    (rows, size), *_ = operator.tangent_rows(U)
+    np.testing.assert_array_equal(rows, [[10.0, -5.0]])
+    np.testing.assert_array_equal(size, [[10.0, 5.0]])
+    assert operator.adjoint(z)[1] == 2.5
+    np.testing.assert_array_equal(operator.adjoint_factor(z, U)[1], [[5.0], [2.5]])
+    np.testing.assert_array_equal(operator.monomials(slice(None))[1], [[4.0, 4.0, 1.0]])
+    assert operator.gram()[2][0] == 5.0
+    assert operator.second_moment()[1] == 25.0

@@ -246,6 +246,15 @@ def test_every_forgery_is_rejected_and_says_where(example):
     assert verify(case.objective, certificate).confirmed == FINDINGS
 
 
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_without_its_value_is_rejected(example, name):
+    case, certificate = example
+    forged = replace(certificate, **{name: replace(getattr(certificate, name), value=None)})
+    outcome = verify(case.objective, forged)
+    assert outcome.problems == (f"{name}: the value is missing",)
+    assert outcome.confirmed == tuple(other for other in FINDINGS if other != name)
+
+
 @pytest.mark.parametrize("name", ["residual", "largest", "lam", "gauge", "Lam", "mu", "beta"])
 def test_absurd_claims_prove_nothing(example, tmp_path, name):
     """JSON reads 1e999 as infinity; no number makes a false proof succeed."""

@@ -14,6 +14,7 @@ from conformance import Record
 from posquad import geometry
 from posquad.core.errors import DomainError, DtypeError, RankDeficientError, ShapeError
 from posquad.core.status import Status
+from posquad.curvature.unseen import _is_target
 from support import SIZES, gaussian_problem, normal, rotation
 
 
@@ -336,6 +337,8 @@ def test_zero_operator_is_all_kernel():
         ({"method": "matrix-free"}, DomainError, "which"),
         ({"tolerance": 0.0}, DomainError, "tolerance"),
         ({"max_products": 0}, DomainError, "max_products"),
+        ({"seed": -1}, DomainError, "seed"),
+        ({"seed": 0.5}, DomainError, "seed"),
     ],
 )
 def test_bad_requests_are_refused(rng, arguments, error, named):
@@ -343,6 +346,18 @@ def test_bad_requests_are_refused(rng, arguments, error, named):
     objective = posquad.LeastSquares(posquad.RankOne(X), y)
     with pytest.raises(error, match=rf"^{named}: expected .*; got"):
         posquad.effective_spectrum(objective, U, **arguments)
+
+
+@pytest.mark.parametrize("d", [3, 6])
+def test_a_turned_target_is_the_target(d):
+    """Turning a factor by an angle rounds it; a row of zeros does not make it another one."""
+    target = torch.eye(d, 2, dtype=torch.float64)
+    objective = posquad.PopulationRisk(target)
+    c, s = np.cos(np.arange(9.0)), np.sin(np.arange(9.0))
+    turned = target @ torch.from_numpy(np.stack([[c, -s], [s, c]]).transpose(2, 0, 1))
+    assert bool(objective.difference(turned)[0].any())  # rounding
+    assert bool(_is_target(objective, turned).all())
+    assert not bool(_is_target(objective, turned * (1 + 1e-13)).any())
 
 
 def test_bad_factors_are_refused(rng):

@@ -680,3 +680,14 @@ def test_gradients_are_contiguous():
     X = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     objective = LeastSquares(RankOne(X), X.square().sum(-1))
     assert objective.gradient(torch.ones(3, 2, dtype=torch.float64)).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("u", "target", "loss", "gradient"), [(1e3, 1.0, 12, 9), (1.0, 1e3, 12, 6)]
+)
+def test_sizes_of_the_population_risk_by_hand(u, target, loss, gradient):
+    """The loss sums squares of the larger predictor, the gradient products of it with u."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    sizes = PopulationRisk(target * one).log_sizes(u * one)
+    expected = [loss * math.log(10), gradient * math.log(10)]
+    np.testing.assert_allclose([float(size) for size in sizes], expected, rtol=1e-14)

@@ -219,9 +219,11 @@ class TestStatuses:
         assert found.status is Status.STALLED
         assert "allow more starts" in found.message
 
-    def test_inputs_that_are_zero(self):
-        found = recover(torch.zeros(4, 2), torch.ones(4), 1)
+    @pytest.mark.parametrize("d", [1, 2])
+    def test_inputs_that_are_zero(self, d):
+        found = recover(torch.zeros(4, d), torch.ones(4), 1)
         assert found.status is Status.UNDETERMINED
+        assert int(found.needed) == d  # as many as span the space
         assert float(found.residual) == 1
 
     def test_budgets(self, rng):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from posquad import RankOne
 from posquad.core.errors import DomainError, RankDeficientError, ShapeError
 from posquad.geometry import procrustes_distance
 from posquad.recovery import initializers, spectral_initializer
@@ -96,3 +97,19 @@ def test_sizes_that_a_kind_cannot_take_are_refused(rng, monkeypatch):
 
 def _unit(U):
     return U / torch.linalg.matrix_norm(U)
+
+
+def test_a_lifted_start_has_full_rank_by_hand():
+    """The interpolant of `4 q_11 = 6` is diag(1.5, 0), whose zero is raised to a twentieth."""
+    operator = RankOne(torch.tensor([[2.0, 0.0]], dtype=torch.float64))
+    y = torch.tensor([6.0], dtype=torch.float64)
+    U = initializers.lifted_start(operator, y, 2, "interpolant")
+    np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
+
+
+@pytest.mark.parametrize("unit", [1e-16, 1.0, 1e16])
+def test_a_kernel_that_is_singular_to_rounding_is_solved_in_its_range(unit):
+    """`[[1, 1], [1, 1 + 1e-15]]` has a factor with a pivot of 3e-8; the pseudoinverse is meant."""
+    K = unit * torch.tensor([[1.0, 1.0], [1.0, 1.0 + 1e-15]], dtype=torch.float64)
+    found = initializers.kernel_solve(K, unit * torch.ones(2, dtype=torch.float64))
+    np.testing.assert_allclose(found, [0.5, 0.5], rtol=1e-13)

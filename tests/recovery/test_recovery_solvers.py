@@ -91,6 +91,14 @@ def test_cubic_roots_are_those_it_was_made_of(roots, real, scale):
     np.testing.assert_allclose(sorted(found.tolist()), expected, rtol=1e-13)
 
 
+@pytest.mark.parametrize("roots", [(1.0, 1.01, 3.0), (-2.0, 1.0, 1.01), (0.5, 0.505, 0.7)])
+def test_cubic_roots_that_are_close(roots):
+    """Newton's steps start on the right side of each; a gap of 0.005 costs four digits."""
+    coefficients = np.poly(roots)[::-1].copy()
+    found = _cubic_roots(*torch.from_numpy(coefficients))
+    np.testing.assert_allclose(sorted(found.tolist()), roots, rtol=1e-11)
+
+
 def test_exact_step_takes_the_lower_of_two_minima():
     """Rows (1 - t)(a - t) and a small slope: minima near 1 and a, the slope says which is lower."""
     for a, slope in ((3.0, 0.1), (3.0, -0.1), (2.5, 0.05), (2.5, -0.05)):
@@ -408,7 +416,9 @@ def test_direct_least_squares_is_numpys(rng):
     expected = np.linalg.lstsq(monomials, y.numpy(), rcond=None)[0].reshape(3, 3)
     np.testing.assert_allclose((found.U @ found.U.mT).numpy(), expected, rtol=1e-11, atol=1e-12)
     assert found.status is Status.BEST_FIT
-    assert direct_least_squares(X, y, 1).status is Status.STALLED
+    truncated = direct_least_squares(X, y, 2)
+    assert truncated.status is Status.STALLED
+    assert (int(found.passes), int(truncated.passes)) == (1, 2)  # columns of XQ, r at a time
     exact = direct_least_squares(X, (X @ U).square().sum(-1), 3)
     assert exact.status is Status.LOSS_REACHED
 

@@ -406,12 +406,31 @@ def test_small_coordinates_are_found(small):
     assert found.resolution < 1e-14
 
 
+@pytest.mark.parametrize("small", [1e-11, 1e-13])
+def test_a_basis_that_is_infeasible_by_less_than_the_solver_sees_is_left(small):
+    """q_1 + q_3 = 1 and q_1 + q_2 = 1 - small: without q_3, whose cost is 5, q_2 is -small."""
+    B, d = np.array([[1.0, 0, 1], [1, 1, 0]]), np.array([1, 1, 5])
+    found = minimum_trace(B, np.array([1.0, 1 - small]), d)
+    assert found.face.support == (0, 2)
+    np.testing.assert_allclose(found.q, [1 - small, 0, small], rtol=0, atol=1e-15)
+
+
 def test_a_coordinate_below_the_rounding_of_y_is_zero():
     """y = (1, 1 + eps) differs from (1, 1) in the last bit, and (1, 1) has q = (1, 0)."""
     B = np.array([[1.0, 0.0], [1.0, 1.0]])
     found = minimum_trace(B, np.array([1.0, 1.0 + 2.3e-16]), np.ones(2))
     assert found.face.support == (0,)
     assert 4e-16 < found.resolution < 1e-14
+
+
+def test_the_resolution_is_relative_by_hand():
+    """`q_1 - 0.75 q_2 = 1`, `q_1 = q_2`: both are 4, with four units of rounding in every entry.
+
+    `|B^-1| = [[4, 3], [4, 4]]` and `|B|q + |y| = (8, 8)`, so that q moves by up to 4 x 64 eps of 4.
+    """
+    found = minimum_trace(np.array([[1, -0.75], [1, -1.0]]), np.array([1.0, 0.0]), np.ones(2))
+    np.testing.assert_allclose(found.q, 4.0, rtol=1e-14)
+    assert found.resolution == pytest.approx(64 * 2.0**-52, rel=1e-10, abs=0)
 
 
 def test_nothing_measured_is_refused():

@@ -188,6 +188,8 @@ def test_redundant_and_zero_matrices_do_not_matter():
 def test_nothing_measured_leaves_the_start():
     found = von_neumann_projection(np.zeros((1, 2, 2)), np.zeros(1), np.diag([1.0, 2.0]))
     np.testing.assert_allclose(found.q, np.diag([1.0, 2.0]), atol=10 * EPS)
+    assert found.residual == 0.0
+    assert found.status is Status.CONVERGED
 
 
 def test_batches_equal_single_calls():

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posquad.core.errors import DomainError, DtypeError, InfeasibleError, NonFiniteError, ShapeError
+from posquad.core.linalg import solve_semidefinite
 from posquad.core.status import Status
 from posquad.selection import _dual, bregman_divergence, bregman_projection
 from posquad.selection.feasibility import _checked
@@ -474,6 +475,34 @@ def test_a_budget_spent_on_the_path_leaves_none_for_the_end(start):
         short = _dual.project(family, L0, max_steps=budget)
         assert short.steps <= budget
         assert not bool(short.converged.any())
+
+
+def test_a_step_length_is_bracketed_by_hand():
+    """Slopes `1 - t/10`: 1, 4, 16 and half way, 10; `1 - 10 t`: halved to 1/8; `1 - t`: at once."""
+    rates = torch.tensor([0.1, 10.0, 1.0], dtype=torch.float64)
+    found = _dual._bracket_root(lambda t: 1 - rates * t, torch.ones_like(rates))
+    assert found.tolist() == [10.0, 0.125, 1.0]
+
+
+@pytest.mark.parametrize("n", [8, 12, 20])
+def test_eigenvalues_that_are_zero_up_to_rounding_carry_no_step(n):
+    """G = VV' of half the rank: with W = V of rows of length 1, the step is `W (W'W)^-2 W'b`.
+
+    Rounding leaves eigenvalues of up to about eps times the largest in place of zeros.
+    """
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        V = rng.standard_normal((n, n // 2))
+        right = V @ (V.T @ V @ rng.standard_normal(n // 2))
+        s = 1 / np.linalg.norm(V, axis=1)
+        W = s[:, None] * V
+        inside = np.linalg.inv(W.T @ W)
+        expected = s * (W @ (inside @ (inside @ (W.T @ (s * right)))))
+        found = solve_semidefinite(torch.from_numpy(V @ V.T)[None], torch.from_numpy(right)[None])[
+            0
+        ]
+        # W'W has a condition number of at most 30 and enters twice: 900 eps is 2e-13.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 # Laws.

@@ -209,6 +209,15 @@ def brute_force(A: np.ndarray) -> tuple[tuple[int, int], float]:
     return pair, sizes[pair]
 
 
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_commutators_are_measured_in_any_unit(unit):
+    """Of the Pauli matrices X and Z: `||2 XZ||_F / (||X||_F ||Z||_F)` is sqrt(2)."""
+    A = np.array([[[0, unit], [unit, 0]], [[1 / unit, 0], [0, -1 / unit]]])
+    with pytest.raises(CommutationError) as caught:
+        joint_spectral_reduction(A)
+    assert caught.value.size == pytest.approx(2**0.5, rel=4 * EPS)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_worst_pair_is_named(seed):
     rng = np.random.default_rng(seed)

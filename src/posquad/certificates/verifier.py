@@ -154,6 +154,8 @@ def _differences(name: str, stated: Finding, fresh: Finding) -> str:
     """Say where a finding that is called PROVED states more than is proved here; "" if nowhere."""
     if not fresh.proved:
         return f"not proved: {fresh.reason}"
+    if stated.value is None:
+        return "the value is missing"
     given = {**stated.details, "value": stated.value}
     known = {**fresh.details, "value": fresh.value}
     sides = words.CHECKED[name]
@@ -164,8 +166,6 @@ def _differences(name: str, stated: Finding, fresh: Finding) -> str:
         wrong.append("tolerance")
     if wrong:
         return f"{', '.join(wrong)} not supported by what is proved here"
-    if stated.value is None:
-        return "the value is missing"
     margin = words.margin_of(name, stated.value, stated.details)
     if stated.margin != margin or (margin is not None and not margin >= 0):
         return f"the margin is {stated.margin}, but its numbers give {margin}"

@@ -106,7 +106,7 @@ def descent_limit(
         reached = state.outcome == Status.LOSS_REACHED.code
         outcome = torch.where(reached & unstable, Status.DIVERGED.code, state.outcome)
         near = (outcome == Status.LOSS_REACHED.code)[..., None]
-        finish = torch.where(near & (state.q > 0), state.q, 1.0)
+        finish = torch.where(near, state.q, 1.0)
         ending = bregman_projection(system.B, system.y, system.d, finish).q
         q = torch.where(near, ending, state.q)
         residual = torch.linalg.vector_norm(q @ system.B.mT - system.y, dim=-1)

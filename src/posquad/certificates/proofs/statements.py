@@ -137,8 +137,9 @@ def proves_quartic(operator: BoundedOperator, value: float, route: Route, parame
         slack = up(gamma(operator.depth) * size) + UNDERFLOW
         return proves_above(-M, np.zeros(d), -(down(value * n) - slack))
     if route == "gram":
+        # rest <= 1 - k d, and rest / (rest + k) increases with rest.
         rest = down(1 - up(parameter * d)) if up(parameter * d) < 1 else 0.0
-        level = down(value * n * rest / up(rest * (1 + 1e-15) + parameter)) if rest > 0 else 0.0
+        level = down(value * n * rest / up(rest + parameter)) if rest > 0 else 0.0
         K, w, size = operator.gram()
         spread = np.sqrt(2 * gamma(operator.depth + 8)) * size
         K = parameter * (w[:, None] * w) - K
