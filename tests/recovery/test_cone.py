@@ -389,9 +389,9 @@ def test_step_limit_is_kept_and_more_steps_are_better():
     assert [bool(one.optimal) for one in found] == [False, False, False, True]
 
 
-def test_interruption_is_kept():
+def test_a_spent_budget_is_not_overdrawn():
     budget = Budget(max_steps=100)
-    budget.interrupted = True
+    budget.steps = 100
     X = torch.as_tensor(np.random.default_rng(0).standard_normal((160, 20)))
     found = positive_fit(Problem(RankOne(X), torch.ones(160, dtype=torch.float64)), budget)
     assert int(found.steps) == 0

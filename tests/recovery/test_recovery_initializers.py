@@ -99,11 +99,12 @@ def _unit(U):
     return U / torch.linalg.matrix_norm(U)
 
 
-def test_a_lifted_start_has_full_rank_by_hand():
+def test_a_raised_factor_has_full_rank_by_hand():
     """The interpolant of `4 q_11 = 6` is diag(1.5, 0), whose zero is raised to a twentieth."""
     operator = RankOne(torch.tensor([[2.0, 0.0]], dtype=torch.float64))
     y = torch.tensor([6.0], dtype=torch.float64)
-    U = initializers.lifted_start(operator, y, 2, "interpolant")
+    values, vectors = torch.linalg.eigh(initializers.least_interpolant(operator, y))
+    U = initializers.raised_factor(values.flip(-1), vectors.flip(-1), y)
     np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
 
 

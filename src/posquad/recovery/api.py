@@ -24,6 +24,7 @@ from posquad.core.arrays import (
 from posquad.core.errors import DomainError, Interrupted, PosquadError, ShapeError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
+from posquad.core.threads import one_torch_thread
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
@@ -120,7 +121,8 @@ def recover(
     task = Task(level, seed, history)
     call = _Call(task, rank, max_rank, max_starts, tuning or DEFAULT, first)
     batch = responses.shape[:-1]
-    with torch.no_grad():
+    small = inputs.shape[-2] * d <= call.tuning.sizes.thread_entries
+    with torch.no_grad(), one_torch_thread(when=small):
         try:
             answers = call.answers(inputs, responses, None if weights is None else w)
         except KeyboardInterrupt as stop:
@@ -390,13 +392,13 @@ class _Call:
             another, starts = find_second_solution(
                 shared, found, self.task, apart, nongeneric=nongeneric
             )
-            return another, count + starts
+            return another, starts
         chosen = open.nonzero()[:, 0]
         part = Shared(shared.prepared.select(chosen), self.tuning)
         another, starts = find_second_solution(
             part, found.select(chosen), self.task, apart[chosen], nongeneric=False
         )
-        return none.index_copy(0, chosen, another), count.index_fill(0, chosen, starts)
+        return none.index_copy(0, chosen, another), count.index_copy(0, chosen, starts)
 
     def _zero(self, shared: Shared, X: Tensor) -> Answers:
         """Return Q = 0, for responses or inputs that are all zero.

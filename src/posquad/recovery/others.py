@@ -28,8 +28,8 @@ _ENTRIES = 2**23  # entries of the starts that run together
 
 def find_second_solution(
     shared: Shared, found: Candidates, task: Task, apart: Tensor, *, nongeneric: bool
-) -> tuple[Tensor, int]:
-    """Return where `[...]` some start leads to a different solution, and the number of starts.
+) -> tuple[Tensor, Tensor]:
+    """Return where `[...]` some start leads to a different solution, and the numbers of starts.
 
     Two solutions are different if their relative distance exceeds `apart[...]`. Every problem is
     tried from random starts and, where n x n systems are affordable, from other interpolants: a
@@ -43,54 +43,62 @@ def find_second_solution(
     n, p = shared.problem.n, dimension(d, r)
     none = torch.zeros_like(found.residual, dtype=torch.bool)
     if n * d * r > sizes.others_entries and not nongeneric:
-        return none, 0
-    cheap = p <= sizes.overhead_unknowns
-    many = schedule.others_round if cheap else schedule.large_others
-    most = schedule.others_most if cheap else many
-    different, reached, used = none, torch.zeros_like(found.starts), 0
+        return none, torch.zeros_like(found.starts)
+    many, most, least = schedule.others_round, schedule.others_most, schedule.agreeing_others
+    if n >= dimension(d, min(2 * r, d)):
+        # Rows in general position determine every matrix of rank r, because A does not vanish on
+        # matrices of rank 2r; only the structure of a design can have two solutions.
+        many, least = many // 3, least // 2
+    if p > sizes.overhead_unknowns:
+        many = most = schedule.large_others
+    different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)
+    together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
     for starts, random in _rounds(shared, U, task, many, most, nongeneric=nongeneric):
-        together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
-        for part in starts.split(together):
-            if task.history.budget.spent:
-                return different, used
-            reproduced, elsewhere = _ends(shared, found, task, part, apart)
-            different = different | elsewhere
-            used += len(part)
-            if random:  # the other starts are near the first solution
-                reached = reached + reproduced
-        if bool((different | (reached >= schedule.agreeing_others)).all()):
+        active = ~different & (reached < least)  # a problem ends as it would alone
+        if not bool(active.any()):
+            break
+        ends = [_ends(shared, found, task, part, apart) for part in starts.split(together)]
+        reproduced, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
+        different = different | (active & (reproduced & elsewhere).any(0))
+        # The first ones are not independent: they begin near the first solution.
+        reached = reached + active * reproduced[-random:].sum(0)
+        used = used + active * len(starts)
+        if task.history.budget.spent:
             break
     return different, used
 
 
 def _rounds(
     shared: Shared, U: Tensor, task: Task, many: int, most: int, *, nongeneric: bool
-) -> Iterator[tuple[Tensor, bool]]:
-    """Yield rounds of starts `[S, ..., d, r]`, and whether they are independent of U.
+) -> Iterator[tuple[Tensor, int]]:
+    """Yield rounds of starts `[S, ..., d, r]`; so many at the end of them are independent of U.
 
-    Symmetric copies and other interpolants come first; then `most` random starts, `many` in the
-    first round and up to four times as many in each of the next ones.
+    The first round holds symmetric copies and other interpolants as well. There are `most` random
+    starts in all, `many` in the first round and up to four times as many in each of the next ones.
     """
     d, r = U.shape[-2:]
-    if nongeneric:
-        yield _symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others), False
-    if shared.problem.n <= shared.tuning.sizes.kernel_samples:
-        yield _other_interpolants(shared, U, task.seed, many), False
     size = torch.linalg.matrix_norm(U)[..., None, None] / math.sqrt(d * r)
+    first = []
+    if nongeneric:
+        first.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
+    if shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        first.append(_other_interpolants(shared, U, task.seed, many))
     count, round = 0, 0
     while count < most:
         step = min(many << min(round, 2), most - count)
-        yield size * common_noise(task.seed, _ROUND + round, U, step, d, r), True
-        count, round = count + step, round + 1
+        random = size * common_noise(task.seed, _ROUND + round, U, step, d, r)
+        yield torch.cat([*first, random]), step
+        count, round, first = count + step, round + 1, []
 
 
 def _ends(
     shared: Shared, found: Candidates, task: Task, starts: Tensor, apart: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """How many starts `[S, ..., d, r]` reproduce, and whether one does so elsewhere, `[...]`."""
+    """Which starts `[S, ..., d, r]` end at an interpolant, and which far from U, `[S, ...]`."""
     problem, U, sizes = shared.problem, found.U, shared.tuning.sizes
-    dense = dimension(problem.d, found.rank) <= sizes.overhead_unknowns
-    dense = dense or problem.n <= sizes.kernel_samples
+    p, near = dimension(problem.d, found.rank), shared.tuning.schedule.ample
+    dense = problem.n <= sizes.kernel_samples and problem.n < near * p
+    dense = dense or p <= sizes.overhead_unknowns
     method = Levenberg(problem, found.rank) if dense else PopulationLBFGS(problem)
     schedule, budget = shared.tuning.schedule, task.history.budget
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
@@ -105,8 +113,7 @@ def _ends(
     size = (U.mT @ U).square().sum((-2, -1))
     # ||VV' - UU'||^2, to an accuracy of eps ||UU'||^2
     away = (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
-    reproduced = state.residual <= task.tolerance
-    return reproduced.sum(0), (reproduced & (away > apart.square() * size)).any(0)
+    return state.residual <= task.tolerance, away > apart.square() * size
 
 
 def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tensor:

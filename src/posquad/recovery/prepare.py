@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from posquad.problems.measurements import RankOne
+from posquad.problems.views import RankOneView
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Acceptance
 
@@ -60,21 +61,35 @@ class Prepared:
 
 
 def prepare(
-    X: Tensor, y: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
+    X: Tensor,
+    y: Tensor,
+    weights: Tensor | None,
+    acceptance: Acceptance = DEFAULT.acceptance,
+    *,
+    rows: Tensor | None = None,
 ) -> Prepared:
     """Prepare `X[..., n, d]` and `y[..., n]` of the same batch, of at most one dimension.
 
-    Every problem of a batch is prepared as it would be alone.
+    Every problem of a batch is prepared as it would be alone. `rows[..., n]` are factors of the
+    rows of X. A large X is not copied: its operator is a view.
     """
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
-        X, y = X * w.pow(0.25)[..., None], y * w.sqrt()
+        rows, y = w.pow(0.25), y * w.sqrt()
+    large = _is_large(X)
+    if rows is not None and not large:
+        X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
-    unit = _units(X, acceptance.units)
-    X = _divided(X, unit)
+    unit = _units(X, rows, acceptance.units)
     size = y.abs().amax(-1)
     scale = torch.where(size > 0, size, 1.0)
-    values, vectors = torch.linalg.eigh(RankOne(X).second_moments)  # ascending
+    if not large:
+        X = _divided(X, unit)
+        moments = RankOne(X).second_moments
+    else:
+        columns = torch.diag_embed(1 / unit.expand(1, d)[0])
+        moments = RankOneView(RankOne(X), columns, rows).second_moments
+    values = torch.linalg.eigvalsh(moments)  # ascending
     top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
     seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
     span = seen.sum(-1)
@@ -83,22 +98,27 @@ def prepare(
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
     root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
-    if bool(isotropic.all()):
-        transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
-        working = _divided(X, root)
-    else:
+    transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
+    whole = bool(isotropic.all())
+    if not whole:
+        values, vectors = torch.linalg.eigh(moments)
         whitened = vectors / torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
-        scaled = torch.eye(d, dtype=X.dtype, device=X.device) / root
-        transform = torch.where(isotropic[..., None, None], scaled, whitened)
+        transform = torch.where(isotropic[..., None, None], transform, whitened)
         if X.ndim == 2:
             transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
-        working = X @ transform
+    back = transform / unit.mT
+    if not large:
+        operator = RankOne(_divided(X, root) if whole else X @ transform)
+    elif whole and rows is None and bool((unit * root == 1).all()):
+        operator = RankOne(X)
+    else:
+        operator = RankOneView(RankOne(X), back, rows)
     return Prepared(
-        problem=Problem(RankOne(working), y / scale[..., None]),
-        transform=transform / unit.mT,
+        problem=Problem(operator, y / scale[..., None]),
+        transform=back,
         scale=scale,
         span=span,
-        count=_present(working),
+        count=(operator.squared_lengths > 0).sum(-1),
     )
 
 
@@ -120,14 +140,18 @@ def normalize_rows(
     factor, present, peak, lengths = _row_sizes(X, weights)
     if not bool((_range(factor, present) > 2 * math.log2(acceptance.uneven)).any()):
         return None
-    unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
     responses = y / peak / peak / lengths.square()
     if weights is not None:
         responses = torch.where(weights > 0, responses, 0.0)
     if not bool(torch.isfinite(responses).all()):
         return None
-    even = prepare(unit, responses, None, acceptance)
+    if _is_large(X):
+        shorten = torch.where(present, 1 / peak / lengths, 0.0)
+        even = prepare(X, responses, None, acceptance, rows=shorten)
+    else:
+        unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
+        even = prepare(unit, responses, None, acceptance)
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
     return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
 
@@ -149,6 +173,11 @@ def _row_sizes(X: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     return factor, present, peak, lengths
 
 
+def _is_large(X: Tensor) -> bool:
+    """Whether X is too large for a copy."""
+    return X.ndim == 2 and X.numel() > DEFAULT.sizes.view_entries
+
+
 def _part_rows(X: Tensor) -> int:
     return max(1, DEFAULT.sizes.part_entries // max(1, X[..., 0, :].numel()))
 
@@ -156,11 +185,6 @@ def _part_rows(X: Tensor) -> int:
 def _parts(X: Tensor) -> tuple[Tensor, ...]:
     """Return blocks of rows, so that a temporary copy is small."""
     return X.split(_part_rows(X), dim=-2)
-
-
-def _present(X: Tensor) -> Tensor:
-    """Return the number of rows that are not zero, `[...]`."""
-    return torch.stack([(part != 0).any(-1).sum(-1) for part in _parts(X)]).sum(0)
 
 
 def _range(values: Tensor, present: Tensor) -> Tensor:
@@ -181,13 +205,18 @@ def looks_nongeneric(X: Tensor) -> Tensor:
     return zeros | (2 * fresh <= values.shape[-1])
 
 
-def _units(X: Tensor, ratio: float) -> Tensor:
+def _units(X: Tensor, rows: Tensor | None, ratio: float) -> Tensor:
     """Return powers of two to divide the columns by, `[..., 1, 1 or d]`.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
-    span the space.
+    span the space. `rows` are factors of the rows of X.
     """
-    columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
+    if rows is None:
+        columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
+    else:
+        factors = rows.split(_part_rows(X))
+        peaks = [(s[:, None] * x).abs().amax(0) for x, s in zip(_parts(X), factors, strict=True)]
+        columns = torch.stack(peaks).amax(0)[None]
     peak = columns.amax(-1, keepdim=True)
     far = (peak > 0) & (peak.log2().abs() > RANGE_EXPONENT[X.dtype])
     common = torch.where(far, peak, 1.0)

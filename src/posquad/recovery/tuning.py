@@ -54,6 +54,13 @@ class Sizes:
     batch_entries_elsewhere: int = 2**27
     """The same on an accelerator. Derived: 1 GB."""
 
+    thread_entries: int = 2**20
+    """Entries of X of one problem up to which one thread is used. Measured: several are no faster,
+    and 7 to 50 times as slow where the cores are busy."""
+
+    view_entries: int = 2**22
+    """Entries of X above which working coordinates are a view instead of a copy. Derived: 32 MB."""
+
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
 
