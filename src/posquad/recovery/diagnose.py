@@ -46,7 +46,9 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     # The curvature is that of the fitted responses, because a residual would hide the curvature
     # along a weak column of U.
     objective = LeastSquares(problem.operator, problem.operator.apply_factor_kernel(U))
-    if p <= shared.tuning.sizes.spectrum_unknowns:
+    sizes = shared.tuning.sizes
+    whole = problem.n * d * r * p <= sizes.spectrum_operations
+    if whole and p <= sizes.spectrum_unknowns:
         spectrum = effective_spectrum(objective, U)
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
         free, known = spectrum.is_kernel.any(-1), spectrum.kernel_is_known

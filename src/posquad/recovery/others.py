@@ -49,7 +49,7 @@ def find_second_solution(
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
         many, least = many // 3, least // 2
-    if p > sizes.overhead_unknowns:
+    if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
     different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)
     together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
@@ -98,7 +98,7 @@ def _ends(
     problem, U, sizes = shared.problem, found.U, shared.tuning.sizes
     p, near = dimension(problem.d, found.rank), shared.tuning.schedule.ample
     dense = problem.n <= sizes.kernel_samples and problem.n < near * p
-    dense = dense or p <= sizes.overhead_unknowns
+    dense = dense or sizes.is_overhead(problem.n, problem.d, found.rank, p)
     method = Levenberg(problem, found.rank) if dense else PopulationLBFGS(problem)
     schedule, budget = shared.tuning.schedule, task.history.budget
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate

@@ -119,6 +119,8 @@ class Search:
         self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
         self.agreeing = torch.zeros_like(self.starts)
         self.p = dimension(self.problem.d, rank)
+        n, d = self.problem.n, self.problem.d
+        self.cheap = self.sizes.is_overhead(n, d, rank, self.p)
         self.first = self.U
         self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
         self.bound = torch.zeros_like(self.residual)
@@ -160,7 +162,7 @@ class Search:
             self._first_attempt()
             while bool(self.open.any()) and not self.budget.spent:
                 self._restart()
-            if not rough or self.p <= self.sizes.overhead_unknowns:
+            if not rough or self.cheap:
                 self.polish()
         except KeyboardInterrupt:
             self.keep_last()
@@ -196,9 +198,9 @@ class Search:
         self.working = chosen
         tries = self.first[None] if chosen is None else self.first[None, chosen]
         near_limit = n < self.schedule.ample * self.p
-        if near_limit and self.p > self.sizes.overhead_unknowns and self.shared.forms_kernel:
+        if near_limit and not self.cheap and self.shared.forms_kernel:
             tries = self._reweighted(problem, 1, plain=True, round=-1)
-        elif near_limit and self.p <= self.sizes.overhead_unknowns and tries.ndim == 3:
+        elif near_limit and self.cheap and tries.ndim == 3:
             # A round of restarts beside the first attempt costs almost nothing.
             companions = min(self.schedule.companions, self.max_starts - 1)
             tries = torch.cat([tries, self._perturbed(None, companions, round=0)])
@@ -226,7 +228,7 @@ class Search:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
         n, schedule = problem.n, self.schedule
         dense = n <= self.sizes.kernel_samples and n < schedule.ample * self.p
-        if self.p <= self.sizes.overhead_unknowns or dense:
+        if self.cheap or dense:
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
             return iterate(
@@ -252,7 +254,7 @@ class Search:
         self.next_round += 1
         problem, chosen = self._chosen(self.open)
         self.history.last, self.working = None, chosen
-        if self.p <= self.sizes.overhead_unknowns:
+        if self.cheap:
             few = problem.n >= schedule.plenty * self.p
             first = 2 if few else schedule.companions
             reweighted, count = round % 4 == 1, first if round == 0 else schedule.round_starts

@@ -32,11 +32,18 @@ class Sizes:
     overhead_unknowns: int = 60
     """Unknowns p up to which the arithmetic of a dense step costs less than its calls. Measured."""
 
+    overhead_entries: int = 2**17
+    """Largest n d r for which that holds. Measured."""
+
     dense_unknowns: int = 250
     """Unknowns p up to which a dense step costs less than reweighting. Measured."""
 
     spectrum_unknowns: int = 500
     """Unknowns p up to which the effective spectrum is computed in full. Measured: 0.1 s there."""
+
+    spectrum_operations: int = 2**28
+    """Largest n d r p for which it is computed in full; p Hessian products take twice as many
+    multiplications. Measured: above, the two ends alone cost a tenth of it."""
 
     polish_unknowns: int = 1000
     """Unknowns p up to which the answer is refined by dense steps. Derived: p x p takes 8 MB."""
@@ -63,6 +70,10 @@ class Sizes:
 
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
+
+    def is_overhead(self, n: int, d: int, rank: int, unknowns: int) -> bool:
+        """Whether a dense step costs only its calls."""
+        return unknowns <= self.overhead_unknowns and n * d * rank <= self.overhead_entries
 
 
 @dataclass(frozen=True)
