@@ -48,7 +48,7 @@ def find_second_solution(
     if n >= dimension(d, min(2 * r, d)):
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
-        many, least = many // 3, least // 2
+        many, least = many // 2, least // 2
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
     different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)
@@ -73,16 +73,17 @@ def _rounds(
 ) -> Iterator[tuple[Tensor, int]]:
     """Yield rounds of starts `[S, ..., d, r]`; so many at the end of them are independent of U.
 
-    The first round holds symmetric copies and other interpolants as well. There are `most` random
-    starts in all, `many` in the first round and up to four times as many in each of the next ones.
+    The first round holds symmetric copies as well, and other interpolants unless it is the only
+    one. There are `most` random starts in all, `many` in the first round and up to four times as
+    many in each of the next ones.
     """
     d, r = U.shape[-2:]
     size = torch.linalg.matrix_norm(U)[..., None, None] / math.sqrt(d * r)
     first = []
     if nongeneric:
         first.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
-    if shared.problem.n <= shared.tuning.sizes.kernel_samples:
-        first.append(_other_interpolants(shared, U, task.seed, many))
+    if many < most and shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        first.append(_other_interpolants(shared, U, task.seed, many // 2))
     count, round = 0, 0
     while count < most:
         step = min(many << min(round, 2), most - count)
@@ -121,7 +122,7 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
 
     `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
     A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. It is
-    as long as Q, or half, or twice as long.
+    half, once, twice or four times as long as Q.
     """
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
@@ -132,7 +133,7 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     seen = torch.cholesky_solve(seen, torch.linalg.cholesky(K)).movedim(-1, 0)
     H = G - operator.adjoint_kernel(seen)
     Q = U @ U.mT
-    lengths = torch.tensor([1.0, 0.5, 2.0], dtype=U.dtype, device=U.device)
+    lengths = torch.tensor([1.0, 2.0, 4.0, 0.5], dtype=U.dtype, device=U.device)
     lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
     ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
     return positive_part(Q + lengths * ratio[..., None, None] * H, r)

@@ -129,7 +129,7 @@ class Schedule:
     """Most random starts that look for a second solution. Measured at n = p + 1, where few
     succeed."""
 
-    large_others: int = 4
+    large_others: int = 3
     """The same where a step costs more than its calls. Measured: about the cost of the search."""
 
     symmetric_others: int = 48
@@ -139,10 +139,10 @@ class Schedule:
     others_steps: int = 100
     """Steps of each of them. Measured."""
 
-    others_patience: int = 10
+    others_patience: int = 6
     """Steps after which each of them must have improved. Measured."""
 
-    others_rate: float = 0.7
+    others_rate: float = 0.5
     """Residual that it must have reached, as a share of that before. Measured."""
 
     total_starts: int = 100_000
