@@ -315,11 +315,14 @@ def attempt_convex(kind: str, shape: tuple[int, int] | None, seed: int) -> Outco
     return outcome
 
 
-HELD = {"palindromes": 2}  # seeds in the tests; `recover` breaks its promise on the other designs
+# Seeds of each design in the tests. The designs that are left out are generic, with responses that
+# two matrices explain by chance; there `recover` misses the second solution in about 3%.
+MISSED = ("hyperplane kernel", "full kernel", "newton kernel", "quadric", "quadric, common")
+HELD = {name: 0 if name in MISSED else 3 for name in DESIGNS}
 
 FAMILIES = (
     {
-        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), HELD.get(name, 0), 80)
+        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), HELD[name], 80)
         for name, design in DESIGNS.items()
     }
     | {
@@ -337,10 +340,10 @@ FAMILIES = (
         for k in (1, 2)
         for noise in (0.0, 1e-12)
     }
-    | {"level": Family(attempt_level, 0, 400)}
+    | {"level": Family(attempt_level, 20, 400)}
     | {
-        "batch": Family(partial(attempt_batch, MIXED, 24), 0, 60),
-        "batch, ordinary": Family(partial(attempt_batch, ORDINARY, 24), 0, 60),
+        "batch": Family(partial(attempt_batch, MIXED, 24), 2, 60),
+        "batch, ordinary": Family(partial(attempt_batch, ORDINARY, 24), 2, 60),
         "batch, up to 200": Family(partial(attempt_batch, MIXED, 200), 0, 4),
         "batch, 1000": Family(partial(attempt_batch, MIXED, 1000), 0, 1),
     }

@@ -207,7 +207,7 @@ class Acceptance:
     linear: float = 20.0
     """Factor by which the first-order term of the error must exceed the second. A definition."""
 
-    curvature_accuracy: float = 0.05
+    curvature_accuracy: float = 0.1
     """Relative accuracy of the curvature of large problems. A definition."""
 
     definite: float = 1e-7
