@@ -115,7 +115,10 @@ def attempt_estimate(extra: int, noise: float, seed: int) -> Outcome:
 
 
 def attempt_level(seed: int) -> Outcome:
-    """Noise around the tolerance: what is certified is also recovered without `certify`."""
+    """Noise around the tolerance: what is certified also counts as reproduced without `certify`.
+
+    A proof may settle what the diagnosis left in doubt (NOT_IDENTIFIED).
+    """
     rng = seeded(seed, "level")
     d, r = [(2, 1), (3, 1), (4, 1), (4, 2)][int(rng.integers(4))]
     n = int(rng.uniform(2, 5) * dimension(d, r)) + 1
@@ -124,7 +127,7 @@ def attempt_level(seed: int) -> Outcome:
     y = responses(X, U) * (1 + noise * normal(rng, n))
     word, proved = (recover(X, y, r, certify=flag).status.name for flag in (False, True))
     outcome = Outcome(said=Counter([f"{word}, {proved}"]))
-    if (proved if proved != "CERTIFIED" else "RECOVERED") != word:
+    if word != proved and not (proved == "CERTIFIED" and word in REPRODUCED):
         case = f"d, r, n = {d}, {r}, {n}, noise {noise:.1e}"
         outcome.broken.append(f"{case}: {word}, but {proved} with a certificate")
     return outcome

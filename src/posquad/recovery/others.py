@@ -45,7 +45,9 @@ def find_second_solution(
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, torch.zeros_like(found.starts)
     many, most, least = schedule.others_round, schedule.others_most, schedule.agreeing_others
-    if n >= dimension(d, min(2 * r, d)):
+    if nongeneric:
+        least = 3 * least
+    elif n >= dimension(d, min(2 * r, d)):
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
         many, least = many // 2, least // 2
@@ -121,8 +123,8 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     """Return parts of rank r of other symmetric matrices with the same responses, as starts.
 
     `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
-    A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. It is
-    half, once, twice or four times as long as Q.
+    A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. Its
+    lengths are from a tenth to four times that of Q.
     """
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
@@ -133,7 +135,7 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     seen = torch.cholesky_solve(seen, torch.linalg.cholesky(K)).movedim(-1, 0)
     H = G - operator.adjoint_kernel(seen)
     Q = U @ U.mT
-    lengths = torch.tensor([1.0, 2.0, 4.0, 0.5], dtype=U.dtype, device=U.device)
+    lengths = torch.tensor([1.0, 0.1, 2.0, 0.3, 4.0, 0.5], dtype=U.dtype, device=U.device)
     lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
     ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
     return positive_part(Q + lengths * ratio[..., None, None] * H, r)

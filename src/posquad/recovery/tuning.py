@@ -139,10 +139,10 @@ class Schedule:
     others_steps: int = 100
     """Steps of each of them. Measured."""
 
-    others_patience: int = 6
+    others_patience: int = 10
     """Steps after which each of them must have improved. Measured."""
 
-    others_rate: float = 0.5
+    others_rate: float = 0.7
     """Residual that it must have reached, as a share of that before. Measured."""
 
     total_starts: int = 100_000
