@@ -177,7 +177,9 @@ def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
     U = converted_tensor("start", start).to(X)
     require_factor("start", U)
     require_shape("start", U, (X.shape[-1], U.shape[-1]), "(..., d, k)")
-    require_batch(X=X.shape[:-2], start=U.shape[:-2])
+    if require_batch(X=X.shape[:-2], start=U.shape[:-2]) != X.shape[:-2]:
+        expected = f"a batch that broadcasts to that of X, {tuple(X.shape[:-2])}"
+        raise ShapeError("start", expected=expected, got=f"batch {tuple(U.shape[:-2])}")
     if rank is not None and U.shape[-1] > rank:
         expected = f"at most rank = {rank} columns"
         raise DomainError("start", expected=expected, got=f"{U.shape[-1]}")

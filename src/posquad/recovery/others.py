@@ -50,7 +50,7 @@ def find_second_solution(
     elif n >= dimension(d, min(2 * r, d)):
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
-        many, least = many // 2, least // 2
+        many, least = many // 2, least // 4
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
     different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)

@@ -90,7 +90,10 @@ def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -
 
 
 def try_ranks(
-    trial: Callable[[int], _T], highest: int, stopped: Callable[[], bool]
+    trial: Callable[[int], _T],
+    highest: int,
+    stopped: Callable[[], bool],
+    unimproved: int = DEFAULT.schedule.unimproved_ranks,
 ) -> tuple[list[_T], int]:
     """Try ranks from 1 upwards; return the trials, and the index of the chosen one.
 
@@ -111,7 +114,7 @@ def try_ranks(
         if trials[-1].reproduced:
             return trials, len(trials) - 1
         best = min(range(len(trials)), key=lambda k: trials[k].score)
-        if len(trials) - 1 - best >= DEFAULT.schedule.unimproved_ranks or stopped():
+        if len(trials) - 1 - best >= unimproved or stopped():
             break
     return trials, best
 
@@ -249,8 +252,9 @@ def choose_rank(
         return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
     distinct = int(shared.distinct)
-    highest = highest_rank(d, max_rank, lambda rank: distinct >= needed_samples(d, rank))
-    trials, best = try_ranks(trial, highest, lambda: budget.spent)
+    most = max_rank or schedule.highest_rank
+    highest = highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
+    trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks)
     path = [(t.rank, t.residual, t.score) for t in trials]
     chosen = trials[best]
     found = chosen.found

@@ -139,7 +139,7 @@ class Schedule:
     others_steps: int = 100
     """Steps of each of them. Measured."""
 
-    others_patience: int = 10
+    others_patience: int = 8
     """Steps after which each of them must have improved. Measured."""
 
     others_rate: float = 0.7
