@@ -346,3 +346,10 @@ def test_one_coordinate_in_any_units_of_the_measurements(b, u):
     found = [mirror_flow(B, y, np.ones(1), q0, t_final=t, tolerance=1e-10).q[0] for t in times]
     expected = u / (1 + 9 * np.exp(-rate * times))
     assert found == pytest.approx(expected, rel=1e-7, abs=0)
+
+
+@pytest.mark.parametrize("b", [1e-200, 1e200])
+def test_measurements_whose_time_is_out_of_range_are_refused(b):
+    """`bq = b` approaches its limit in the time `1 / (4 b^2)`, which is no double."""
+    with pytest.raises(DomainError, match="rescale"):
+        mirror_flow(np.full((1, 1), b), np.array([b]), np.ones(1), np.array([0.1]))
