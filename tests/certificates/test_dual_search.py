@@ -1,4 +1,4 @@
-"""A step of the interior-point search for a dual vector, by hand."""
+"""Searches for dual vectors: a step of the interior-point search, and which one runs, by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from posquad.certificates.proofs.bounded_operator import BoundedRankOne
 from posquad.certificates.proofs.statements import TangentGram
+from posquad.certificates.search import trace
 from posquad.certificates.search.dual import DualSearch
 
 X = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0], [0.0, 1.0]])
@@ -28,3 +29,18 @@ def test_a_step_stays_in_the_ball_and_in_the_cone(dz, ds, step):
     z, s = search._damped_step(0.5 * e, 0.0, dz * e, ds)
     np.testing.assert_allclose(z, (0.5 + step * dz) * e, rtol=1e-14)
     assert s == pytest.approx(step * ds, rel=1e-14)
+
+
+def test_the_barrier_method_runs_only_if_least_squares_leaves_a_gap(monkeypatch):
+    """Q = diag(1, 0) and inputs e_1, e_2: z = (1, 0) has `A*(z) = Q <= I` and `<z, y> = tr Q`."""
+
+    def refused(*_):
+        raise AssertionError("the barrier method was run")
+
+    monkeypatch.setattr(trace, "barrier_dual", refused)
+    found = trace.trace_dual(
+        BoundedRankOne(np.eye(2)), np.array([1.0, 0.0]), np.array([[1.0], [0.0]])
+    )
+    assert found is not None
+    assert found.method == "least squares"
+    assert found.dual == pytest.approx([1.0, 0.0], abs=1e-14)

@@ -169,3 +169,13 @@ def test_bad_input_is_refused(measurements, y, z, error, name):
             function(measurements, y, z)
         assert isinstance(raised.value, PosquadError)
         assert raised.value.argument == name
+
+
+@pytest.mark.parametrize("copies", [1, 100])
+def test_many_equal_inputs_need_a_shift_for_the_rounding_of_all(copies):
+    """`A*(z) = 0` for the copies together, and the bound `-<z, y> / ||z||` is that of one."""
+    inputs, y = np.tile(X, (copies, 1)), np.tile(INFEASIBLE, copies)
+    bound = proved_least_residual(RankOne(inputs), y, np.tile(-FARKAS, copies))
+    exact = math.sqrt(copies / 10)
+    assert bound <= exact
+    assert bound == pytest.approx(exact, rel=1e-9)

@@ -23,7 +23,7 @@ from posquad.certificates import proved_least_residual, proves_infeasible
 from posquad.recovery.budget import Budget
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.cone import PositiveFit, positive_fit
-from posquad.recovery.solvers.interior_point import InteriorPoint
+from posquad.recovery.solvers.interior_point import InteriorPoint, _rescaled
 
 SIZES = [  # n < d, n = d, around d(d+1)/4, n = D - 1, D, D + 1, and more than 3 D
     *[(1, 1), (4, 1), (2, 3), (3, 3), (4, 4), (5, 4), (9, 4), (10, 4), (11, 4), (40, 4)],
@@ -238,6 +238,16 @@ def test_negative_responses_give_zero():
     assert int(found.steps) == 0
 
 
+def test_negative_responses_at_few_inputs_give_zero_without_a_step():
+    """`n < D`: the responses themselves prove it, as `A*(-y) = X'X` is positive semidefinite."""
+    X = np.random.default_rng(2).standard_normal((4, 3))
+    found = fit(X, -np.ones(4))
+    assert int(found.steps) == 0
+    assert matrix(found).tolist() == np.zeros((3, 3)).tolist()
+    assert float(found.bound) == pytest.approx(1.0, abs=1e-14)
+    assert found.farkas.numpy() == pytest.approx(np.ones(4), abs=1e-14)
+
+
 @pytest.mark.parametrize("eta", [1e-3, 1e-5, 1e-7])
 def test_nearly_consistent_responses(eta):
     """Noise of size eta on responses of rank 2: the residual is small, and proved to be needed."""
@@ -405,3 +415,25 @@ def test_fields_have_the_shapes_of_the_batch():
     assert shapes.pop("farkas") == (2, 3, 8)
     assert set(shapes.values()) == {(2, 3)}
     assert bool(found.optimal.all())
+
+
+@pytest.mark.parametrize(
+    ("dQ", "dY", "possible"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), True),
+        ((0.5, 0.0), (0.0, 1.0), True),
+        ((0.0, 0.0), (-1.0, 0.0), False),  # Y has one negative eigenvalue
+        ((0.0, -1.0), (0.0, 0.0), False),  # Q has one
+        ((0.0, 0.0), (math.nan, 0.0), False),
+    ],
+)
+def test_steps_that_leave_the_cone_cannot_be_rescaled(dQ, dY, possible):
+    """With diagonal matrices, the common diagonal is `sqrt(Q_ii Y_ii)`, ascending."""
+    start = torch.tensor([0.5, 0.25], dtype=torch.float64)
+    moves = [torch.tensor(move, dtype=torch.float64) for move in (dQ, dY)]
+    G = torch.eye(2, dtype=torch.float64)
+    _, s, usable = _rescaled(G, start.diag(), *(m.diag() for m in moves), torch.ones_like(start[0]))
+    assert bool(usable) is possible
+    if possible:
+        Q, Y = (start + m for m in moves)
+        assert s.tolist() == pytest.approx(sorted((Q * Y).sqrt().tolist()), rel=1e-14)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -435,6 +436,42 @@ def test_a_lower_rank_is_tried_where_samples_decide_only_that():
     assert lowered([0.1, 1e-12, 1e-12], 3, 11) == (3, [(1, 24)])  # rank 2 needs 12
     assert lowered([0.1, 1e-12, 1e-12], 3, 16) == (3, [])  # rank 3 needs 16
     assert lowered([1e-12, 1e-12, 1e-12], 3, 12, spent=True) == (3, [])
+
+
+def test_only_columns_that_are_negligible_are_tried_to_be_left_out(monkeypatch):
+    """Squares 1, 1/4, 1e-10 and 0 of the singular values: ranks 2 and 3 are tried, in order."""
+    solve, _ = solver_of([0.1, 0.1, 0.1, 1e-12])
+    U = torch.diag(vector(1.0, 0.5, 1e-5, 0.0))
+    tried = []
+
+    def refined(shared, start, task, found):
+        tried.append(start.shape[-1])
+        return replace(found, residual=vector(1.0)[0])
+
+    monkeypatch.setattr(ranks, "refine", refined)
+    found = replace(solve(4, 0), U=U)
+    assert ranks.lower_if_possible(found, solve, *setting(40, 40)) is found
+    assert tried == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("residual", "without", "rank"),
+    [
+        (1e-11, 9e-11, 1),  # up to ten times as much
+        (1e-11, 1.1e-10, 2),
+        (1e-17, 2e-14, 1),  # up to 100 eps = 2.2e-14, whatever the residual
+        (1e-17, 3e-14, 2),
+    ],
+)
+def test_a_column_is_left_out_where_the_residual_stays_small(monkeypatch, residual, without, rank):
+    solve, _ = solver_of([without, residual])
+
+    def refined(shared, start, task, found):
+        return replace(found, rank=start.shape[-1], U=start, residual=vector(without)[0])
+
+    monkeypatch.setattr(ranks, "refine", refined)
+    found = replace(solve(2, 0), U=torch.diag(vector(1.0, 1e-5)))
+    assert ranks.lower_if_possible(found, solve, *setting(40, 40)).rank == rank
 
 
 # What is said in the end.

@@ -108,6 +108,14 @@ def test_a_raised_factor_has_full_rank_by_hand():
     np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
 
 
+def test_an_estimate_without_positive_eigenvalues_is_raised_to_the_size_of_the_responses():
+    """Mean |y| = 3 and d = 2, so 1.5 takes the place of the largest eigenvalue."""
+    values = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    y = torch.tensor([-2.0, 4.0], dtype=torch.float64)
+    U = initializers.raised_factor(values, torch.eye(2, dtype=torch.float64), y)
+    np.testing.assert_allclose(U @ U.mT, np.diag([0.075, 0.075]), rtol=1e-14)
+
+
 @pytest.mark.parametrize("unit", [1e-16, 1.0, 1e16])
 def test_a_kernel_that_is_singular_to_rounding_is_solved_in_its_range(unit):
     """`[[1, 1], [1, 1 + 1e-15]]` has a factor with a pivot of 3e-8; the pseudoinverse is meant."""

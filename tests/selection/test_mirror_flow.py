@@ -335,3 +335,21 @@ def test_a_flow_that_starts_at_the_solution_has_reached_it():
     one = np.ones(1)
     flow = mirror_flow(one[None], one, one, one, residual_tolerance=0.0)
     assert (flow.status, int(flow.steps)) == (Status.LOSS_REACHED, 0)
+
+
+@pytest.mark.parametrize(("b", "u"), [(1e-200, 1e250), (1.0, 1.0), (1e200, 1e-250)])
+def test_one_coordinate_in_any_units_of_the_measurements(b, u):
+    """`q' = -4 b^2 q (q - u)` is the logistic equation; the square of b alone is out of range."""
+    rate = 4 * (b * u) * b
+    times = np.array([0.25, 1.0, 3.0]) / rate
+    B, y, q0 = np.full((1, 1), b), np.array([b * u]), np.array([0.1 * u])
+    found = [mirror_flow(B, y, np.ones(1), q0, t_final=t, tolerance=1e-10).q[0] for t in times]
+    expected = u / (1 + 9 * np.exp(-rate * times))
+    assert found == pytest.approx(expected, rel=1e-7, abs=0)
+
+
+@pytest.mark.parametrize("b", [1e-200, 1e200])
+def test_measurements_whose_time_is_out_of_range_are_refused(b):
+    """`bq = b` approaches its limit in the time `1 / (4 b^2)`, which is no double."""
+    with pytest.raises(DomainError, match="rescale"):
+        mirror_flow(np.full((1, 1), b), np.array([b]), np.ones(1), np.array([0.1]))

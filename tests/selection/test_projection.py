@@ -869,3 +869,11 @@ def test_a_proof_of_infeasibility_does_not_depend_on_its_length():
     assert _checked(np.eye(2), np.array([1.0, 0.0]), np.array([-1.0, 0.0])) is None
     # y'z = 0 and B'z = (0, 1): the second coordinate vanishes in every solution.
     assert _checked(np.eye(2), np.array([1.0, 0.0]), np.array([0.0, 5.0]))[1] == (1,)
+
+
+def test_rows_that_differ_only_in_a_column_of_small_units_are_independent():
+    """`q_1 + 1e-20 q_2 = 2` and `q_1 + 2e-20 q_2 = 3` have the one solution (1, 1e20)."""
+    B = np.array([[1.0, 1e-20], [1.0, 2e-20]])
+    found = bregman_projection(B, np.array([2.0, 3.0]), np.ones(2), np.array([1.0, 1e20]))
+    assert found.status is Status.CONVERGED
+    assert found.q == pytest.approx([1.0, 1e20], rel=1e-14)

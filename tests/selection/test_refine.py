@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import mpmath
 import numpy as np
 import pytest
 import torch
 
+from posquad.core.twofold import from_doubles
 from posquad.selection._refine import _Problem
 
 
@@ -68,3 +70,25 @@ def test_an_exact_answer_needs_no_refinement_in_any_unit(unit):
     problem = _Problem(torch.ones(1, 2, dtype=torch.float64), y, d, q0)
     error = float(problem.bound(q0.log(), torch.zeros_like(y)))
     assert error < 1e-11  # _SUFFICIENT; the logarithm of the unit is rounded, to 1e-13
+
+
+def test_the_bound_of_an_exact_answer_is_its_rounding_by_hand():
+    """`q = 1` from q0 = 1: log q is known to `(n + 4) eps = 5 eps`, and the bound is `4 A nu`.
+
+    With `A = 1 / sqrt(q)` and `nu = sqrt(q) 5 eps` that is 20 eps, and 5 eps for log q itself.
+    """
+    one = torch.ones(1, 1, dtype=torch.float64)
+    error = _Problem(one, one, one[0], one).bound(torch.zeros_like(one), torch.zeros_like(one))
+    assert float(error[0]) == pytest.approx(25 * 2.0**-52, rel=1e-12, abs=0)
+
+
+def test_a_newton_step_is_damped_by_the_change_of_the_logarithm_by_hand():
+    """`3 q = 6` at q = 1/4 with d = 2: `G = 9/8` and `F = 21/4`, so the step is 14/3.
+
+    It would change log q by `3/2 * 14/3 = 7`, and is shortened by the factor `log(1 + 7) / 7`.
+    """
+    B, d = torch.full((1, 1), 3.0, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
+    problem = _Problem(B, torch.full_like(B, 6.0), d, torch.full_like(B, 0.25))
+    point = problem.evaluate(from_doubles(torch.zeros_like(B)))
+    assert float(point.change) == pytest.approx(7.0, rel=1e-14)
+    assert float(point.move) == pytest.approx(14 / 3 * math.log(8) / 7, rel=1e-14)
