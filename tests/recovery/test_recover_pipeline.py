@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.core.errors import DomainError, ShapeError
+from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
 from posquad.recovery import others, ranks
@@ -244,6 +244,75 @@ def test_a_running_search_reports_what_it_has(rng):
     before = run.candidates()
     assert (float(before.residual), int(before.starts), before.farkas) == (1.0, 0, None)
     after = run.run()
-    assert run.history.best is after
+    assert run.history.best.U is after.U
     assert float(after.residual) < 1e-10
     assert RankOne(X).n == 24
+
+
+# What is said of an interrupted or unusual call.
+
+
+def test_a_bound_is_for_the_rows_of_the_user():
+    """Rows from 1e-3 to 1e3 are first solved with length one, whose bound is another one."""
+    g = np.random.default_rng(1)
+    for _ in range(12):
+        X = g.standard_normal((40, 5)) * np.logspace(-3, 3, 40)[:, None]
+        y = g.standard_normal(40)
+        best, cut = recover(X, y, 5), recover(X, y, 5, max_steps=5)
+        assert cut.residual_bound <= best.residual * (1 + 1e-9)
+        assert cut.residual <= 1
+
+
+def test_a_rank_choice_that_was_cut_short_is_no_best_fit(rng):
+    X, _, y = gaussian_problem(rng, 80, 8, 2, smallest=0.5)
+    found = recover(X, y, time_limit=1e-9)
+    assert found.status is Status.INTERRUPTED
+    assert float(found.rank_confidence) == 0
+
+
+def test_finished_problems_of_an_interrupted_batch_are_kept(rng):
+    problems = [gaussian_problem(rng, 30, 5, 2, smallest=0.5) for _ in range(4)]
+    X, _, y = (torch.stack(parts) for parts in zip(*problems, strict=True))
+    steps = [recover(X[k], y[k]).steps for k in range(4)]
+    count = [0]
+
+    def stop(_):
+        count[0] += 1
+        if count[0] > sum(steps[:2]) + 12:  # in the third problem
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as stopped:
+        recover(X, y, progress=stop)
+    found = stopped.value.result
+    assert found.status[0] is Status.RECOVERED
+    assert found.status[3] is Status.INTERRUPTED
+    assert float(found.residual[3]) == 1.0
+    assert found.error_estimate[3].isnan()
+
+
+def test_a_start_of_any_size(rng):
+    X, U, y = gaussian_problem(rng, 24, 6, 2, smallest=0.5)
+    for size in (1e-150, 1e150):
+        found = recover(X, y, 2, start=size * U)
+        assert found.status is Status.RECOVERED
+        assert found.steps < 200
+
+
+def test_the_convex_case_reports_its_steps(rng):
+    seen = []
+    recover(normal(rng, 60, 12), normal(rng, 60), 12, progress=seen.append)
+    assert len(seen) > 5
+
+
+def test_constants_of_the_wrong_kind(rng):
+    X, _, y = gaussian_problem(rng, 24, 6, 2)
+    with pytest.raises(
+        DtypeError, match=r"tuning: expected posquad\.recovery\.tuning\.Tuning; got int"
+    ):
+        recover(X, y, 2, tuning=3)
+
+
+def test_inputs_that_are_zero_leave_the_error_unknown(rng):
+    found = recover(torch.zeros(9, 3, dtype=torch.float64), torch.ones(9, dtype=torch.float64), 1)
+    assert float(found.residual) == 1
+    assert found.error_estimate.isnan()

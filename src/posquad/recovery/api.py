@@ -18,6 +18,7 @@ from posquad.core.arrays import (
     positive_number,
     require_batch,
     require_factor,
+    require_instance,
     require_shape,
     unified,
 )
@@ -114,6 +115,8 @@ def recover(
     if positive_integer("seed", seed, zero=True) >= 2**63:
         raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
     level = reproduction_level(tolerance, narrow=narrow)
+    if tuning is not None:
+        require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
     if max_starts is not None:
         positive_integer("max_starts", max_starts)
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
@@ -163,7 +166,8 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         return found
     kept = w > 0
     U = torch.as_tensor(found.U[:, : int(found.rank)]).to(X)
-    objective = LeastSquares(RankOne(X[kept]), y[kept])
+    U = U.double()  # in single precision fourth powers of the inputs may overflow
+    objective = LeastSquares(RankOne(X[kept].double()), y[kept].double())
     try:
         certificate = certifier.certify(objective, U, tolerance=level)
     except PosquadError:  # the factor does not have full rank
@@ -214,6 +218,8 @@ class _Call:
         n, d = X.shape[-2:]
         self.unfinished = blank_answers(X.reshape(-1, n, d), self.rank or 1)
         self.unfinished.codes[:] = Status.INTERRUPTED.code
+        self.unfinished.residual[:] = 1.0  # of Q = 0
+        self.unfinished.error[:] = torch.nan
         if X.ndim == 2:
             return self._single(X, y, weights, self.start, 0)
         sizes = self.tuning.sizes
@@ -229,7 +235,6 @@ class _Call:
             part = slice(begin, begin + size)
             w, start = (None if t is None else t[part] for t in rest)
             parts.append(self._batch(flat[0][part], flat[1][part], w, start, begin))
-            self.unfinished.put(torch.arange(begin, begin + len(parts[-1].codes)), parts[-1])
         return Answers.stacked(parts) if parts else self.unfinished
 
     def unfinished_answers(self) -> Answers:
@@ -240,8 +245,9 @@ class _Call:
             found = best if best.residual.ndim else best.one()
             U = shared.prepared.restore(best.U)
             put = blank_answers(U.reshape(-1, *U.shape[-2:]).mT, best.rank)
-            put.U, put.residual = U.reshape(put.U.shape), found.residual
-            put.rank, put.starts = torch.full_like(put.rank, best.rank), found.starts
+            put.U, put.starts = U.reshape(put.U.shape), found.starts
+            put.residual = shared.prepared.given_residual(best.U, best.residual).reshape(-1)
+            put.rank = torch.where(put.U.any(-1).any(-1), best.rank, 0)
             put.error, put.codes = put.curvature[:, 0], put.codes * 0 + Status.INTERRUPTED.code
             self.unfinished.put(where, put)
         return self.unfinished
@@ -278,11 +284,14 @@ class _Call:
             repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
             alone = alone | repeated | (reproduced & (~full | nearly))
             answers.put(regular, self._judged(shared, found, 1.0, d, nongeneric=False))
+            done = regular[~alone]
+            self.unfinished.put(begin + done, answers.select(done))
             special[regular] = alone
         for index in special.nonzero()[:, 0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
             single = self._single(X[index], y[index], w, first, begin + index)
             answers.put(torch.tensor([index], device=X.device), single)
+            self.unfinished.put(torch.tensor([begin + index], device=X.device), single)
         return answers
 
     def _single(
@@ -352,11 +361,19 @@ class _Call:
             unsure = (codes == Status.RECOVERED.code) & ~shared.linear
             codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
         rank = torch.where(residual <= task.tolerance, found.rank, _numerical_rank(shared, found.U))
+        U, given = (
+            shared.prepared.restore(found.U),
+            shared.prepared.given_residual(found.U, residual),
+        )
+        worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
+        U = torch.where(worse[..., None, None], 0.0, U)
+        # A bound for rows of length one is none for the user's rows.
+        even = shared.prepared.rows is not None
         answers = Answers(
-            U=shared.prepared.restore(found.U),
+            U=U,
             codes=codes,
-            residual=shared.prepared.given_residual(found.U, residual),
-            rank=rank,
+            residual=given.clamp_max(1.0),
+            rank=torch.where(worse, 0, rank),
             confidence=torch.full_like(residual, sure),
             curvature=torch.stack([diagnosis.low, diagnosis.high], dim=-1),
             error=diagnosis.error,
@@ -364,9 +381,9 @@ class _Call:
             needed=torch.full_like(rank, diagnosis.needed),
             starts=found.starts,
             others=others,
-            bound=found.bound,
+            bound=torch.zeros_like(found.bound) if even else found.bound,
         )
-        if found.farkas is not None and not residual.ndim:
+        if found.farkas is not None and not residual.ndim and not even:
             self.farkas = found.farkas
         return answers if residual.ndim else answers.one()
 
@@ -413,6 +430,7 @@ class _Call:
         answers.needed = torch.full_like(answers.rank, X.shape[-1])
         if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
             answers.residual = torch.ones_like(answers.residual)
+            answers.error = torch.full_like(answers.error, torch.nan)
         spans = int(prepared.span) == X.shape[-1]
         status = Status.RECOVERED if spans else Status.UNDETERMINED
         answers.codes = torch.full_like(answers.rank, status.code)

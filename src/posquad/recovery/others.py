@@ -44,13 +44,17 @@ def find_second_solution(
     none = torch.zeros_like(found.residual, dtype=torch.bool)
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, torch.zeros_like(found.starts)
-    many, most, least = schedule.others_round, schedule.others_most, schedule.agreeing_others
+    many, most, least = (
+        max(1, schedule.others_round),
+        schedule.others_most,
+        schedule.agreeing_others,
+    )
     if nongeneric:
         least = 3 * least
     elif n >= dimension(d, min(2 * r, d)):
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
-        many, least = many // 2, least // 4
+        many, least = max(1, many // 2), least // 4
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
     different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)

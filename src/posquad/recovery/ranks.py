@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -267,6 +267,9 @@ def choose_rank(
         p = dimension(d, found.rank)
         enough = distinct >= needed_samples(d, found.rank) and n > p
         return RankChoice(found, float(enough), path)
+    if budget.spent:  # the choice was not completed
+        undecided = torch.zeros_like(found.settled)
+        return RankChoice(replace(found, settled=undecided), 0.0, path)
     if best == len(trials) - 1 and highest < d:
         return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
     weights = [math.exp(-min(t.score - chosen.score, 1400.0) / 2) for t in trials]

@@ -69,6 +69,10 @@ class Answers:
         """Return the answer to one problem as a batch of one."""
         return Answers(**{name: value[None] for name, value in vars(self).items()})
 
+    def select(self, index: Tensor) -> Answers:
+        """Return the answers at these indices."""
+        return Answers(**{name: value[index] for name, value in vars(self).items()})
+
     def widen(self, columns: int) -> None:
         """Pad the factors with zero columns to at least this many."""
         short = columns - self.U.shape[-1]

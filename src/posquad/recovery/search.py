@@ -166,10 +166,20 @@ class Search:
                 self.polish()
         except KeyboardInterrupt:
             self.keep_last()
-            self.history.best = self.candidates()
+            self._offer()
             raise
-        self.history.best = self.candidates()
-        return self.history.best
+        self._offer()
+        return self.candidates()
+
+    def _offer(self) -> None:
+        """Make this the best result so far, unless an earlier one is better."""
+        best, found = self.history.best, self.candidates()
+        if best is not None:
+            reproduced = bool((found.residual <= self.task.tolerance).all())
+            lower = reproduced and found.rank < best.rank
+            if not lower and not bool((found.residual < best.residual).any()):
+                return
+        self.history.best = found
 
     def keep_last(self) -> None:
         """Keep the last state of an interrupted run."""
@@ -183,7 +193,7 @@ class Search:
         """Make one attempt with the cheapest solver for the shape of the problem."""
         problem, n = self.problem, self.problem.n
         if self.given is not None:
-            self._keep(self._descend(problem, self.given[None]))
+            self._keep(self._descend(problem, self._scaled(self.given)[None]))
             if not bool(self.open.any()):
                 return
         if self.rank == problem.d and self.shared.is_convex_affordable:
@@ -209,7 +219,7 @@ class Search:
 
     def _fit_cone(self) -> None:
         """Solve problems whose rank is not limited, which are convex, with a proof."""
-        fit = positive_fit(self.problem, self.budget)
+        fit = positive_fit(self.problem, self.budget, history=self.history)
         self.bound, self.farkas = fit.bound, fit.farkas
         self._accept_optimal(fit.factor, fit.optimal | fit.interpolates)
 
@@ -223,6 +233,14 @@ class Search:
         self.starts = self.starts + optimal
 
     # Descents and starts.
+
+    def _scaled(self, U: Tensor) -> Tensor:
+        """Return tU with the t of least residual; U itself if that is zero."""
+        size = U.abs().amax((-2, -1), keepdim=True)
+        unit = U / torch.where(size > 0, size, 1.0)
+        predicted = self.problem.operator.apply_factor_kernel(unit)
+        square = (predicted * self.problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
+        return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
     def _descend(self, problem: Problem, U: Tensor) -> FitState:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""

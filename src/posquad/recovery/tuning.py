@@ -210,10 +210,6 @@ class Acceptance:
     curvature_accuracy: float = 0.1
     """Relative accuracy of the curvature of large problems. A definition."""
 
-    definite: float = 1e-7
-    """A matrix is positive definite if lambda_min exceeds this share of lambda_max. Derived:
-    sqrt(eps) and a margin."""
-
     negligible: float = 1e-7
     """Eigenvalues below this share of the largest may be zero. Derived: sqrt(eps) and a margin."""
 

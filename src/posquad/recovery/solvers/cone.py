@@ -84,7 +84,13 @@ class PositiveFit:
         )
 
 
-def positive_fit(problem: Problem, budget: Budget, *, level: float = INTERPOLATES) -> PositiveFit:
+def positive_fit(
+    problem: Problem,
+    budget: Budget,
+    *,
+    level: float = INTERPOLATES,
+    history: History | None = None,
+) -> PositiveFit:
     """Minimise `||A(Q) - y||` over positive semidefinite Q of any rank, for every n.
 
     An interior point method follows the central path of the problem in coordinates in which
@@ -95,11 +101,12 @@ def positive_fit(problem: Problem, budget: Budget, *, level: float = INTERPOLATE
     of the numerical rank.
 
     Inputs that span only a subspace leave Q open outside of it, and one such Q is returned. When
-    the budget is spent, the best matrix and the best bound so far are returned.
+    the budget is spent, the best matrix and the best bound so far are returned. Steps are recorded
+    in the `history`, if there is one.
     """
     if problem.y.dtype != torch.float64:
         wide = Problem(problem.operator.double(), problem.y.double())
-        return positive_fit(wide, budget, level=level).to(problem.y.dtype)
+        return positive_fit(wide, budget, level=level, history=history).to(problem.y.dtype)
     work, transform = _normalized(problem)
     best = _Best.zero(work)
     if work.n >= work.d * (work.d + 1) // 2 and not budget.spent:
@@ -109,7 +116,7 @@ def positive_fit(problem: Problem, budget: Budget, *, level: float = INTERPOLATE
         part, chosen = best.part(best.open)
         method = InteriorPoint(part)
         rules = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE), budget.rule()]
-        state = iterate(method, method.start(), rules, record=History(budget))
+        state = iterate(method, method.start(), rules, record=history or History(budget))
         best = best.offered(state.U, chosen).with_dual(state.dual, chosen)
         steps = state.steps if chosen is None else steps.index_copy(0, chosen, state.steps)
         if bool(best.open.any()) and not budget.spent:
