@@ -1,5 +1,6 @@
 """`python -m posquad` and the command `posquad`."""
 
+import os
 import sys
 
 from posquad.cli.interrupts import leave_on_interrupt
@@ -18,7 +19,16 @@ def main() -> None:
         words = f"{problem.argument}: install it with pip install 'posquad[lab]'"
         print(f"Error: the command line needs {words}", file=sys.stderr)
         raise SystemExit(2) from None
-    command(prog_name="posquad")
+    try:
+        command(prog_name="posquad")
+    except SystemExit as end:
+        if end.code == 130:
+            # Python would still die of the signal if Ctrl-C came while code from a string ran, such
+            # as the making of a dataclass during an import.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
+        raise
 
 
 if __name__ == "__main__":
