@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-import clarabel
 import numpy as np
-import scipy.sparse
 import torch
 
 from adversarial import Family, Outcome
 from adversarial.rational import is_positive_semidefinite, weighted_gram
+from positive_support import clarabel_fit
 from posquad import RankOne
 from posquad.certificates import proved_least_residual
 from posquad.recovery.budget import Budget
@@ -97,26 +96,7 @@ def degenerate(rng: Rng) -> Case:
 
 def clarabel_factor(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A factor of the positive part of what Clarabel finds."""
-    j, i = np.tril_indices(X.shape[1])
-    weight = np.where(i == j, 1.0, math.sqrt(2))
-    A = X[:, i] * X[:, j] * weight
-    n, m = A.shape
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    rows = [
-        np.block([[np.zeros((1, m)), -np.ones((1, 1))], [-A, np.zeros((n, 1))]]),
-        np.hstack([-np.eye(m), np.zeros((m, 1))]),
-    ]
-    solution = clarabel.DefaultSolver(
-        scipy.sparse.csc_matrix((m + 1, m + 1)),
-        np.append(np.zeros(m), 1.0),
-        scipy.sparse.csc_matrix(np.vstack(rows)),
-        np.concatenate([[0.0], -y, np.zeros(m)]),
-        [clarabel.SecondOrderConeT(n + 1), clarabel.PSDTriangleConeT(X.shape[1])],
-        settings,
-    ).solve()
-    Q = np.zeros((X.shape[1],) * 2)
-    Q[i, j] = Q[j, i] = np.array(solution.x[:m]) / weight
+    Q = clarabel_fit(X, y)
     if not np.isfinite(Q).all():
         return np.zeros_like(Q)
     values, vectors = np.linalg.eigh(Q)

@@ -10,14 +10,13 @@ import math
 import time
 from dataclasses import fields
 
-import clarabel
 import mpmath
 import numpy as np
 import pytest
-import scipy.sparse
 import torch
 
 from adversarial.rational import is_positive_semidefinite, weighted_gram
+from positive_support import clarabel_fit
 from posquad import RankOne
 from posquad.certificates import proved_least_residual, proves_infeasible
 from posquad.recovery.budget import Budget
@@ -47,25 +46,7 @@ def residual(X, y, Q) -> np.ndarray:
 
 def clarabel_residual(X: np.ndarray, y: np.ndarray) -> float:
     """The least `||A(Q) - y||` over positive semidefinite Q, by Clarabel."""
-    j, i = np.tril_indices(X.shape[1])
-    A = X[:, i] * X[:, j] * np.where(i == j, 1.0, math.sqrt(2))
-    n, m = A.shape
-    settings = clarabel.DefaultSettings()
-    settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-    rows = [
-        np.block([[np.zeros((1, m)), -np.ones((1, 1))], [-A, np.zeros((n, 1))]]),
-        np.hstack([-np.eye(m), np.zeros((m, 1))]),
-    ]
-    solution = clarabel.DefaultSolver(
-        scipy.sparse.csc_matrix((m + 1, m + 1)),
-        np.append(np.zeros(m), 1.0),
-        scipy.sparse.csc_matrix(np.vstack(rows)),
-        np.concatenate([[0.0], -y, np.zeros(m)]),
-        [clarabel.SecondOrderConeT(n + 1), clarabel.PSDTriangleConeT(X.shape[1])],
-        settings,
-    ).solve()
-    return float(solution.obj_val)
+    return float(np.linalg.norm(np.einsum("ni,ij,nj->n", X, clarabel_fit(X, y), X) - y))
 
 
 # Closed forms.

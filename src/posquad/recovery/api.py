@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -26,17 +26,13 @@ from posquad.core.errors import DomainError, Interrupted, PosquadError, ShapeErr
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.core.threads import one_torch_thread
-from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget, History
-from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
-from posquad.recovery.others import find_second_solution
-from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.result import Answers, Recovery, blank_answers
-from posquad.recovery.search import Candidates, Task, search
-from posquad.recovery.shared import Shared
+from posquad.recovery.pipeline import Pipeline
+from posquad.recovery.result import Recovery
+from posquad.recovery.search import Task
 from posquad.recovery.tuning import DEFAULT, Tuning
 
 __all__ = ["Recovery", "recover", "reproduction_level"]
@@ -93,8 +89,9 @@ def recover(
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
-        `needed` independent samples and the effective spectrum has no kernel. It is CERTIFIED only
-        if `certificate.proved`: then no other matrix, of any rank, reproduces the responses.
+        `needed` independent samples, the effective spectrum has no kernel, and no second solution
+        was found from `others` further starts. It is CERTIFIED only if `certificate.proved`: then
+        no other matrix, of any rank, reproduces the responses. `docs/statuses.md` has the details.
 
     >>> rng = np.random.default_rng(0)
     >>> U = rng.standard_normal((10, 2))
@@ -122,7 +119,7 @@ def recover(
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
     first = None if start is None else _given_start(start, inputs, rank)
     task = Task(level, seed, history)
-    call = _Call(task, rank, max_rank, max_starts, tuning or DEFAULT, first)
+    call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first)
     batch = responses.shape[:-1]
     small = inputs.shape[-2] * d <= call.tuning.sizes.thread_entries
     with torch.no_grad(), one_torch_thread(when=small):
@@ -188,263 +185,6 @@ def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
         expected = f"at most rank = {rank} columns"
         raise DomainError("start", expected=expected, got=f"{U.shape[-1]}")
     return U.expand(*X.shape[:-2], *U.shape[-2:])
-
-
-@dataclass
-class _Call:
-    """One call of `recover`: the stages in order, for one problem or a batch.
-
-    Every stage is a function of values: `prepare` gives a `Prepared`, which with everything that
-    does not depend on the rank is a `Shared`; `search` gives `Candidates`, `diagnose_any` a
-    `Diagnosis`; together they are the answer. Only an interrupted call needs what is kept here.
-    """
-
-    task: Task
-    rank: int | None
-    max_rank: int | None
-    max_starts: int | None
-    tuning: Tuning
-    start: Tensor | None = None
-    path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
-    farkas: Tensor | None = None  # of the last problem
-    current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
-
-    @property
-    def budget(self) -> Budget:
-        return self.task.history.budget
-
-    def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
-        """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
-        n, d = X.shape[-2:]
-        self.unfinished = blank_answers(X.reshape(-1, n, d), self.rank or 1)
-        self.unfinished.codes[:] = Status.INTERRUPTED.code
-        self.unfinished.residual[:] = 1.0  # of Q = 0
-        self.unfinished.error[:] = torch.nan
-        if X.ndim == 2:
-            return self._single(X, y, weights, self.start, 0)
-        sizes = self.tuning.sizes
-        most = sizes.batch_entries if X.device.type == "cpu" else sizes.batch_entries_elsewhere
-        size = max(1, most // (n * d * (self.rank or 1)))
-        flat = [X.reshape(-1, n, d), y.reshape(-1, n)]
-        rest = [
-            None if t is None else t.reshape(-1, *t.shape[X.ndim - 2 :])
-            for t in (weights, self.start)
-        ]
-        parts = []
-        for begin in range(0, len(flat[0]), size):
-            part = slice(begin, begin + size)
-            w, start = (None if t is None else t[part] for t in rest)
-            parts.append(self._batch(flat[0][part], flat[1][part], w, start, begin))
-        return Answers.stacked(parts) if parts else self.unfinished
-
-    def unfinished_answers(self) -> Answers:
-        """Return the answers that were complete at an interruption, and the best of the others."""
-        best = self.task.history.best
-        if best is not None and self.current is not None:
-            shared, where = self.current
-            found = best if best.residual.ndim else best.one()
-            U = shared.prepared.restore(best.U)
-            put = blank_answers(U.reshape(-1, *U.shape[-2:]).mT, best.rank)
-            put.U, put.starts = U.reshape(put.U.shape), found.starts
-            put.residual = shared.prepared.given_residual(best.U, best.residual).reshape(-1)
-            put.rank = torch.where(put.U.any(-1).any(-1), best.rank, 0)
-            put.error, put.codes = put.curvature[:, 0], put.codes * 0 + Status.INTERRUPTED.code
-            self.unfinished.put(where, put)
-        return self.unfinished
-
-    def _begin(self, shared: Shared, where: Tensor) -> None:
-        """Remember what is being solved."""
-        self.current, self.task.history.best = (shared, where), None
-
-    def _batch(
-        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, begin: int
-    ) -> Answers:
-        """Solve the regular problems of a batch jointly, and the others one by one.
-
-        `begin` is the flat index of the first one.
-        """
-        n, d = X.shape[-2:]
-        rank, acceptance = self.rank, self.tuning.acceptance
-        answers = blank_answers(X, rank or 1)
-        special = torch.ones(len(X), dtype=torch.bool, device=X.device)
-        if rank is not None and n >= needed_samples(d, rank) and start is None and len(X):
-            special = has_uneven_rows(X, weights, acceptance) | looks_nongeneric(X)
-            special = special | ~(y != 0).any(-1) | ~(X != 0).any(-1).any(-1)
-        regular = (~special).nonzero()[:, 0]
-        if len(regular):
-            w = None if weights is None else weights[regular]
-            shared = Shared(prepare(X[regular], y[regular], w, acceptance), self.tuning)
-            self._begin(shared, begin + regular)
-            alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank or 1))
-            found = search(shared, rank or 1, self.task, self._starts(d, rank or 1))
-            squares = torch.linalg.svdvals(found.U).square()
-            full = squares[..., -1] > acceptance.negligible * squares[..., 0]
-            reproduced = found.residual <= self.task.tolerance
-            nearly = found.residual > acceptance.nearly * self.task.tolerance
-            repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
-            alone = alone | repeated | (reproduced & (~full | nearly))
-            answers.put(regular, self._judged(shared, found, 1.0, d, nongeneric=False))
-            done = regular[~alone]
-            self.unfinished.put(begin + done, answers.select(done))
-            special[regular] = alone
-        for index in special.nonzero()[:, 0].tolist():
-            w, first = (None if t is None else t[index] for t in (weights, start))
-            single = self._single(X[index], y[index], w, first, begin + index)
-            answers.put(torch.tensor([index], device=X.device), single)
-            self.unfinished.put(torch.tensor([begin + index], device=X.device), single)
-        return answers
-
-    def _single(
-        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int
-    ) -> Answers:
-        """Solve one problem, `X[n, d]`, of this flat index."""
-        acceptance = self.tuning.acceptance
-        even = normalize_rows(X, y, weights, acceptance)
-        prepared = prepare(X, y, weights, acceptance) if even is None else even
-        shared = Shared(prepared, self.tuning)
-        if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
-            return self._zero(shared, X)
-        self._begin(shared, torch.tensor([index], device=X.device))
-        found, sure = self._solved(shared, start)
-        reproduced = float(found.residual) <= self.task.tolerance
-        if even is not None and not reproduced and not self.budget.spent:
-            # No matrix interpolates, so the best fit depends on lengths and weights.
-            shared = Shared(prepare(X, y, weights, acceptance), self.tuning)
-            self._begin(shared, torch.tensor([index], device=X.device))
-            found, sure = self._solved(shared, start)
-        repeated = int(shared.distinct) < int(shared.prepared.count)
-        nongeneric = repeated or bool(looks_nongeneric(X))
-        return self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
-
-    def _starts(self, d: int, rank: int) -> int:
-        if self.max_starts is not None:
-            return self.max_starts
-        return self.tuning.schedule.max_starts(dimension(d, rank))
-
-    def _solved(self, shared: Shared, start: Tensor | None) -> tuple[Candidates, float]:
-        """Search at the given or chosen rank; return what was found and the confidence in it."""
-        d, task = shared.problem.d, self.task
-        first = None if start is None else shared.prepared.enter(start)
-
-        def solve(
-            rank: int, starts: int, start: Tensor | None = None, *, rough: bool = False
-        ) -> Candidates:
-            if start is None and first is not None and first.shape[-1] <= rank:
-                start = ranks.with_columns(shared, first, rank)
-            return search(shared, rank, task, starts, start, rough=rough)
-
-        if self.rank is None:
-            most = self._starts(d, 1)
-            choice = ranks.choose_rank(solve, shared, task, most, self.max_rank)
-            found, sure, self.path = choice
-        else:
-            k = min(self.rank, d)
-            starts = self._starts(d, k)
-            if int(shared.distinct) < needed_samples(d, k):  # not unique: any interpolant will do
-                starts = min(starts, self.tuning.schedule.undetermined_starts)
-            found, sure = solve(k, starts), 1.0
-        found = ranks.lower_if_possible(found, solve, shared, task)
-        most = min(self.rank or d, d)
-        return ranks.raise_if_better(found, solve, shared, task, most), sure
-
-    def _judged(
-        self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
-    ) -> Answers:
-        """Diagnose what was found, and return the answers in the user's coordinates."""
-        task, residual = self.task, found.residual
-        task.history.best = found
-        diagnosis = diagnose_any(shared, found, self.budget)
-        codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
-        another, others = self._others(shared, found, diagnosis, codes, nongeneric=nongeneric)
-        codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
-        if self.budget.spent:  # whether there is another solution is not known
-            unsure = (codes == Status.RECOVERED.code) & ~shared.linear
-            codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
-        rank = torch.where(residual <= task.tolerance, found.rank, _numerical_rank(shared, found.U))
-        U, given = (
-            shared.prepared.restore(found.U),
-            shared.prepared.given_residual(found.U, residual),
-        )
-        worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
-        U = torch.where(worse[..., None, None], 0.0, U)
-        # A bound for rows of length one is none for the user's rows.
-        even = shared.prepared.rows is not None
-        answers = Answers(
-            U=U,
-            codes=codes,
-            residual=given.clamp_max(1.0),
-            rank=torch.where(worse, 0, rank),
-            confidence=torch.full_like(residual, sure),
-            curvature=torch.stack([diagnosis.low, diagnosis.high], dim=-1),
-            error=diagnosis.error,
-            samples=shared.distinct,
-            needed=torch.full_like(rank, diagnosis.needed),
-            starts=found.starts,
-            others=others,
-            bound=torch.zeros_like(found.bound) if even else found.bound,
-        )
-        if found.farkas is not None and not residual.ndim and not even:
-            self.farkas = found.farkas
-        return answers if residual.ndim else answers.one()
-
-    def _others(
-        self,
-        shared: Shared,
-        found: Candidates,
-        diagnosis: Diagnosis,
-        codes: Tensor,
-        *,
-        nongeneric: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Seek a second solution of the problems that would be called recovered.
-
-        Return where there is one, and the number of starts. If the samples determine every
-        symmetric matrix there is none.
-        """
-        open = (codes == Status.RECOVERED.code) & ~shared.linear
-        count = torch.zeros_like(codes)
-        none = torch.zeros_like(open)
-        if not bool(open.any()) or self.budget.spent:
-            return none, count
-        apart = torch.clamp_min(100 * diagnosis.error, self.tuning.acceptance.apart)
-        if open.ndim == 0:
-            another, starts = find_second_solution(
-                shared, found, self.task, apart, nongeneric=nongeneric
-            )
-            return another, starts
-        chosen = open.nonzero()[:, 0]
-        part = Shared(shared.prepared.select(chosen), self.tuning)
-        another, starts = find_second_solution(
-            part, found.select(chosen), self.task, apart[chosen], nongeneric=False
-        )
-        return none.index_copy(0, chosen, another), count.index_copy(0, chosen, starts)
-
-    def _zero(self, shared: Shared, X: Tensor) -> Answers:
-        """Return Q = 0, for responses or inputs that are all zero.
-
-        If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
-        """
-        prepared = shared.prepared
-        answers = blank_answers(X[None], 1)
-        answers.samples = shared.distinct[None]
-        answers.needed = torch.full_like(answers.rank, X.shape[-1])
-        if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
-            answers.residual = torch.ones_like(answers.residual)
-            answers.error = torch.full_like(answers.error, torch.nan)
-        spans = int(prepared.span) == X.shape[-1]
-        status = Status.RECOVERED if spans else Status.UNDETERMINED
-        answers.codes = torch.full_like(answers.rank, status.code)
-        return answers
-
-
-def _numerical_rank(shared: Shared, U: Tensor) -> Tensor:
-    """Return the numerical rank of U; 0 if its predictions are negligible beside the responses."""
-    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    squares = torch.linalg.svdvals(U).square()
-    matters = squares > negligible * squares[..., :1]
-    predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
-    nothing = predicted <= negligible * problem.y.abs().mean(-1)
-    return torch.where(nothing, 0, matters.sum(-1))
 
 
 def _admitted(

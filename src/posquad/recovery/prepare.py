@@ -20,7 +20,7 @@ from torch import Tensor
 from posquad.problems.measurements import RankOne
 from posquad.problems.views import RankOneView
 from posquad.recovery.problem import Problem
-from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Acceptance
+from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Tuning
 
 _INSPECTED = 20_000  # entries inspected for repetition
 
@@ -64,7 +64,7 @@ def prepare(
     X: Tensor,
     y: Tensor,
     weights: Tensor | None,
-    acceptance: Acceptance = DEFAULT.acceptance,
+    tuning: Tuning = DEFAULT,
     *,
     rows: Tensor | None = None,
 ) -> Prepared:
@@ -76,11 +76,11 @@ def prepare(
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
-    large = _is_large(X)
+    acceptance, large = tuning.acceptance, _is_large(X, tuning)
     if rows is not None and not large:
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
-    unit = _units(X, rows, acceptance.units)
+    unit = _units(X, rows, tuning)
     size = y.abs().amax(-1)
     scale = torch.where(size > 0, size, 1.0)
     if not large:
@@ -122,23 +122,21 @@ def prepare(
     )
 
 
-def has_uneven_rows(
-    X: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
-) -> Tensor:
+def has_uneven_rows(X: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the rows, with their weights, have lengths so different that some hardly count."""
-    factor, present, _, _ = _row_sizes(X, weights)
-    return _range(factor, present) > 2 * math.log2(acceptance.uneven)
+    factor, present, _, _ = _row_sizes(X, weights, tuning)
+    return _range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
 
 
 def normalize_rows(
-    X: Tensor, y: Tensor, weights: Tensor | None, acceptance: Acceptance = DEFAULT.acceptance
+    X: Tensor, y: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT
 ) -> Prepared | None:
     """Prepare the problems with rows of length one.
 
     Returns None if the lengths are similar already, or a response would overflow.
     """
-    factor, present, peak, lengths = _row_sizes(X, weights)
-    if not bool((_range(factor, present) > 2 * math.log2(acceptance.uneven)).any()):
+    factor, present, peak, lengths = _row_sizes(X, weights, tuning)
+    if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
     responses = y / peak / peak / lengths.square()
@@ -146,17 +144,19 @@ def normalize_rows(
         responses = torch.where(weights > 0, responses, 0.0)
     if not bool(torch.isfinite(responses).all()):
         return None
-    if _is_large(X):
+    if _is_large(X, tuning):
         shorten = torch.where(present, 1 / peak / lengths, 0.0)
-        even = prepare(X, responses, None, acceptance, rows=shorten)
+        even = prepare(X, responses, None, tuning, rows=shorten)
     else:
         unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
-        even = prepare(unit, responses, None, acceptance)
+        even = prepare(unit, responses, None, tuning)
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
     return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
 
 
-def _row_sizes(X: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _row_sizes(
+    X: Tensor, weights: Tensor | None, tuning: Tuning
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return, for each row, log2 of `w^(1/2) ||x||^2`, whether it counts, max |x_j|, and the rest.
 
     The length of a row is the product of the last two.
@@ -164,7 +164,8 @@ def _row_sizes(X: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    parts = zip(_parts(X), peak.split(_part_rows(X), dim=-1), strict=True)
+    rows = _part_rows(X, tuning)
+    parts = zip(X.split(rows, dim=-2), peak.split(rows, dim=-1), strict=True)
     norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
     lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
     factor = 2 * (peak.log2() + lengths.log2())
@@ -173,18 +174,14 @@ def _row_sizes(X: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     return factor, present, peak, lengths
 
 
-def _is_large(X: Tensor) -> bool:
+def _is_large(X: Tensor, tuning: Tuning) -> bool:
     """Whether X is too large for a copy."""
-    return X.ndim == 2 and X.numel() > DEFAULT.sizes.view_entries
+    return X.ndim == 2 and X.numel() > tuning.sizes.view_entries
 
 
-def _part_rows(X: Tensor) -> int:
-    return max(1, DEFAULT.sizes.part_entries // max(1, X[..., 0, :].numel()))
-
-
-def _parts(X: Tensor) -> tuple[Tensor, ...]:
-    """Return blocks of rows, so that a temporary copy is small."""
-    return X.split(_part_rows(X), dim=-2)
+def _part_rows(X: Tensor, tuning: Tuning) -> int:
+    """Return the rows of a block whose temporary copy is small."""
+    return max(1, tuning.sizes.part_entries // max(1, X[..., 0, :].numel()))
 
 
 def _range(values: Tensor, present: Tensor) -> Tensor:
@@ -194,9 +191,9 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
     return torch.where(present.any(-1), top - low, 0.0)
 
 
-def looks_nongeneric(X: Tensor) -> Tensor:
+def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
-    counts = [part.count_nonzero((-2, -1)) for part in _parts(X)]
+    counts = [part.count_nonzero((-2, -1)) for part in X.split(_part_rows(X, tuning), dim=-2)]
     flat = X.flatten(-2)
     zeros = torch.stack(counts).sum(0) < flat.shape[-1]
     inspected = flat[..., :: max(1, flat.shape[-1] // _INSPECTED)]
@@ -205,7 +202,7 @@ def looks_nongeneric(X: Tensor) -> Tensor:
     return zeros | (2 * fresh <= values.shape[-1])
 
 
-def _units(X: Tensor, rows: Tensor | None, ratio: float) -> Tensor:
+def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> Tensor:
     """Return powers of two to divide the columns by, `[..., 1, 1 or d]`.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
@@ -214,14 +211,15 @@ def _units(X: Tensor, rows: Tensor | None, ratio: float) -> Tensor:
     if rows is None:
         columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
     else:
-        factors = rows.split(_part_rows(X))
-        peaks = [(s[:, None] * x).abs().amax(0) for x, s in zip(_parts(X), factors, strict=True)]
+        size = _part_rows(X, tuning)
+        parts = zip(X.split(size), rows.split(size), strict=True)
+        peaks = [(s[:, None] * x).abs().amax(0) for x, s in parts]
         columns = torch.stack(peaks).amax(0)[None]
     peak = columns.amax(-1, keepdim=True)
     far = (peak > 0) & (peak.log2().abs() > RANGE_EXPONENT[X.dtype])
     common = torch.where(far, peak, 1.0)
     smallest = torch.where(columns > 0, columns, torch.inf).amin(-1, keepdim=True)
-    apart = peak > ratio * smallest
+    apart = peak > tuning.acceptance.units * smallest
     if bool(apart.any()):
         common = torch.where(apart & (columns > 0), columns, common)
     return _power_of_two(common)
