@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from posquad import theory as theory
     from posquad.certificates import Certificate as Certificate
     from posquad.certificates import certify as certify
+    from posquad.core.errors import IdentifiabilityWarning as IdentifiabilityWarning
     from posquad.core.errors import Interrupted as Interrupted
     from posquad.core.status import Status as Status
     from posquad.curvature import Spectrum as Spectrum
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "certificates": ("Certificate", "certify"),
-    "core.errors": ("Interrupted",),
+    "core.errors": ("IdentifiabilityWarning", "Interrupted"),
     "core.status": ("Status",),
     "curvature": (
         "Spectrum",

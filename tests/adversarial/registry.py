@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from adversarial import Family, certificates, cone, curvature, flows, projection, recovery, trace
+from adversarial import (
+    Family,
+    certificates,
+    cone,
+    curvature,
+    estimator,
+    flows,
+    projection,
+    recovery,
+    trace,
+)
 
 SUITES: dict[str, dict[str, Family]] = {
     "trace": trace.FAMILIES,
@@ -12,4 +22,5 @@ SUITES: dict[str, dict[str, Family]] = {
     "certificates": certificates.FAMILIES,
     "cone": cone.FAMILIES,
     "recovery": recovery.FAMILIES,
+    "estimator": estimator.FAMILIES,
 }

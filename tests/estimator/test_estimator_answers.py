@@ -11,6 +11,9 @@ from scipy.sparse import csc_array
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
+# Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
+pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
+
 
 def data(seed, n, d, r, *, c=0.0, noise=0.0):
     rng = np.random.default_rng(seed)
@@ -90,16 +93,21 @@ def test_rank_with_noise(criterion, intercept):
     ).fit(X, y)
     path = model.rank_path_
     assert model.rank_ == 2
-    assert list(path["rank"]) == [1, 2, 3, 4]
-    assert {len(column) for column in path.values()} == {4}
-    assert path["score"].argmin() == 1
+    zero = int(intercept)  # with a constant, rank 0 is a model too
+    assert list(path["rank"]) == [0, 1, 2, 3, 4][1 - zero :]
+    assert {len(column) for column in path.values()} == {4 + zero}
+    assert path["score"].argmin() == 1 + zero
     if criterion == "bic":
-        for k, p in enumerate(np.array([4, 7, 9, 10]) + intercept):
-            alone = PositiveQuadraticRegressor(rank=k + 1, fit_intercept=intercept).fit(X, y)
+        for k, p in enumerate(np.array([4, 7, 9, 10]) + intercept, zero):
+            rank = int(path["rank"][k])
+            alone = PositiveQuadraticRegressor(rank=rank, fit_intercept=intercept).fit(X, y)
             share = np.mean((alone.predict(X) - y) ** 2) / np.mean(y**2)
             by_hand = 120 * np.log(share) + p * np.log(120)
             np.testing.assert_allclose(path["score"][k], by_hand, rtol=1e-9)
             np.testing.assert_allclose(path["residual"][k], alone.residual_, rtol=1e-6)
+    if intercept and criterion == "bic":
+        by_hand = 120 * np.log(np.var(y) / np.mean(y**2)) + np.log(120)
+        np.testing.assert_allclose(path["score"][0], by_hand, rtol=1e-9)
     assert np.isnan(model.rank_confidence_) == (criterion == "cv" or intercept)
 
 

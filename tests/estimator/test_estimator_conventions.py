@@ -23,6 +23,9 @@ from posquad import recover
 from posquad.core.errors import DomainError, MissingExtraError
 from posquad.estimator import PositiveQuadraticRegressor
 
+# Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
+pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
+
 # Few starts and ranks: the checks fit responses that no quadratic form has, hundreds of times.
 QUICK = {"max_rank": 2, "max_starts": 1, "max_steps": 40}
 # So few do not settle, and the estimator says so.

@@ -8,6 +8,9 @@ from scipy.stats import binom, t
 
 from posquad.estimator import PositiveQuadraticRegressor
 
+# Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
+pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
+
 
 def problem(rng, n=40, d=4, r=2, noise=0.3):
     X, U = rng.standard_normal((n, d)), rng.standard_normal((d, r))

@@ -22,6 +22,9 @@ from posquad.core.files import json_checksum, write_whole
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
+# Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
+pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
+
 load = PositiveQuadraticRegressor.load
 
 
@@ -43,6 +46,7 @@ MODELS = {
     "weights": {"weights": np.linspace(0, 1, 24)},
     "names": {"names": ["a", "täglich", "日"]},
     "nothing": {"y": -np.ones(24)},
+    "linear": {"linear": True},
     "constant": {"y": np.full(24, 3.0), "fit_intercept": True},
     "without-errors": {"standard_errors": False},
     "certified": {"rank": 2, "noise": 0.0, "certify": True},
@@ -157,7 +161,7 @@ def test_model_files_contain_no_pickle(tmp_path):
     header = (tmp_path / "m.safetensors").read_bytes()
     size = int.from_bytes(header[:8], "little")
     assert set(json.loads(header[8 : 8 + size])) >= {"components_", "effective_spectrum_"}
-    assert json.loads((tmp_path / "m.json").read_text())["format"] == "posquad model 1"
+    assert json.loads((tmp_path / "m.json").read_text())["format"] == "posquad model 2"
 
 
 @pytest.mark.parametrize(
@@ -262,13 +266,13 @@ def test_a_flipped_bit_is_refused_or_means_nothing(copy, part):
         "[]",
         "null",
         "{}",
-        '{"format": "posquad model 1"}',
-        '{"format": "posquad model 1", "sha256": NaN}',
-        '{"format": "posquad model 1", "sha256": ' + "9" * 5000 + "}",
-        '{"format": "posquad model 1", "sha256": ' + "[" * 100_000 + "]" * 100_000 + "}",
-        '{"format": "posquad model 1", "sha256": ' + "[" * 900 + "]" * 900 + "}",
+        '{"format": "posquad model 2"}',
+        '{"format": "posquad model 2", "sha256": NaN}',
+        '{"format": "posquad model 2", "sha256": ' + "9" * 5000 + "}",
+        '{"format": "posquad model 2", "sha256": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"format": "posquad model 2", "sha256": ' + "[" * 900 + "]" * 900 + "}",
         '{"format": "posquad certificate 1"}',
-        '{"format": ["posquad model 1"]}',
+        '{"format": ["posquad model 2"]}',
         "\ufeff{}",
         "\x00" * 100,
     ],
@@ -325,7 +329,7 @@ FORGED = {
     "names-number": lambda body, arrays: body.update(feature_names=3),
     "parameters": lambda body, arrays: body.update(parameters=[1, 2]),
     "no-counts": lambda body, arrays: body.pop("counts"),
-    "constant": lambda body, arrays: body.update(constant_variance="x"),
+    "constant": lambda body, arrays: body.pop("has_uncertainty"),
     "certificate": lambda body, arrays: body.update(certificate_sha256="0" * 64),
     "transposed": set_array("components_", np.transpose),
     "flat": set_array("components_", np.ravel),
@@ -335,7 +339,9 @@ FORGED = {
     "spectrum": set_array("effective_spectrum_", lambda a: a[None]),
     "root": set_array("uncertainty_.root", lambda a: a[:, :, :1]),
     "root-infinite": set_array("uncertainty_.root", lambda a: a * np.inf),
-    "center": set_array("uncertainty_.center", lambda a: a[:-1]),
+    "center": set_array("center_", lambda a: a[:-1]),
+    "slope": set_array("center_slope_", lambda a: a * np.nan),
+    "shares": set_array("uncertainty_.shares", lambda a: a[:-1]),
     "unit": set_array("uncertainty_.unit", lambda a: a[:-1]),
     "scalar": set_array("uncertainty_.unseen", lambda a: np.zeros(())),
     "path": lambda body, arrays: arrays.update({"rank_path_.rank": np.zeros((2, 2))}),

@@ -8,6 +8,9 @@ import pytest
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.estimator._uncertainty import standard_errors
 
+# Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
+pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
+
 
 def jacobian(X, U, *, intercept=False):
     """Derivative of the predictions in all entries of U, and in the constant."""

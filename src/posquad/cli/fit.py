@@ -19,7 +19,7 @@ from posquad.cli.options import DROP, FILE, columns_option, folder_option, seed_
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError, PosquadError, first_line
+from posquad.core.errors import DomainError, IdentifiabilityWarning, PosquadError, first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.geometry import dimension
@@ -178,6 +178,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
     require_scale(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
+        warnings.simplefilter("ignore", IdentifiabilityWarning)
         warnings.simplefilter(
             "ignore", import_extra("sklearn.exceptions", "lab").ConvergenceWarning
         )

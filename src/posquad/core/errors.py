@@ -15,6 +15,7 @@ __all__ = [
     "DomainError",
     "DtypeError",
     "FiberError",
+    "IdentifiabilityWarning",
     "InfeasibleError",
     "Interrupted",
     "MissingExtraError",
@@ -50,6 +51,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, result: Any) -> None:
         super().__init__("interrupted; the best result so far is in `.result`")
         self.result = result
+
+
+class IdentifiabilityWarning(UserWarning):
+    """The data do not determine the predictor that a fit returned."""
 
 
 class ShapeError(PosquadError, ValueError):

@@ -13,8 +13,13 @@ class Result:
     """Base of the frozen result classes (`eq=False, repr=False`): `repr` has one line per field."""
 
     def __repr__(self) -> str:
-        lines = [f"    {field.name}={_short(getattr(self, field.name))}," for field in fields(self)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        lines = [f"    {name}={self._shown(name)}," for name in names]
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
+    def _shown(self, name: str) -> str:
+        """Return a field as `repr` shows it."""
+        return _short(getattr(self, name))
 
 
 def _short(value: Any) -> str:

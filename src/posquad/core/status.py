@@ -82,6 +82,12 @@ class Status(Enum):
         "fit, a stationary point that several starts reached: suspect noise, negative responses, "
         "outliers or too small a rank, and check the residual"
     )
+    NO_MINIMUM = (
+        "the squared error has no minimum: it falls as the quadratic form and the other terms grow "
+        "without bound and cancel; the answer is far out, with nearly the least error, and its "
+        "coefficients have no meaning: leave out columns that are constant or take two values, or "
+        "fit linear terms, or a smaller rank"
+    )
     STALLED = (
         "no start reached a predictor that reproduces the responses, and the starts do not agree "
         "on a best one; allow more starts, add samples, or check the rank and the data for outliers"

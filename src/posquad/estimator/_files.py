@@ -18,12 +18,27 @@ from posquad._version import __version__
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
 from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
+from posquad.estimator._model import count_terms
 from posquad.estimator._uncertainty import Uncertainty
 
-_FORMAT = "posquad model 1"
-_ARRAYS = ("components_", "effective_spectrum_", "history_")
-_UNCERTAIN = ("unit", "root", "center", "free", "free_center", "unseen")
-_NUMBERS = ("intercept_", "residual_", "noise_std_", "rank_confidence_", "kernel_dimension_")
+_FORMAT = "posquad model 2"
+_ARRAYS = (
+    "components_",
+    "center_",
+    "center_slope_",
+    "coef_",
+    "effective_spectrum_",
+    "history_",
+)
+_FINITE = ("components_", "center_", "center_slope_", "coef_")
+_NUMBERS = (
+    "intercept_",
+    "center_value_",
+    "residual_",
+    "noise_std_",
+    "rank_confidence_",
+    "kernel_dimension_",
+)
 _COUNTS = ("rank_", "n_iter_", "n_features_in_", "n_samples_", "needed_", "gauge_dimension_")
 
 M = TypeVar("M")
@@ -40,7 +55,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
     known = model.uncertainty_
     if known is not None:
-        arrays |= {f"uncertainty_.{name}": getattr(known, name) for name in _UNCERTAIN}
+        arrays |= {f"uncertainty_.{name}": array for name, array in known._asdict().items()}
     data = save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()})
     names = getattr(model, "feature_names_in_", None)
     body: dict[str, Any] = {
@@ -53,7 +68,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "feature_names": None if names is None else [str(name) for name in names],
         "numbers": {name: _number(getattr(model, name)) for name in _NUMBERS},
         "counts": {name: int(getattr(model, name)) for name in _COUNTS},
-        "constant_variance": None if known is None else known.constant,
+        "has_uncertainty": known is not None,
         "certificate_sha256": None,
         "response_name": model.response_name_,
     }
@@ -116,23 +131,26 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         _require_array(name, column, arrays[prefix + "rank"].shape[:1], finite=False)
     model.rank_path_ = {name.removeprefix(prefix): column for name, column in columns.items()}
     d, r = model.n_features_in_, model.rank_
+    shapes: dict[str, tuple[int, ...]] = {"components_": (r, d)}
+    shapes |= dict.fromkeys(_FINITE[1:], (d,))
     for name in _ARRAYS:
-        shape = (r, d) if name == "components_" else arrays[name].shape[:1]
-        _require_array(name, arrays[name], shape, finite=name == "components_")
+        shape = shapes.get(name, arrays[name].shape[:1])
+        _require_array(name, arrays[name], shape, finite=name in _FINITE)
         setattr(model, name, arrays[name])
     if body["feature_names"] is not None:
         if len(body["feature_names"]) != d:
             raise ValueError(f"{len(body['feature_names'])} names for {d} columns")
         model.feature_names_in_ = np.array(body["feature_names"], dtype=object)
     model.uncertainty_ = None
-    if body["constant_variance"] is not None:
-        parts = {name: arrays[f"uncertainty_.{name}"] for name in _UNCERTAIN}
-        q, m, unseen = (len(parts[name]) for name in ("root", "free", "unseen"))
-        shapes = {"unit": (d,), "root": (q, d, r), "center": (q,), "unseen": (unseen, d)}
-        shapes |= {"free": (m, d, r), "free_center": (m,)}
+    if body["has_uncertainty"]:
+        parts = {name: arrays[f"uncertainty_.{name}"] for name in Uncertainty._fields}
+        q, f, k, unseen = (len(parts[name]) for name in ("root", "free", "terms", "unseen"))
+        m = count_terms(model._terms, d)
+        shapes = {"unit": (d,), "origin": (d,), "root": (q, d, r), "shares": (q, m)}
+        shapes |= {"terms": (k, m), "free": (f, d, r), "free_shares": (f, m), "unseen": (unseen, d)}
         for name, shape in shapes.items():
             _require_array(f"uncertainty_.{name}", parts[name], shape)
-        model.uncertainty_ = Uncertainty(**parts, constant=float(body["constant_variance"]))
+        model.uncertainty_ = Uncertainty(**parts)
 
 
 def _require_array(

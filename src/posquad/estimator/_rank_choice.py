@@ -1,20 +1,24 @@
-"""Choice of the rank where `recover` cannot do it: with an intercept, or by cross-validation."""
+"""Choice of the rank where `recover` cannot do it: with other terms, or by cross-validation."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError
+from posquad.core.progress import Progress
 from posquad.core.status import Status
-from posquad.estimator._intercept import FittedFactor, fit_with_intercept
+from posquad.estimator._free_terms import Options, fit_with_terms
+from posquad.estimator._model import Fit, Terms, count_terms, from_recovery
 from posquad.estimator._samples import WeightedSamples, merged
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
+from posquad.recovery.api import reproduction_level
+from posquad.recovery.budget import Budget
 from posquad.recovery.ranks import bic, highest_rank, trial_starts, try_ranks
 
 RankTable = dict[str, np.ndarray]
@@ -25,9 +29,20 @@ class Solver:
     """Fits one problem at one rank; all fits together share one time limit."""
 
     def __init__(
-        self, *, intercept: bool, max_starts: int | None, time_limit: float | None, **options: Any
+        self,
+        *,
+        terms: Terms,
+        max_starts: int | None,
+        time_limit: float | None,
+        tolerance: float | None,
+        max_steps: int,
+        seed: int,
+        progress: Callable[[Progress], None] | None,
+        max_rank: int | None,
     ) -> None:
-        self.intercept, self.max_starts, self.options = intercept, max_starts, options
+        self.terms, self.max_starts, self.tolerance = terms, max_starts, tolerance
+        self.max_steps, self.seed, self.progress = max_steps, seed, progress
+        self.max_rank = max_rank
         self.deadline = None
         if time_limit is not None:
             self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
@@ -35,28 +50,59 @@ class Solver:
 
     def __call__(
         self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
-    ) -> FittedFactor:
-        """Return the fit at a rank, with at most `max_starts` starts."""
-        if self.intercept and rank is not None:
-            return fit_with_intercept(self.search, samples, rank, max_starts)
-        found = self.search(samples, rank, max_starts)
-        return FittedFactor(found, found.U, 0.0)
+    ) -> Fit:
+        """Return the fit at a rank, with at most `max_starts` starts; rank None chooses it."""
+        if self.terms == "none" or rank is None:
+            return from_recovery(self.search(samples, rank, max_starts))
+        given = []
+        if self.terms == "constant" and rank:  # the fit must not be worse than without a constant
+            plain = self.search(samples, rank, max_starts)
+            given = [np.asarray(plain.U, dtype=np.float64)]
+        options = Options(
+            max_starts=self._starts(max_starts),
+            level=self.level(samples),
+            seed=self.seed,
+            budget=Budget(max_steps=self.max_steps, time_limit=self._time_left()),
+            progress=self.progress,
+        )
+        fit = fit_with_terms(samples, rank, self.terms, options, given)
+        self.steps += max(0, options.budget.steps)
+        self.stopped |= fit.status is Status.INTERRUPTED
+        return fit
+
+    def level(self, samples: WeightedSamples) -> float:
+        """Return the relative residual at which responses count as reproduced."""
+        narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
+        return reproduction_level(self.tolerance, narrow=narrow)
 
     def search(
         self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
     ) -> Recovery:
         """Run `recover`; count its steps, and give it the time that is left."""
-        options = dict(self.options)
-        starts = [count for count in (self.max_starts, max_starts) if count is not None]
-        if starts:
-            options["max_starts"] = min(starts)
-        if self.deadline is not None:
-            options["time_limit"] = max(1e-3, self.deadline - time.monotonic())
         weights = None if samples.weights is None else samples.relative
-        found = recover(samples.X, samples.y, rank, weights=weights, **options)
+        found = recover(
+            samples.X,
+            samples.y,
+            rank,
+            weights=weights,
+            max_rank=self.max_rank,
+            max_starts=self._starts(max_starts),
+            time_limit=self._time_left(),
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+            seed=self.seed,
+            progress=self.progress,
+        )
         self.steps += found.steps
         self.stopped |= found.status is Status.INTERRUPTED
         return found
+
+    def _starts(self, max_starts: int | None) -> int | None:
+        given = [count for count in (self.max_starts, max_starts) if count is not None]
+        return min(given) if given else None
+
+    def _time_left(self) -> float | None:
+        return None if self.deadline is None else max(1e-3, self.deadline - time.monotonic())
 
 
 class Trial(NamedTuple):
@@ -68,37 +114,31 @@ class Trial(NamedTuple):
     reproduced: bool
 
 
-def by_information(
-    solve: Solver, samples: WeightedSamples, max_rank: int | None, level: float
-) -> tuple[int, RankTable]:
+def by_information(solve: Solver, samples: WeightedSamples) -> tuple[int, RankTable]:
     """Return the rank of the lowest Bayesian information criterion, and the ranks tried."""
-    n, d = samples.X.shape
+    (n, d), level = samples.X.shape, solve.level(samples)
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
-        fit = solve(samples, rank, trial_starts(dimension(d, rank)))
+        fit = solve(samples, rank, trial_starts(_unknowns(d, rank)))
         errors = samples.y - fit.predict(samples.X)
-        # The criterion is relative to y at every rank; the residual is relative to y - c.
         share = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
-        score = bic(share, n, dimension(d, rank) + 1)
-        residual = float(fit.found.residual)
-        return Trial(score, residual, np.nan, residual <= level)
+        score = bic(share, n, _unknowns(d, rank) + count_terms(solve.terms, d))
+        return Trial(score, fit.residual, np.nan, fit.residual <= level)
 
-    return _lowest(trial, solve, n, d, max_rank)
+    return _lowest(trial, solve, n, d)
 
 
 def by_validation(
     solve: Solver,
     samples: WeightedSamples,
     folds: Iterable[tuple[np.ndarray, np.ndarray]],
-    max_rank: int | None,
-    level: float,
 ) -> tuple[int, RankTable]:
     """Return the rank of the lowest mean squared error on left-out samples, and the ranks tried.
 
     The folds index the samples as they were given, including those without weight.
     """
-    d = samples.X.shape[1]
+    d, level = samples.X.shape[1], solve.level(samples)
     parts = [(samples.take(train).counted(), samples.take(test).counted()) for train, test in folds]
     parts = [(merged(train), test) for train, test in parts if len(train.y) and len(test.y)]
     if not parts:
@@ -109,24 +149,38 @@ def by_validation(
     def trial(rank: int) -> Trial:
         inside, outside = [], []
         for train, test in parts:
-            fit = solve(train, rank, trial_starts(dimension(d, rank)))
+            fit = solve(train, rank, trial_starts(_unknowns(d, rank)))
             errors = (test.y - fit.predict(test.X)) / size
             outside.append(float(np.average(errors**2, weights=test.mass)))
-            inside.append(float(fit.found.residual))
+            inside.append(fit.residual)
         several = len(outside) > 1
         spread = float(np.std(outside, ddof=1) / np.sqrt(len(outside))) if several else np.nan
         reproduced = max(inside) <= level
         return Trial(float(np.mean(outside)), float(np.mean(inside)), spread, reproduced)
 
     least = min(len(train.y) for train, _ in parts)
-    return _lowest(trial, solve, least, d, max_rank)
+    return _lowest(trial, solve, least, d)
 
 
-def _lowest(
-    trial: Callable[[int], Trial], solve: Solver, n: int, d: int, max_rank: int | None
-) -> tuple[int, RankTable]:
-    """Return the chosen rank and the ranks tried, as long as n exceeds the unknowns."""
-    highest = highest_rank(d, max_rank, lambda rank: dimension(d, rank) < n)
-    trials, best = try_ranks(trial, highest, lambda: solve.stopped)
+def _lowest(trial: Callable[[int], Trial], solve: Solver, n: int, d: int) -> tuple[int, RankTable]:
+    """Return the chosen rank and the ranks tried, as long as n exceeds the unknowns.
+
+    With other terms, rank 0 is tried too.
+    """
+    others = count_terms(solve.terms, d)
+    highest = highest_rank(d, solve.max_rank, lambda rank: dimension(d, rank) + others < n)
+    first = 1
+    trials: list[Trial] = []
+    if others:
+        first, trials = 0, [trial(0)]
+        if trials[0].reproduced:
+            highest = 0
+    more, _ = try_ranks(trial, highest, lambda: solve.stopped)
+    trials += more
+    best = min(range(len(trials)), key=lambda k: (not trials[k].reproduced, trials[k].score))
     columns = {name: np.array([getattr(t, name) for t in trials]) for name in Trial._fields[:3]}
-    return best + 1, {"rank": np.arange(1, len(trials) + 1), **columns}
+    return first + best, {"rank": np.arange(first, first + len(trials)), **columns}
+
+
+def _unknowns(d: int, rank: int) -> int:
+    return dimension(d, rank) if rank else 0

@@ -3,7 +3,8 @@
 With the fitted predictor as the truth, the Hessian on the quotient is `J'WJ / n`, where J is the
 derivative of the predictions along horizontal directions (`thm:effective-hessian`). To first order,
 its inverse times the variance of the noise is the covariance of the estimate, and its kernel is
-what the data do not determine. Both are computed for whitened inputs, where bad scaling does not
+what the data do not determine. Unconstrained terms are eliminated: J is then the part of the
+derivative that they do not explain. All is computed for whitened inputs, where bad scaling does not
 look like a kernel, and transformed back.
 """
 
@@ -16,6 +17,8 @@ import numpy as np
 from posquad.core.errors import DomainError, RankDeficientError
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.curvature import Spectrum, effective_spectrum
+from posquad.estimator._coordinates import coordinates
+from posquad.estimator._model import Quadratic, Terms
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
@@ -27,54 +30,62 @@ _SEEN = 1e-9  # relative size up to which a component counts as zero
 
 
 class Uncertainty(NamedTuple):
-    """Arrays from which `standard_errors` computes, for inputs divided by `unit`.
+    """Arrays from which `standard_errors` computes, for inputs `x / unit - origin`.
 
-    A direction moves the predictor and, if there is one, the constant, by minus the mean slope of
-    the predictions along the direction.
+    A direction moves the predictor, and the coefficients of the m other terms by minus their share
+    of the slopes of the predictions. The other terms are a constant, or the inputs and a constant.
     """
 
     unit: np.ndarray  # [d]  largest absolute value of each input; 1 if that is 0
+    origin: np.ndarray  # [d]  mean of the inputs with linear terms; else zero
     root: np.ndarray  # [q, d, r]  determined directions, scaled for noise of unit variance
-    center: np.ndarray  # [q]  mean slopes along them; zeros without a constant
-    constant: float  # variance of the constant given the predictor; 0 without a constant
-    free: np.ndarray  # [m, d, r]  directions that change no fitted response
-    free_center: np.ndarray  # [m]  mean slopes along them
+    shares: np.ndarray  # [q, m]  coefficients by which other terms explain the slopes along them
+    terms: np.ndarray  # [k, m]  root of the covariance of the other coefficients given Q
+    free: np.ndarray  # [f, d, r]  directions that change no fitted response
+    free_shares: np.ndarray  # [f, m]  the same coefficients for them
     unseen: np.ndarray  # [d - k, d]  orthonormal basis of inputs outside the span of the samples
 
 
-def uncertainty(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> Uncertainty:
-    """Return how well the samples determine the predictor UU' (and a constant) in each direction.
+def uncertainty(samples: WeightedSamples, function: Quadratic, terms: Terms) -> Uncertainty:
+    """Return how well the samples determine the predictor and other terms in each direction.
 
-    `U[d, r]` must have full rank in the span of the samples, or no columns.
+    `function.U[d, r]` must have full rank in the span of the samples, or no columns.
     """
     mass, n = samples.mass, len(samples.y)
     X = samples.X.astype(np.float64, copy=False)
-    unit = np.abs(X).max(axis=0)
-    unit = np.where(unit > 0, unit, 1.0)
-    X = X / unit
-    T, inverse, unseen = _isotropic(X * np.sqrt(mass)[:, None])
-    Z, V = X @ T, inverse @ (U * unit[:, None])  # [n, k], [k, r]: ZV = XU
+    frame = coordinates(X, mass, terms)
+    t = frame.enter(X)
+    V = frame.inverse @ (function.U * frame.unit[:, None])  # [k, r]: tV = (X - m) U
     values, vectors = np.empty(0), np.empty((0, *V.shape))
     kernel = np.empty(0, dtype=bool)
     if V.size:
-        spectrum = _spectrum(Z, mass, V)
-        vectors, kernel = spectrum.vectors, spectrum.is_kernel
+        spectrum = _spectrum(t, mass, V)
+        vectors = spectrum.vectors
+        kernel = spectrum.is_kernel | np.isnan(spectrum.values)  # what is not known is not seen
         values = np.where(kernel, 0.0, spectrum.values) * n
-    center, constant = np.zeros(len(values)), 0.0
-    if intercept:
+    Z = _term_columns(t, terms)
+    shares = np.zeros((len(values), Z.shape[1]))
+    if Z.shape[1]:
         largest = values[-1:]  # of J'WJ; rounding is relative to it
-        values, vectors, center = _profiled(Z, mass, V, values, vectors)
+        values, vectors, shares = _profiled(t, mass, V, Z, values, vectors)
         kernel = values <= eigenvalue_rounding(len(values)) * largest
-        constant = 1 / mass.sum()
     scale = 1 / np.sqrt(values[~kernel])
+    back = np.zeros((Z.shape[1], 0))  # from terms in t to terms in x / unit - origin
+    if terms == "constant":
+        back = np.ones((1, 1))
+    elif terms == "linear":
+        k, d = len(t.T), len(frame.unit)
+        back = np.zeros((k + 1, d + 1))
+        back[:k, :d], back[k, d] = frame.T.T, 1.0
     return Uncertainty(
-        unit=unit,
-        root=scale[:, None, None] * (T @ vectors[~kernel]),
-        center=scale * center[~kernel],
-        constant=float(constant),
-        free=T @ vectors[kernel],
-        free_center=center[kernel],
-        unseen=unseen,
+        unit=frame.unit,
+        origin=frame.origin,
+        root=scale[:, None, None] * (frame.T @ vectors[~kernel]),
+        shares=scale[:, None] * shares[~kernel] @ back,
+        terms=_inverse_root(Z, mass) @ back,
+        free=frame.T @ vectors[kernel],
+        free_shares=shares[kernel] @ back,
+        unseen=frame.unseen,
     )
 
 
@@ -93,23 +104,28 @@ def standard_errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndar
 
 
 def _errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
-    X, U = X / known.unit, U * known.unit[:, None]
-    variance = known.constant + ((_slopes(X, U, known.root) - known.center) ** 2).sum(axis=1)
+    X, U = X / known.unit - known.origin, U * known.unit[:, None]
+    m = known.terms.shape[1]
+    Z = np.column_stack([X, np.ones(len(X))])[:, len(X.T) + 1 - m :]  # [n, m]
+    own = _slopes(X, U, known.root) - Z @ known.shares.T
+    variance = ((Z @ known.terms.T) ** 2).sum(axis=1) + (own**2).sum(axis=1)
     size = (X**2).sum(axis=1)
     outside = ((X @ known.unseen.T) ** 2).sum(axis=1) > _SEEN**2 * size
-    moves = np.abs(_slopes(X, U, known.free) - known.free_center)
+    shift = Z @ known.free_shares.T
+    moves = np.abs(_slopes(X, U, known.free) - shift)
     reach = size[:, None] * np.linalg.norm(U) * np.linalg.norm(known.free, axis=(1, 2))
-    free = (moves > _SEEN * (reach + np.abs(known.free_center))).any(axis=1)
+    free = (moves > _SEEN * (reach + np.abs(shift))).any(axis=1)
     return np.where(outside | free, np.inf, np.sqrt(variance))
 
 
-def spectrum_of(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> np.ndarray:
+def spectrum_of(samples: WeightedSamples, function: Quadratic, terms: Terms) -> np.ndarray:
     """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 
-    With a constant they are those of the loss minimised over the constant, unless the problem is
+    With other terms they are those of the loss minimised over these terms, unless the problem is
     large. They are NaN if U does not have full rank or is out of range in these coordinates.
     """
-    X, mass = samples.X.astype(np.float64, copy=False), samples.mass
+    X, mass, U = samples.X.astype(np.float64, copy=False), samples.mass, function.U
+    X = X - function.center
     p, n = dimension(*U.shape), len(mass)
     ends = ("smallest", "largest") if p > DENSE_MOST else ("all",)
     try:
@@ -117,19 +133,40 @@ def spectrum_of(samples: WeightedSamples, U: np.ndarray, *, intercept: bool) -> 
     except (RankDeficientError, DomainError):
         return np.full(p if len(ends) == 1 else 2, np.nan)
     values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
-    if intercept and len(ends) == 1:
-        values = _profiled(X, mass, U, values, parts[0].vectors)[0]
+    Z = _term_columns(X, terms)
+    if Z.shape[1] and len(ends) == 1 and np.isfinite(values).all():
+        values = _profiled(X, mass, U, Z, values, parts[0].vectors)[0]
     return values / mass.sum()
 
 
+def _term_columns(X: np.ndarray, terms: Terms) -> np.ndarray:
+    """Return the columns `[n, m]` of the other terms."""
+    columns = {"none": X[:, :0], "linear": X}.get(terms, X[:, :0])
+    return columns if terms == "none" else np.column_stack([columns, np.ones(len(X))])
+
+
 def _profiled(
-    X: np.ndarray, mass: np.ndarray, U: np.ndarray, values: np.ndarray, vectors: np.ndarray
+    X: np.ndarray,
+    mass: np.ndarray,
+    U: np.ndarray,
+    Z: np.ndarray,
+    values: np.ndarray,
+    vectors: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return eigenpairs of `J'WJ` minus the part a constant explains, and their mean slopes."""
-    total = mass.sum()
-    center = mass @ _slopes(X, U, vectors) / total  # [p]
-    values, turn = np.linalg.eigh(np.diag(values) - total * np.outer(center, center))
-    return values, np.tensordot(turn.T, vectors, axes=1), turn.T @ center
+    """Return eigenpairs of `J'WJ` minus what the columns Z explain, and the coefficients of Z."""
+    root = np.sqrt(mass)[:, None]
+    slopes = root * _slopes(X, U, vectors)  # [n, p]
+    shares = np.linalg.lstsq(root * Z, slopes)[0]  # [m, p]
+    explained = root * Z @ shares
+    values, turn = np.linalg.eigh(np.diag(values) - explained.T @ explained)
+    return values, np.tensordot(turn.T, vectors, axes=1), turn.T @ shares.T
+
+
+def _inverse_root(Z: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Return `R[k, m]` with `R'R` the pseudo-inverse of `Z'WZ`."""
+    _, s, right = np.linalg.svd(np.sqrt(mass)[:, None] * Z, full_matrices=False)
+    kept = s > len(Z) * np.finfo(float).eps * s[:1]
+    return right[kept] / s[kept, None]
 
 
 def _spectrum(
@@ -149,16 +186,3 @@ def _slopes(X: np.ndarray, U: np.ndarray, directions: np.ndarray) -> np.ndarray:
     m, d, r = directions.shape
     moved = (X @ directions.transpose(1, 0, 2).reshape(d, m * r)).reshape(len(X), m, r)
     return 2 * np.einsum("nr,nmr->nm", Z, moved)
-
-
-def _isotropic(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `T[d, k]` such that the rows of XT have covariance I, with k the rank of X.
-
-    Also return its inverse `[k, d]` on the span of the samples, and an orthonormal basis
-    `[d - k, d]` of the complement.
-    """
-    n, d = X.shape
-    _, s, right = np.linalg.svd(X, full_matrices=n < d)
-    k = int((s > max(n, d) * np.finfo(float).eps * s[:1]).sum())
-    s, inside = s[:k, None] / np.sqrt(n), right[:k]
-    return (inside / s).T, inside * s, right[k:]

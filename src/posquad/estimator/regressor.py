@@ -22,18 +22,18 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from posquad.certificates import certify
 from posquad.core.arrays import positive_integer
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, IdentifiabilityWarning, Interrupted, PosquadError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator import _files
-from posquad.estimator._intercept import FittedFactor
+from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, from_recovery
 from posquad.estimator._rank_choice import RankTable, Solver, by_information, by_validation
 from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
-from posquad.recovery.api import reproduction_level
+from posquad.recovery.diagnose import needed_samples
 
 __all__ = ["PositiveQuadraticRegressor"]
 
@@ -41,19 +41,25 @@ __all__ = ["PositiveQuadraticRegressor"]
 class PositiveQuadraticRegressor(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
 ):
-    """Least-squares regression on a positive quadratic form of low rank: `f(x) = ||U'x||^2 + c`.
+    """Least-squares regression on a positive quadratic form of low rank: `f(x) = x'Qx + b'x + c`.
 
+    `Q = UU'` is positive semidefinite of rank r. By default b and c are zero, and
+    `posquad.recover` finds Q; `fit_intercept` adds c, and `linear` adds b and c, both free.
     `predict` returns `f(x)`. `transform` returns the r features `U'x` in descending order of
-    strength; the sum of their squares is `f(x) - c`. `posquad.recover` finds the predictor
-    `Q = UU'`.
+    strength; the sum of their squares is `x'Qx`.
 
-    The form has no linear terms; a column of ones adds linear terms and a constant. Centring the
-    inputs gives a different model. Units of the columns do not matter. A fit that stalled or was
-    interrupted issues a `ConvergenceWarning`; `status_` says how the fit ended.
+    Units of the columns do not matter. Centring the inputs gives a different model unless `linear`.
+    A column of ones is not the same as `linear`: there b lies in the range of Q, and the constant
+    is at least `b'Q^+b / 4`, because the sum is a positive form of (x, 1).
+
+    A fit that stalled, was interrupted or has no minimum issues a `ConvergenceWarning`, and one
+    whose predictor the data do not determine an `IdentifiabilityWarning`; `status_` says how the
+    fit ended. Ctrl-C raises `posquad.Interrupted`, with the best fit so far as its `result`.
 
     Args:
         rank: rank of Q; None chooses it by `criterion`, and `rank_path_` holds the ranks tried.
         fit_intercept: whether to fit a constant c, of either sign; otherwise c = 0.
+        linear: whether to fit linear terms b and a constant c, whatever `fit_intercept` is.
         criterion: for rank=None, "bic" (Bayesian information criterion) or "cv"
             (cross-validated squared error).
         cv: folds for criterion="cv", a number or a scikit-learn splitter.
@@ -73,12 +79,16 @@ class PositiveQuadraticRegressor(
     Attributes:
         components_: `[rank_, d]`, the rows of U', orthogonal and of descending norm; the largest
             entry of each row is positive.
-        intercept_: the constant c.
+        intercept_: the constant c; 0 if it is not fitted.
+        coef_: the linear coefficients b, `[d]`; zeros if they are not fitted.
+        center_, center_slope_, center_value_: the mean m of the inputs, the gradient of f and its
+            value there; `predict` uses them, because terms cancel less about m than about zero.
+            Without linear terms, m and the gradient are zero.
         rank_: rank found; it may be lower than the given one, and is 0 if Q = 0 fits best.
         rank_path_: dictionary of arrays `rank`, `residual`, `score` (lower is better) and, for
             cross-validation, `standard_error`; empty if the rank was given.
         rank_confidence_: weight of the rank among those tried; 1 if given, NaN if chosen by
-            cross-validation or with an intercept.
+            cross-validation or if c is fitted.
         effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) for the
             fitted responses, ascending; only the two ends if p > 1000. NaN if the columns of X
             differ so much in size (1e16) that U does not have full rank, or if U is out of range.
@@ -89,10 +99,11 @@ class PositiveQuadraticRegressor(
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
             weight; p counts the unknowns that the data determine. NaN unless n > p.
         uncertainty_: arrays used by `predict(return_std=True)`; None if not prepared.
-        certificate_: `Certificate` if requested; None otherwise, and if rank_ is 0 or there is an
-            intercept, for which certificates are not defined.
+        certificate_: `Certificate` if requested; None otherwise, and if rank_ is 0 or c or b are
+            fitted, for which certificates are not defined.
         status_: `Status` that says how the fit ended; its value explains cause and remedy.
-        residual_: `||f(X) - y|| / ||y - c||`, weighted.
+        residual_: `||f(X) - y|| / ||y||`, weighted; if c is fitted, y is replaced in the
+            denominator by its deviations from the mean.
         history_: least relative residual at each step of the last search.
         n_iter_: steps of all searches together.
         response_name_: name of the responses, if they have one.
@@ -117,6 +128,7 @@ class PositiveQuadraticRegressor(
         rank: int | None = None,
         *,
         fit_intercept: bool = False,
+        linear: bool = False,
         criterion: Literal["bic", "cv"] = "bic",
         cv: Any = 5,
         max_rank: int | None = None,
@@ -130,6 +142,7 @@ class PositiveQuadraticRegressor(
     ) -> None:
         self.rank = rank
         self.fit_intercept = fit_intercept
+        self.linear = linear
         self.criterion = criterion
         self.cv = cv
         self.max_rank = max_rank
@@ -185,7 +198,7 @@ class PositiveQuadraticRegressor(
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
         solve = Solver(
-            intercept=bool(self.fit_intercept),
+            terms=self._terms,
             max_rank=self.max_rank,
             max_starts=self.max_starts,
             time_limit=self.time_limit,
@@ -195,27 +208,32 @@ class PositiveQuadraticRegressor(
             progress=progress,
         )
         samples = merged(given.counted())
-        fit, path, confidence = self._fitted(solve, given, samples)
+        try:
+            fit, path, confidence = self._fitted(solve, given, samples)
+        except Interrupted as stop:
+            best = stop.result if isinstance(stop.result, Fit) else from_recovery(stop.result)
+            self.rank_path_, self.rank_confidence_, self.n_iter_ = {}, np.nan, max(1, solve.steps)
+            self._keep(best, given.counted(), samples, solve, brief=True)
+            raise Interrupted(self) from stop
         self.rank_path_, self.rank_confidence_ = path, confidence
-        self._keep(fit, given.counted(), samples)
         self.n_iter_ = max(1, solve.steps)
-        if self.status_ in (Status.STALLED, Status.INTERRUPTED):
-            warnings.warn(self.status_.value, ConvergenceWarning, stacklevel=2)
+        self._keep(fit, given.counted(), samples, solve)
+        self._warn()
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Return predictions `||U'x_i||^2 + c`, `[n]`; with `return_std` also standard errors.
+        """Return predictions `x_i'Qx_i + b'x_i + c`, `[n]`; with `return_std` also standard errors.
 
         The standard error is that of the mean response `f(x)`, to first order and given the rank:
         `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`. g and J are the derivatives of predictions along
         horizontal directions, so the rotation of U does not matter. For a new response, add the
         variance `noise_std_ ** 2`. The standard error is infinite if the data do not determine the
-        prediction, NaN if no samples are left to estimate the noise, and 0 at rank 0, where the
-        first-order term vanishes.
+        prediction, and NaN if no samples are left to estimate the noise. At rank 0 it is that of
+        the other terms, because the first-order term of the form vanishes.
         """
         check_is_fitted(self, "components_")
         X = self._inputs(X)
-        mean = self._mean(X)
+        mean = self._function.predict(X)
         if not return_std:
             return mean
         if self.uncertainty_ is None:
@@ -229,7 +247,7 @@ class PositiveQuadraticRegressor(
         return mean, self.noise_std_ * error
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the features `U'x_i`, `[n, rank_]`; their squares sum to `f(x) - c`."""
+        """Return the features `U'x_i`, `[n, rank_]`; their squares sum to `x_i'Qx_i`."""
         check_is_fitted(self, "components_")
         return self._inputs(X) @ self.components_.T
 
@@ -284,10 +302,9 @@ class PositiveQuadraticRegressor(
     def _require_choices(self, d: int) -> None:
         if self.criterion not in ("bic", "cv"):
             raise DomainError("criterion", expected="'bic' or 'cv'", got=repr(self.criterion))
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise DomainError(
-                "fit_intercept", expected="True or False", got=repr(self.fit_intercept)
-            )
+        for name in ("fit_intercept", "linear"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise DomainError(name, expected="True or False", got=repr(getattr(self, name)))
         if self.standard_errors not in (True, False, "auto"):
             expected = "True, False or 'auto'"
             raise DomainError("standard_errors", expected=expected, got=repr(self.standard_errors))
@@ -296,78 +313,107 @@ class PositiveQuadraticRegressor(
         if self.max_rank is not None:
             positive_integer("max_rank", self.max_rank)
 
+    @property
+    def _terms(self) -> Terms:
+        return "linear" if self.linear else "constant" if self.fit_intercept else "none"
+
+    @property
+    def _function(self) -> Quadratic:
+        return Quadratic(self.components_.T, self.center_, self.center_slope_, self.center_value_)
+
     def _fitted(
         self, solve: Solver, given: WeightedSamples, samples: WeightedSamples
-    ) -> tuple[FittedFactor, RankTable, float]:
+    ) -> tuple[Fit, RankTable, float]:
         """Return the fit at the given or chosen rank, the ranks tried, and the confidence."""
         if self.rank is not None:
             return solve(samples, self.rank), {}, 1.0
-        level = self._level(samples)
         if self.criterion == "cv" and len(given.y) > 1:
             splitter: Any = check_cv(_folds(self.cv, len(given.y)))
             folds = splitter.split(given.X, given.y)
-            rank, path = by_validation(solve, given, folds, self.max_rank, level)
-        elif self.fit_intercept:
-            rank, path = by_information(solve, samples, self.max_rank, level)
+            rank, path = by_validation(solve, given, folds)
+        elif self._terms != "none":
+            rank, path = by_information(solve, samples)
         else:
             fit = solve(samples, None)
+            assert fit.found is not None, "a fit without other terms is one of `recover`"
             tried = fit.found.rank_path
             path = {} if tried is None else vars(tried)
             return fit, dict(path), float(fit.found.rank_confidence)
         return solve(samples, rank), path, np.nan
 
-    def _keep(self, fit: FittedFactor, given: WeightedSamples, samples: WeightedSamples) -> None:
-        """Set the fitted attributes."""
-        found = fit.found
-        U = _ordered(fit.U)[:, : int(found.rank)]
-        d, r = U.shape
-        self.components_ = U.T
-        self.intercept_ = fit.intercept
+    def _keep(
+        self,
+        fit: Fit,
+        given: WeightedSamples,
+        samples: WeightedSamples,
+        solve: Solver,
+        *,
+        brief: bool = False,
+    ) -> None:
+        """Set the fitted attributes, all from the returned model; if `brief`, those that are quick.
+
+        Errors are those of the given samples, of which the search used the merged ones.
+        """
+        function = fit.function._replace(U=_ordered(fit.function.U))
+        d, r = function.U.shape
+        self.components_ = function.U.T
+        self.center_, self.center_slope_ = function.center, function.slope
+        self.center_value_ = float(function.value)
+        self.coef_, self.intercept_ = function.linear, function.constant
         self.rank_ = r
-        self.status_ = found.status
-        self.residual_ = float(found.residual)
-        self.history_ = np.asarray(found.history, dtype=np.float64)
+        self.status_ = fit.status
+        self.history_ = np.asarray(fit.history, dtype=np.float64)
         self.n_samples_ = len(given.y)
-        constant = int(bool(self.fit_intercept))
-        self.needed_ = int(found.needed) + constant
         self.gauge_dimension_ = r * (r - 1) // 2
-        self._measure(samples, U)
-        errors = given.y - self._mean(given.X)
+        self._measure(samples, function, brief=brief)
+        errors = given.y - function.predict(given.X.astype(np.float64, copy=False))
         squares = float(given.mass @ errors**2)
-        unknowns = _unknowns(d, r) + constant
+        mean = np.average(given.y, weights=given.mass) if self._terms != "none" else 0.0
+        size = float(given.mass @ (given.y - mean) ** 2)
+        self.residual_ = float(np.sqrt(squares / size)) if size else 0.0
+        if len(samples.y) == len(given.y):
+            self.residual_ = fit.residual  # the same, without the rounding of large terms
+        elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
+            self.status_ = Status.BEST_FIT
+        others = count_terms(self._terms, d)
+        unknowns = _unknowns(d, r) + others
         free = int(np.nan_to_num(self.kernel_dimension_))
+        if self.uncertainty_ is not None:
+            free += others - len(self.uncertainty_.terms)
         spare = len(given.y) - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
-        if len(samples.y) < len(given.y):  # the search used means over equal inputs
-            size = float(given.mass @ (given.y - self.intercept_) ** 2)
-            self.residual_ = np.sqrt(squares / size) if size else 0.0
-            if self.status_ is Status.RECOVERED and self.residual_ > self._level(given):
-                self.status_ = Status.BEST_FIT
-        undetermined = self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED)
+        unsure = (Status.NOT_IDENTIFIED, Status.UNDETERMINED, Status.NO_MINIMUM)
+        undetermined = self.status_ in unsure
+        # If many ranks fit, the least number of samples is that of the lowest.
+        rank = self.rank or (1 if undetermined or not r else r)
+        self.needed_ = needed_samples(d, rank) + others
         self.identifiable_ = not (undetermined or free or len(given.y) <= unknowns)
         self.certificate_ = None
-        if self.certify and r and not self.fit_intercept:
-            self._prove(given, U)
+        if self.certify and r and self._terms == "none" and not brief:
+            self._prove(given, function.U)
 
-    def _measure(self, samples: WeightedSamples, U: np.ndarray) -> None:
+    def _measure(self, samples: WeightedSamples, function: Quadratic, *, brief: bool) -> None:
         """Set the effective spectrum, and the arrays for standard errors."""
-        d, r = U.shape
-        p, intercept = _unknowns(d, r), bool(self.fit_intercept)
-        self.effective_spectrum_ = np.empty(0)
-        if r:
-            self.effective_spectrum_ = spectrum_of(samples, U, intercept=intercept)
+        r = function.U.shape[1]
+        p = _unknowns(*function.U.shape)
+        self.effective_spectrum_ = np.full(p, np.nan) if brief else np.empty(0)
+        if r and not brief:
+            self.effective_spectrum_ = spectrum_of(samples, function, self._terms)
         self.uncertainty_ = None
         self.kernel_dimension_ = np.nan
-        if self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST):
-            self.uncertainty_ = uncertainty(samples, U, intercept=intercept)
+        wanted = self.standard_errors is True or (
+            self.standard_errors == "auto" and p <= DENSE_MOST
+        )
+        if wanted and not brief:
+            self.uncertainty_ = uncertainty(samples, function, self._terms)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
 
-    def _level(self, samples: WeightedSamples) -> float:
-        narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
-        return reproduction_level(self.tolerance, narrow=narrow)
-
-    def _mean(self, X: np.ndarray) -> np.ndarray:
-        return ((X @ self.components_.T) ** 2).sum(axis=1) + self.intercept_
+    def _warn(self) -> None:
+        """Warn of a fit that cannot be trusted as it is."""
+        if self.status_ in (Status.STALLED, Status.INTERRUPTED, Status.NO_MINIMUM):
+            warnings.warn(self.status_.value, ConvergenceWarning, stacklevel=3)
+        elif self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED):
+            warnings.warn(self.status_.value, IdentifiabilityWarning, stacklevel=3)
 
     def _prove(self, given: WeightedSamples, U: np.ndarray) -> None:
         X, y = given.X.astype(np.float64), given.y.astype(np.float64)

@@ -38,9 +38,14 @@ class Recovery(Result):
     others: Any  # [...]  starts from which a second solution was sought; 0 if none was
     residual_bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
     steps: int  # steps of the search; the starts of a round take a step together
+    rows: int  # rows of X; `samples` of them are independent
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
     farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem at rank d; if the
     #     bound is positive, `posquad.certificates.proves_infeasible` checks it
+
+    def _shown(self, name: str) -> str:
+        shown = super()._shown(name)
+        return f"{shown} independent of {self.rows}" if name == "samples" else shown
 
     @property
     def message(self) -> str | list:
@@ -131,6 +136,7 @@ class Answers:
             others=out(self.others),
             residual_bound=out(self.bound),
             steps=max(history.budget.steps, 0),
+            rows=model.shape[-2],
         )
 
 

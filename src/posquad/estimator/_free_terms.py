@@ -1,0 +1,361 @@
+"""Fits with unconstrained terms: `f(x) = x'Qx + c`, and `f(x) = x'Qx + b'x + c`.
+
+The other terms are eliminated, and the factor is found by descents from several starts: a fit by
+linear least squares, a spectral estimate, given factors, and random ones.
+
+The squared error may have no minimum. If the square of a direction v can be expressed by the other
+terms (`(v'x)^2` is constant, or linear because v'x takes two values), then
+
+    (sqrt(s) v'x + w'x / sqrt(s))^2 = s (v'x)^2 + 2 (v'x)(w'x) + (w'x)^2 / s,
+
+and for large s one column of the factor gives any product of v'x with a linear function, while the
+first term is cancelled by the others. Where such a limit is better than every factor that was
+found, the fit has the status NO_MINIMUM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from posquad.core.errors import Interrupted
+from posquad.core.progress import Progress
+from posquad.core.status import Status
+from posquad.core.symmetric import symmetric_system
+from posquad.estimator._coordinates import Coordinates, coordinates
+from posquad.estimator._model import Fit, Quadratic, Terms, count_terms
+from posquad.estimator._profiled import Descent, Profiled, descend
+from posquad.estimator._samples import WeightedSamples
+from posquad.geometry import dimension
+from posquad.recovery.budget import Budget
+from posquad.recovery.tuning import DEFAULT
+
+_LINEAR_MOST = 700  # maximum number of unknowns of the linear problem for the first start
+_STARTS = 50  # starts if no number is given
+_OTHERS = 10  # starts from which a second solution is sought
+_SPREAD = DEFAULT.schedule.spread
+_ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
+_SAME = 1e-9  # relative difference of losses that does not count
+_FAR = 1e6  # size of the form, relative to the responses, that other terms would have to cancel
+_HUGE = 1e9  # the same at which the errors are rounding errors
+_UNSETTLED = 1e3  # the same for a descent that did not end at a stationary point
+_DECADES = 8  # sizes tried for a factor far out; beyond them, rounding hides the error
+_NOTHING = 1e-8  # length of a column, relative to the longest, whose square is rounding
+_FLAT = DEFAULT.acceptance.flat
+
+
+@dataclass
+class Options:
+    """What limits and watches a search."""
+
+    max_starts: int | None
+    level: float  # relative residual at which responses count as reproduced
+    seed: int
+    budget: Budget
+    progress: Callable[[Progress], None] | None = None
+    history: list[float] = field(default_factory=list)  # least relative residual at each step
+
+
+def fit_with_terms(
+    samples: WeightedSamples,
+    rank: int,
+    terms: Terms,
+    options: Options,
+    given: list[np.ndarray] | None = None,
+) -> Fit:
+    """Minimise the squared error over U and the other terms.
+
+    `given` are factors `[d, r]` to start from, such as that of the fit without other terms. The
+    result is never worse than any of them, nor than rank 0.
+    """
+    search = Search(samples, rank, terms, options)
+    try:
+        return search.run(given or [])
+    except KeyboardInterrupt as stop:
+        raise Interrupted(search.fit(Status.INTERRUPTED)) from stop
+
+
+class Search:
+    """A search for the factor, in coordinates in which the samples have covariance I."""
+
+    def __init__(self, samples: WeightedSamples, rank: int, terms: Terms, options: Options) -> None:
+        X = samples.X.astype(np.float64, copy=False)
+        y = samples.y.astype(np.float64, copy=False)
+        self.rank, self.terms, self.options = rank, terms, options
+        self.frame = coordinates(X, samples.mass, terms)
+        self.t, self.d = self.frame.enter(X), X.shape[1]
+        self.mass = samples.mass
+        mean = float(self.mass @ y / self.mass.sum())
+        self.mean, self.y = mean, y - mean
+        constant = np.ones((len(y), 1))
+        self.Z = np.column_stack([self.t, constant]) if terms == "linear" else constant
+        self.problem = Profiled(self.t, self.y, self.mass, self.Z)
+        self.spread = float(self.mass @ self.y**2)  # of the responses about their mean
+        largest = float(np.abs(y).max(initial=0.0))
+        self.rounding = float(self.mass.sum()) * (_ROUNDING * largest) ** 2
+        self.k = self.t.shape[1]
+        self.best = self._zero()
+        self.starts, self.agreeing = 0, 0
+
+    def run(self, given: list[np.ndarray]) -> Fit:
+        """Search, lower the rank if a lower one does as well, and say how it ended."""
+        if self.problem.size <= self.rounding or self.k == 0 or self.rank == 0:
+            self.best = self._zero()
+            return self.fit(self._status(another=False))
+        rank = min(self.rank, self.k)
+        for V in self._starts(rank, given):
+            if self._is_done(rank):
+                break
+            self._try(V)
+        self._lower_rank()
+        reproduced = self._reproduces(self.best.loss)
+        if not reproduced and (limit := self._limit()) is not None:
+            self.best = limit
+            return self.fit(Status.NO_MINIMUM)
+        another = reproduced and self.best.V.size > 0 and self._has_another()
+        return self.fit(self._status(another=another))
+
+    def _zero(self) -> Descent:
+        return Descent(np.zeros((self.k, 0)), self.problem.size, 0.0)
+
+    def _try(self, V: np.ndarray) -> None:
+        """Descend from V; keep the best, and count the starts that agree with it."""
+        end = descend(self.problem, V, self.options.budget, self._record)
+        self.starts += 1
+        if self.problem.form_size(end.V) > _HUGE:  # its errors are rounding errors
+            return
+        agreement = (1 + DEFAULT.acceptance.agreement) ** 2
+        if end.loss < self.best.loss / agreement:
+            self.agreeing = 0
+        self.agreeing += end.loss <= self.best.loss * agreement
+        better = end.loss < self.best.loss
+        if abs(end.loss - self.best.loss) <= _SAME * self.best.loss and self._vanishes(end):
+            better = False  # rank 0 does as well, or what was found is one of many
+        elif not self.best.V.size:
+            better = end.loss <= self.best.loss * (1 + _SAME)
+        if better:
+            self.best = end
+
+    def _vanishes(self, end: Descent) -> bool:
+        return self.problem.form_size(end.V) <= 1e-3
+
+    def _record(self, loss: float) -> None:
+        options = self.options
+        residual = math.sqrt(min(loss, self.best.loss) / (self.spread or 1.0))
+        options.history.append(residual)
+        if options.progress is not None:
+            done, end = float(options.budget.steps), float(options.budget.max_steps)
+            options.progress(Progress(done, end, residual, 1))
+
+    def _reproduces(self, loss: float) -> bool:
+        return loss <= max(self.rounding, self.options.level**2 * self.spread)
+
+    def _is_done(self, rank: int) -> bool:
+        """Tell whether the answer is known, or enough starts agree on the best one."""
+        if self._reproduces(self.best.loss) or self.options.budget.spent:
+            return True
+        most = self.options.max_starts or _STARTS
+        return self.starts >= most or self._is_settled(rank)
+
+    def _is_settled(self, rank: int) -> bool:
+        """Tell whether enough starts agree: more of them if there are hardly enough samples."""
+        most = self.options.max_starts or _STARTS
+        unknowns = dimension(self.k, rank) + self.problem.N.shape[1]
+        excess = max(len(self.y) / unknowns - 1, 0.05)
+        least = math.ceil(DEFAULT.acceptance.agreeing_starts / excess**2)
+        return self.agreeing >= max(2, min(least, math.ceil(0.75 * most)))
+
+    # Starts.
+
+    def _starts(self, rank: int, given: list[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield factors `[k, rank]`, the most promising first."""
+        rng = np.random.default_rng(self.options.seed)
+        first = None
+        if (S := self._linear_fit()) is not None:
+            first = _leading(S, rank, rng)
+            yield first
+        for U in given:
+            V = self.frame.inverse @ (U * self.frame.unit[:, None])
+            yield _widened(V[:, :rank], rank, rng)
+        weighted = (self.problem.root * self.problem.y)[:, None] * self.t
+        first = self.problem.scaled(_leading(self.t.T @ weighted / len(self.y), rank, rng))
+        yield first
+        size = float(np.linalg.norm(first)) / math.sqrt(first.size)
+        while True:
+            noise = rng.standard_normal(first.shape)
+            yield first + _SPREAD * size * noise
+            yield self.problem.scaled(rng.standard_normal(first.shape))
+
+    def _linear_fit(self) -> np.ndarray | None:
+        """Return the symmetric S `[k, k]` of least error, if there are enough samples."""
+        width = self.k * (self.k + 1) // 2
+        unknowns = width + self.Z.shape[1]
+        if unknowns > min(_LINEAR_MOST, len(self.y) - 1):
+            return None
+        system = symmetric_system(torch.from_numpy(self.t)).numpy()
+        columns = np.column_stack([system, self.Z]) * self.problem.root[:, None]
+        solution = np.linalg.lstsq(columns, self.problem.root * self.y)[0]
+        rows, others = np.triu_indices(self.k)
+        S = np.zeros((self.k, self.k))
+        S[rows, others] = S[others, rows] = solution[:width]
+        return S
+
+    # What was found.
+
+    def _lower_rank(self) -> None:
+        """Remove columns that the fit does not need."""
+        while self.best.V.shape[1]:
+            s = np.linalg.svd(self.best.V, compute_uv=False)
+            if s[-1] > 1e-3 * s[0] if len(s) > 1 else not self._vanishes(self.best):
+                return
+            V = _rotated(self.best.V)[:, :-1]
+            lower = self._zero()
+            if V.size:
+                lower = descend(self.problem, V, self.options.budget, self._record)
+            same = lower.loss <= self.best.loss * (1 + _SAME) + self.rounding
+            both = self._reproduces(lower.loss) and self._reproduces(self.best.loss)
+            if not (same or (both and lower.loss <= 100 * self.best.loss)):
+                return
+            self.best = lower
+
+    def _limit(self) -> Descent | None:
+        """Return a factor far out if the error has no minimum, else None."""
+        best, rank = self.best, min(self.rank, self.k)
+        limits = [self._limit_along(v, rank) for v in self._unbounded()]
+        limits = [end for end in limits if end is not None and end.loss < best.loss * (1 - _SAME)]
+        if limits:
+            return min(limits, key=lambda end: end.loss)
+        size = self.problem.form_size(best.V)
+        stationary = best.cosine <= 1e-8 or self.options.budget.spent
+        return best if size > _FAR or (size > _UNSETTLED and not stationary) else None
+
+    def _unbounded(self) -> Iterator[np.ndarray]:
+        """Yield directions `v[k]` whose squares the other terms express."""
+        if self.terms == "constant":
+            v = np.linalg.lstsq(self.t, np.ones(len(self.t)))[0]
+            if np.abs(self.t @ v - 1).max() <= 1e-9:
+                yield v
+            return
+        for j in range(self.d):
+            column = self.t @ self.frame.inverse[:, j]
+            middle = (column.max() + column.min()) / 2
+            two = np.abs(np.abs(column - middle) - (column.max() - middle))
+            if column.any() and two.max() <= 1e-9 * np.abs(column).max():
+                yield self.frame.inverse[:, j] / np.abs(column).max()
+
+    def _limit_along(self, v: np.ndarray, rank: int) -> Descent | None:
+        """Return a factor of nearly the least error with one column far out along v.
+
+        Its other columns need no part along v, because all products with v'x are free.
+        """
+        products = (self.t @ v)[:, None] * self.t
+        B = np.linalg.svd(v[:, None])[0][:, 1:]  # [k, k - 1], orthogonal to v
+        inner = Profiled(self.t @ B, self.y, self.mass, np.column_stack([self.Z, products]))
+        W, rest = np.zeros((self.k - 1, 0)), min(rank - 1, self.k - 1)
+        if rest:
+            rng = np.random.default_rng(self.options.seed)
+            spectral = inner.t.T @ ((inner.root * inner.y)[:, None] * inner.t)
+            starts = [inner.scaled(_leading(spectral, rest, rng))]
+            if self.best.V.size:
+                starts.append(_widened(_rotated(B.T @ self.best.V)[:, :rest], rest, rng))
+            ends = [descend(inner, V, self.options.budget, self._record) for V in starts]
+            W = min(ends, key=lambda end: end.loss).V
+        least = inner.loss(W)
+        if least >= self.best.loss * (1 - _SAME) or inner.form_size(W) > _HUGE:
+            return None
+        w = inner.coefficients(W, self.y)[self.Z.shape[1] :] / 2
+        unit = float(np.linalg.norm(w)) or 1.0
+        factors = [
+            np.column_stack([np.sqrt(s) * v + w / np.sqrt(s), B @ W])
+            for s in unit * 10.0 ** np.arange(_DECADES)
+        ]
+        V = min(factors, key=self.problem.loss)
+        loss = self.problem.loss(V)
+        # A descent from here may come back: then there is a minimum after all.
+        back = descend(self.problem, V, self.options.budget, self._record)
+        if back.loss < least * (1 - 1e-6) and self.problem.form_size(back.V) <= _FAR:
+            self.best = back
+            return None
+        return Descent(V, loss, 1.0)
+
+    def _has_another(self) -> bool:
+        """Tell whether another factor of this rank reproduces the responses, as far as tried."""
+        Q, rank = self.best.V @ self.best.V.T, self.best.V.shape[1]
+        starts = self._starts(rank, [])
+        for _ in range(min(_OTHERS, self.options.max_starts or _OTHERS)):
+            if self.options.budget.spent:
+                break
+            end = descend(self.problem, next(starts), self.options.budget, self._record)
+            apart = np.linalg.norm(end.V @ end.V.T - Q) > DEFAULT.acceptance.apart * np.linalg.norm(
+                Q
+            )
+            if self._reproduces(end.loss) and apart:
+                return True
+        return False
+
+    def _status(self, *, another: bool) -> Status:
+        """Return how the search ended; in doubt, the more cautious status."""
+        if self.k < self.d:
+            return Status.UNDETERMINED
+        rank = self.best.V.shape[1]
+        if not self._reproduces(self.best.loss):
+            if self.options.budget.spent:
+                return Status.INTERRUPTED
+            settled = self.problem.size <= self.rounding or self._is_settled(max(1, rank))
+            return Status.BEST_FIT if settled or self.rank == 0 else Status.STALLED
+        unknowns = (dimension(self.d, rank) if rank else 0) + count_terms(self.terms, self.d)
+        if another or len(self.y) <= unknowns or self._has_free_direction():
+            return Status.NOT_IDENTIFIED
+        return Status.INTERRUPTED if self.options.budget.spent else Status.RECOVERED
+
+    def _has_free_direction(self) -> bool:
+        V = self.best.V
+        if not V.size:
+            return False
+        if self.problem.N.shape[1] < self.Z.shape[1]:
+            return True
+        values = np.linalg.eigvalsh(self.problem.curvature(V))
+        gauge = V.shape[1] * (V.shape[1] - 1) // 2
+        return bool(values[gauge] <= _FLAT * values[-1])
+
+    def fit(self, status: Status) -> Fit:
+        """Return the best function so far, without columns that are zero up to rounding."""
+        V = _rotated(self.best.V)
+        lengths = np.linalg.norm(V, axis=0)
+        V = V[:, lengths > _NOTHING * lengths.max(initial=0.0)]
+        residual = math.sqrt(self.problem.loss(V) / self.spread) if self.spread else 0.0
+        function = self._in_given_coordinates(V)
+        return Fit(function, status, residual, np.array(self.options.history))
+
+    def _in_given_coordinates(self, V: np.ndarray) -> Quadratic:
+        frame: Coordinates = self.frame
+        b = self.problem.coefficients(V, self.y)
+        U = frame.T @ V / frame.unit[:, None]
+        slope = frame.T @ b[:-1] / frame.unit if self.terms == "linear" else np.zeros(self.d)
+        return Quadratic(U, frame.origin * frame.unit, slope, float(b[-1]) + self.mean)
+
+
+def _leading(S: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a factor `[k, rank]` of the positive part of S, with no column zero."""
+    values, vectors = np.linalg.eigh((S + S.T) / 2)
+    kept = np.maximum(values[::-1][:rank], 0.0)
+    return _widened(vectors[:, ::-1][:, :rank] * np.sqrt(kept), rank, rng)
+
+
+def _widened(V: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
+    """Return V with small random columns in place of zero or missing ones, `[k, rank]`."""
+    wide = np.zeros((len(V), rank))
+    wide[:, : V.shape[1]] = V
+    size = float(np.linalg.norm(wide)) or 1.0
+    empty = np.linalg.norm(wide, axis=0) <= 1e-3 * size
+    filler = rng.standard_normal(wide.shape) * (0.03 * size / math.sqrt(len(V)))
+    return np.where(empty, filler, wide)
+
+
+def _rotated(V: np.ndarray) -> np.ndarray:
+    """Return V rotated to orthogonal columns of descending norm."""
+    return V @ np.linalg.svd(V, full_matrices=False)[2].T

@@ -1,0 +1,72 @@
+"""The fitted function `f(x) = ||U'(x - m)||^2 + s'(x - m) + v`, and how its search ended."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from posquad.core.status import Status
+from posquad.recovery import Recovery
+
+Terms = Literal["none", "constant", "linear"]
+"""The unconstrained terms of a model: none, a constant, or linear terms and a constant."""
+
+
+def count_terms(terms: Terms, d: int) -> int:
+    """Return the number of unconstrained coefficients for d inputs."""
+    return {"none": 0, "constant": 1, "linear": d + 1}[terms]
+
+
+class Quadratic(NamedTuple):
+    """A quadratic function about a centre m, which is zero unless there are linear terms.
+
+    About the mean of the inputs, the linear and the quadratic part do not cancel.
+    """
+
+    U: np.ndarray  # [d, r]
+    center: np.ndarray  # [d]  m
+    slope: np.ndarray  # [d]  gradient at m
+    value: float  # f(m)
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return `f(x_i)` for the rows of X, `[n]`."""
+        X = X - self.center
+        return ((X @ self.U) ** 2).sum(axis=1) + X @ self.slope + self.value
+
+    @property
+    def linear(self) -> np.ndarray:
+        """The coefficients b of `x'Qx + b'x + c`, `[d]`."""
+        return self.slope - 2 * self.U @ (self.center @ self.U)
+
+    @property
+    def constant(self) -> float:
+        """The constant c of `x'Qx + b'x + c`."""
+        return float(self.value - self.center @ self.slope + ((self.center @ self.U) ** 2).sum())
+
+
+def form(U: np.ndarray) -> Quadratic:
+    """Return `||U'x||^2` without other terms."""
+    nothing = np.zeros(len(U))
+    return Quadratic(U, nothing, nothing, 0.0)
+
+
+class Fit(NamedTuple):
+    """A fitted function with the outcome of its search."""
+
+    function: Quadratic
+    status: Status
+    residual: float  # relative to y, or to its deviations from the mean with other terms
+    history: np.ndarray  # least relative residual at each step
+    found: Recovery | None = None  # of a fit without other terms
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return the predictions for the rows of X, `[n]`."""
+        return self.function.predict(X)
+
+
+def from_recovery(found: Recovery) -> Fit:
+    """Return what `recover` found as a fit."""
+    U = np.asarray(found.U, dtype=np.float64)[:, : int(found.rank)]
+    assert isinstance(found.status, Status), "one problem has one status"
+    return Fit(form(U), found.status, float(found.residual), np.asarray(found.history), found)

@@ -1,0 +1,172 @@
+"""Least squares in the factor alone: unconstrained terms are eliminated (variable projection).
+
+For `f(t) = ||V't||^2 + z(t)'b`, the best b for a given V is a linear least-squares problem. With it
+the residual is `P (||V't_i||^2 - y_i)`, where P projects on the complement of the columns z, and
+its derivative is P times that of the quadratic form (Golub and Pereyra 1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from posquad.recovery.budget import Budget
+
+_ENTRIES = 2**21  # entries of a block of rows of the Jacobian
+_DENSE_MOST = 1200  # entries of V up to which Gauss-Newton systems are solved densely
+_ROUNDING = 8 * np.finfo(float).eps
+_STATIONARY = 1e-13  # cosine between errors and slopes at which a point is stationary
+_INNER = 100  # maximum number of conjugate gradient steps for one Gauss-Newton step
+_FLOOR = 1e-11  # least damping over the mean curvature: the system is singular along rotations
+_PATIENCE, _RATE = 20, 0.999  # a descent ends if this many steps leave this share of the error
+_STEPS = 400  # maximum number of steps of a descent
+
+
+class Descent(NamedTuple):
+    """Where a descent ended."""
+
+    V: np.ndarray  # [k, r]
+    loss: float  # sum of squared weighted errors
+    cosine: float  # between the errors and the range of their derivative; 0 if stationary
+
+
+class Profiled:
+    """The squared error as a function of V, `[k, r]`, minimised over the other terms."""
+
+    def __init__(self, t: np.ndarray, y: np.ndarray, mass: np.ndarray, Z: np.ndarray) -> None:
+        """Take inputs `t[n, k]`, responses `y[n]`, weights and the columns `Z[n, m]`."""
+        self.t, self.mass, self.Z = t, mass, Z
+        self.root = np.sqrt(mass)
+        N, s, _ = np.linalg.svd(self.root[:, None] * Z, full_matrices=False)
+        self.N = N[:, s > len(y) * np.finfo(float).eps * s[:1]]
+        self.y = self.project(self.root * y)
+        self.size = float(self.y @ self.y)
+
+    def project(self, e: np.ndarray) -> np.ndarray:
+        """Return the part of e that the other terms cannot explain; twice, to rounding."""
+        for _ in range(2):
+            e = e - self.N @ (self.N.T @ e)
+        return e
+
+    def errors(self, V: np.ndarray) -> np.ndarray:
+        """Return the weighted errors `[n]` with the best other terms."""
+        return self.project(self.root * ((self.t @ V) ** 2).sum(axis=1)) - self.y
+
+    def loss(self, V: np.ndarray) -> float:
+        """Return the sum of the squared weighted errors."""
+        return float((self.errors(V) ** 2).sum())
+
+    def coefficients(self, V: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the best coefficients b of the other terms, `[m]`."""
+        left = self.root * (y - ((self.t @ V) ** 2).sum(axis=1))
+        return np.linalg.lstsq(self.root[:, None] * self.Z, left)[0]
+
+    def curvature(self, V: np.ndarray) -> np.ndarray:
+        """Return `J'J` of the errors, `[k r, k r]`, by blocks of rows."""
+        W, width = self.t @ V, V.size
+        K = np.zeros((width, width))
+        explained = np.zeros((self.N.shape[1], width))
+        step = max(1, _ENTRIES // width)
+        for begin in range(0, len(W), step):
+            rows = slice(begin, begin + step)
+            J = (self.t[rows, :, None] * W[rows, None, :]).reshape(-1, width)
+            J *= 2 * self.root[rows, None]
+            K += J.T @ J
+            explained += self.N[rows].T @ J
+        return K - explained.T @ explained
+
+    def curved(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
+        """Return `J'J D`, `[k, r]`."""
+        moved = 2 * self.root * ((self.t @ V) * (self.t @ D)).sum(axis=1)
+        return self.slope(V, self.project(moved))
+
+    def total_curvature(self, V: np.ndarray) -> float:
+        """Return an upper bound on the trace of `J'J`, that without other terms."""
+        lengths = (self.t**2).sum(axis=1)
+        return 4 * float((self.mass * lengths * ((self.t @ V) ** 2).sum(axis=1)).sum())
+
+    def slope(self, V: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """Return `J'e`, `[k, r]`, for errors e that the other terms cannot explain."""
+        return 2 * (self.t.T @ ((self.root * e)[:, None] * (self.t @ V)))
+
+    def scaled(self, V: np.ndarray) -> np.ndarray:
+        """Return V times the factor of least loss; V itself if that is zero."""
+        q = self.project(self.root * ((self.t @ V) ** 2).sum(axis=1))
+        square = float(q @ self.y) / (float(q @ q) or 1.0)
+        return V * np.sqrt(square) if square > 0 else V
+
+    def form_size(self, V: np.ndarray) -> float:
+        """Return the size of the quadratic form over that of y beyond the other terms."""
+        q = self.root * ((self.t @ V) ** 2).sum(axis=1)
+        return float(np.linalg.norm(q) / (np.sqrt(self.size) or 1.0))
+
+
+def descend(
+    problem: Profiled, V: np.ndarray, budget: Budget, record: Callable[[float], None]
+) -> Descent:
+    """Descend from V by damped Gauss-Newton steps; the damping follows Nielsen's rule.
+
+    Every step lowers the loss, or leaves it unchanged up to rounding while the slope falls.
+    `record(loss)` is called at every step.
+    """
+    e = problem.errors(V)
+    loss, losses = float(e @ e), [float(e @ e)]
+    g, total = problem.slope(V, e), problem.total_curvature(V)
+    damping = 1e-2 * total / V.size * min(1.0, np.sqrt(loss / (problem.size or 1.0)))
+    growth, hidden = 2.0, 0
+    while len(losses) <= _STEPS and not budget.spent:
+        slope = float(np.linalg.norm(g))
+        if not slope > _STATIONARY * np.sqrt(total * loss) or hidden > 2:
+            break
+        # The loss is known up to the rounding of the form and the responses.
+        rounding = _ROUNDING * np.sqrt(loss * problem.size) * (1 + problem.form_size(V))
+        damping = max(damping, _FLOOR * total / V.size)
+        D = _step(problem, V, g, damping, slope / np.sqrt(total * loss))
+        trial = V + D
+        new = problem.errors(trial)
+        gain = loss - float(new @ new)
+        predicted = -float((D * g).sum()) + damping * float((D * D).sum())
+        small = predicted <= rounding
+        budget.steps += 1
+        if gain > 0 or (small and gain >= -rounding):
+            V, e, loss = trial, new, float(new @ new)
+            g, total = problem.slope(V, e), problem.total_curvature(V)
+            hidden = hidden + 1 if small and np.linalg.norm(g) > slope / 2 else 0
+            ratio = np.clip(gain / predicted if predicted > 0 else 0.0, 0.0, 1.0)
+            damping *= float(np.clip(1 - (2 * ratio - 1) ** 3, 0.1, 2.0))
+            growth = 2.0
+        else:
+            damping, growth = damping * growth, 2 * growth
+        losses.append(loss)
+        record(loss)
+        stuck = len(losses) > _PATIENCE and loss > _RATE**2 * losses[-1 - _PATIENCE]
+        if damping > 1e30 * total or (stuck and not small):
+            break
+    length = np.sqrt(total * loss)
+    return Descent(V, loss, float(np.linalg.norm(g)) / length if length > 0 else 0.0)
+
+
+def _step(
+    problem: Profiled, V: np.ndarray, g: np.ndarray, damping: float, accuracy: float
+) -> np.ndarray:
+    """Return the solution D of `(J'J + damping) D = -g`, nearly so if V is large."""
+    if V.size <= _DENSE_MOST:
+        K = problem.curvature(V) + damping * np.eye(V.size)
+        try:
+            return np.linalg.solve(K, -g.ravel()).reshape(V.shape)
+        except np.linalg.LinAlgError:
+            return np.zeros_like(V)
+    D, R = np.zeros_like(V), -g
+    direction, square = R, float((R * R).sum())
+    least = square * float(np.clip(accuracy, 1e-3, 0.1)) ** 2
+    for _ in range(_INNER):  # conjugate gradients: the inputs have covariance I
+        curved = problem.curved(V, direction) + damping * direction
+        t = square / float((direction * curved).sum())
+        D, R = D + t * direction, R - t * curved
+        before, square = square, float((R * R).sum())
+        if square <= least:
+            break
+        direction = R + square / before * direction
+    return D

@@ -1,0 +1,101 @@
+"""Attempts to obtain a fit with other terms that is worse than a simpler one.
+
+Small random tables with constant, two-valued and proportional columns, responses of several kinds
+and weights. A promise is broken if the fit with a constant or with linear terms has a larger
+squared error than the mean, than the fit without them or than linear regression (for linear
+terms), if an attribute is not that of the returned function, or if an error escapes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import numpy as np
+
+from adversarial import Family, Outcome
+from posquad.core.status import Status
+from posquad.estimator import PositiveQuadraticRegressor
+
+Table = tuple[np.ndarray, np.ndarray, np.ndarray | None, int]
+SLACK = 1e-7  # relative difference of squared errors that rounding and stopping rules explain
+
+
+def random_table(rng: np.random.Generator) -> Table:
+    """Inputs, responses, weights and a rank."""
+    n, d = int(rng.integers(2, 25)), int(rng.integers(1, 5))
+    X = rng.standard_normal((n, d))
+    if rng.random() < 0.5:
+        X[:, 0] = rng.choice([1.0, 3.0, 1e3])
+    if rng.random() < 0.3:
+        X[:, -1] = rng.integers(0, 2, n)
+    if rng.random() < 0.1:
+        X[:, 0] = 2 * X[:, -1]
+    kinds = [
+        rng.standard_normal(n),
+        X @ rng.standard_normal(d),
+        (X @ rng.standard_normal(d)) ** 2,
+        np.sqrt(np.abs(X[:, -1])),
+        np.round(rng.standard_normal(n)),
+    ]
+    y = kinds[rng.integers(5)] * 10.0 ** rng.integers(-3, 4) + rng.choice([0, 0, 5.0, -100.0])
+    weights = None if rng.random() < 0.7 else rng.uniform(0, 2, n)
+    return X, y, weights, int(rng.integers(1, d + 1))
+
+
+def ones_table(rng: np.random.Generator) -> Table:
+    """A column of ones beside one input: the error often has no minimum."""
+    n = int(rng.integers(3, 40))
+    x = rng.uniform(0, 3, n)
+    kinds = [1 + 2 * x, np.sqrt(x), -(x**2), (1 + x) ** 2, np.exp(-x), rng.standard_normal(n)]
+    return np.column_stack([np.ones(n), x]), kinds[rng.integers(6)], None, int(rng.integers(1, 3))
+
+
+def attempt(make, seed: int) -> Outcome:
+    X, y, weights, rank = make(np.random.default_rng(seed))
+    w = np.ones(len(y)) if weights is None else weights
+    outcome = Outcome(said=Counter(), tried=2)
+
+    def squares(f: np.ndarray) -> float:
+        return float(w @ (f - y) ** 2)
+
+    def fitted(**options: bool) -> PositiveQuadraticRegressor:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return PositiveQuadraticRegressor(rank, max_starts=10, **options).fit(X, y, weights)
+
+    mean = np.average(y, weights=w)
+    constant, tiny = squares(np.full(len(y), mean)), 1e-20 * float(w @ y**2)
+    root = np.sqrt(w)
+    columns = np.column_stack([X - np.average(X, axis=0, weights=w), np.ones(len(y))])
+    line = columns @ np.linalg.lstsq(root[:, None] * columns, root * y)[0]
+    plain = squares(fitted().predict(X))
+    simpler = {"constant": min(constant, plain), "linear": min(constant, plain, squares(line))}
+    for name, options in (("constant", {"fit_intercept": True}), ("linear", {"linear": True})):
+        try:
+            model = fitted(**options)
+        except Exception as error:
+            outcome.broken.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        outcome.said[f"{name} {model.status_.name}"] += 1
+        f = model.predict(X)
+        loss = squares(f)
+        if not loss <= simpler[name] * (1 + SLACK) + tiny:
+            outcome.broken.append(f"{name}: {loss:.6g} is worse than {simpler[name]:.6g}")
+        form = ((X @ model.components_.T) ** 2).sum(axis=1)
+        size = np.abs(form).max() + np.abs(y).max() + abs(model.intercept_)
+        if np.abs(form + X @ model.coef_ + model.intercept_ - f).max() > 1e-9 * size:
+            outcome.broken.append(f"{name}: coefficients and predictions disagree")
+        if constant > tiny:
+            rounding = 1e-13 * size * np.sqrt(len(y) / constant)
+            if abs(np.sqrt(loss / constant) - model.residual_) > 1e-6 * model.residual_ + rounding:
+                outcome.broken.append(f"{name}: residual_ is not that of the fit")
+        if model.status_ is Status.RECOVERED and loss > 1e-18 * constant + tiny:
+            outcome.broken.append(f"{name}: RECOVERED with the error {loss:.3g}")
+    return outcome
+
+
+FAMILIES = {
+    "tables": Family(lambda seed: attempt(random_table, seed), in_tests=40, in_full=2000),
+    "ones": Family(lambda seed: attempt(ones_table, seed), in_tests=20, in_full=500),
+}
