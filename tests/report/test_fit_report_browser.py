@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from browser_support import LUMINANCE, Watched
+from posquad import IdentifiabilityWarning
 from posquad.cli.demo_data import make
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
@@ -27,7 +29,9 @@ def fitted(name: str, first: str = "x1", response: str = "y") -> FittedModel:
     y = columns.pop("y")
     X = np.column_stack(list(columns.values()))
     rank = 2 if name == "few" else None
-    model = PositiveQuadraticRegressor(rank, certify=True).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IdentifiabilityWarning)
+        model = PositiveQuadraticRegressor(rank, certify=True).fit(X, y)
     features = (first, *list(columns)[1:])
     samples = Samples(Path(f"{name}.csv"), X, y, None, features, True, response)
     return FittedModel(

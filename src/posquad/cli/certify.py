@@ -145,9 +145,11 @@ def _fitted(
 ) -> tuple[LeastSquares, np.ndarray]:
     """Return the data in the columns of a fitted model, and its factor."""
     fitted = load_model(model)
-    if fitted.intercept_ != 0:
-        got = f"one with the intercept {fitted.intercept_:.6g}"
-        raise TableError(str(model), expected="a model x'Qx without an intercept", got=got)
+    if fitted.linear or fitted.intercept_ != 0:
+        got = "one with linear terms"
+        if not fitted.linear:
+            got = f"one with the intercept {fitted.intercept_:.6g}"
+        raise TableError(str(model), expected="a model x'Qx without other terms", got=got)
     if not fitted.rank_:
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
     table = open_table(data)

@@ -113,6 +113,11 @@ def _offset(rng: Generator) -> dict[str, np.ndarray]:
     return _named(X, y=y + 5.0 + 0.1 * rng.standard_normal(300))
 
 
+def _linear(rng: Generator) -> dict[str, np.ndarray]:
+    X, _, y = _sampled(rng, 200, 4, [2.0])
+    return _named(X, y=y + X @ [3.0, -2.0, 1.0, 0.0] - 1.0 + rng.standard_normal(200))
+
+
 DEMOS = {
     demo.name: demo
     for demo in (
@@ -171,6 +176,13 @@ DEMOS = {
             "best fit, with the background as the intercept",
             "--intercept",
             _offset,
+        ),
+        Demo(
+            "linear",
+            "200 measurements of a quadratic function with linear terms and noise",
+            "best fit, and that linear terms would predict better",
+            "",
+            _linear,
         ),
     )
 }

@@ -19,9 +19,16 @@ from posquad.cli.options import DROP, FILE, columns_option, folder_option, seed_
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError, IdentifiabilityWarning, PosquadError, first_line
+from posquad.core.errors import (
+    DomainError,
+    IdentifiabilityWarning,
+    Interrupted,
+    PosquadError,
+    first_line,
+)
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
+from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
 from posquad.io.tables import Samples, TableError, read_samples
@@ -33,6 +40,7 @@ __all__ = ["fit_command"]
 REPORT = "report.html"
 _COPIES = 6  # peak memory of a fit in copies of X, measured at 400,000 x 100
 _WIDTH = 80  # columns of a plain terminal
+_QUICK = 20.0  # seconds of a fit up to which it is cross-validated by default
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes seconds
 
 
@@ -54,6 +62,12 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
 )
 @click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.  [default: 12]")
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
+@click.option("--linear", is_flag=True, help="Add linear terms and a constant to x'Qx.")
+@click.option(
+    "--validate/--no-validate",
+    default=None,
+    help="Cross-validate the model and linear regression.  [default: if the fit is quick]",
+)
 @click.option(
     "--certify/--no-certify",
     default=None,
@@ -86,10 +100,14 @@ def fit_command(
     features: str | None,
     drop: str | None,
     certify: bool | None,
+    validate: bool | None,
     out: Path,
     **options: Any,
 ) -> None:
     """Find a low-rank positive semidefinite Q with x'Qx close to the responses in DATA.
+
+    With --intercept the model is x'Qx + c, and with --linear x'Qx + b'x + c, where b and c are
+    free.
 
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
     without a header), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y
@@ -101,13 +119,14 @@ def fit_command(
     into the output folder. Each file is written completely or not at all.
 
     Exit status: 0 if a model was written, whatever its status; 2 for data or options that cannot
-    be used; 130 after Ctrl-C, which leaves all files as they were.
+    be used; 130 after Ctrl-C, which writes the best model so far, unless the folder holds an
+    earlier one, which is kept.
 
     \b
     Examples:
       posquad fit data.csv
       posquad fit data.csv --response height --features age,weight --rank 2 --out heights
-      posquad fit data.parquet --intercept --criterion cv
+      posquad fit data.parquet --linear --criterion cv
     """
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
@@ -126,7 +145,8 @@ def fit_command(
                 copies=_COPIES,
             )
             with suitable_threads(samples.X.size):
-                model = _fitted(samples, certify, options)
+                model, stopped = _fitted(samples, certify, options, out)
+                validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(
                     model=model,
                     samples=samples,
@@ -134,6 +154,7 @@ def fit_command(
                     seconds=time.monotonic() - began,
                     command=shlex.join(["posquad", *sys.argv[1:]]),
                     model_path=out / f"{MODEL}.json",
+                    validation=validation,
                     columns=tuple(
                         word
                         for name, text in columns.items()
@@ -149,23 +170,33 @@ def fit_command(
                 with suppress(OSError):
                     folder.rmdir()
     _print_answer(answer(fit), out, replaced)
+    if stopped:
+        click.echo("Interrupted: the best model so far was written.", err=True)
+        raise SystemExit(130)
 
 
-def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> Any:
+def _fitted(
+    samples: Samples, certify: bool | None, options: dict[str, Any], out: Path
+) -> tuple[Any, bool]:
+    """Fit the model; return it, and whether Ctrl-C ended the search.
+
+    Ctrl-C before anything was found, or with an earlier model in the folder, is not handled here.
+    """
     estimator = import_extra("posquad.estimator", "lab")
     n, d = samples.X.shape
-    rank, intercept = options["rank"], options["intercept"]
+    rank, others = options["rank"], options["intercept"] or options["linear"]
     if rank is not None and rank > d:
         where = f"{samples.path}: --rank"
         raise DomainError(where, expected=f"at most {d}, the number of inputs", got=str(rank))
-    if certify and intercept:
-        expected = "no --intercept, because a certificate is about x'Qx alone"
+    if certify and others:
+        expected = "no --intercept and no --linear, because a certificate is about x'Qx alone"
         raise DomainError("--certify", expected=expected, got="both")
     if certify is None:
-        certify = not intercept and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
+        certify = not others and n * d * dimension(d, min(d, rank or 3)) <= _PROVABLE
     model = estimator.PositiveQuadraticRegressor(
         rank,
-        fit_intercept=intercept,
+        fit_intercept=options["intercept"],
+        linear=options["linear"],
         criterion=options["criterion"],
         max_rank=options["max_rank"],
         certify=certify,
@@ -183,7 +214,7 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
             "ignore", import_extra("sklearn.exceptions", "lab").ConvergenceWarning
         )
         try:
-            return model.fit(
+            model.fit(
                 samples.X,
                 samples.y,
                 samples.weights,
@@ -191,11 +222,36 @@ def _fitted(samples: Samples, certify: bool | None, options: dict[str, Any]) -> 
                 response_name=samples.response if samples.named else None,
                 progress=progress,
             )
+        except Interrupted as stop:
+            if (out / f"{MODEL}.json").exists() or not stop.result.rank_:
+                raise
+            return stop.result, True
         except PosquadError:
             raise
         except (ValueError, ArithmeticError, RuntimeError) as problem:  # from sklearn, torch
             got = first_line(problem)
             raise TableError(str(samples.path), expected="data to fit", got=got) from None
+    return model, False
+
+
+def _validated(
+    model: Any, samples: Samples, wanted: bool | None, began: float, stopped: bool
+) -> tuple[Any, bool]:
+    """Cross-validate the model; return the scores, if any, and whether Ctrl-C was pressed."""
+    reproduced = model.status_ in (Status.RECOVERED, Status.CERTIFIED)
+    few = reproduced and len(samples.X) < 2 * model.needed_  # parts of them determine nothing
+    quick = time.monotonic() - began < _QUICK
+    if stopped or wanted is False or (wanted is None and (few or not quick)):
+        return None, stopped
+    validation = import_extra("posquad.estimator.validation", "lab")
+    with fit_progress("cross-validating") as progress:
+        try:
+            found = validation.cross_validated(
+                model, samples.X, samples.y, samples.weights, progress=progress
+            )
+        except KeyboardInterrupt:  # the model itself is complete
+            return None, True
+    return found, False
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:

@@ -95,8 +95,8 @@ def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]
 
 
 @contextmanager
-def fit_progress() -> Iterator[Callable[[Step], None] | None]:
-    """Yield a callback that shows steps and residual on a terminal; None elsewhere.
+def fit_progress(work: str = "fitting") -> Iterator[Callable[[Step], None] | None]:
+    """Yield a callback that shows the work, its steps and residual on a terminal; None elsewhere.
 
     The progress goes to standard error, so that it does not mix with the answer.
 
@@ -110,12 +110,12 @@ def fit_progress() -> Iterator[Callable[[Step], None] | None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     console = Console(stderr=True, highlight=False)
     with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task("fitting")
+        task = shown.add_task(work)
         steps = 0
 
         def advance(step: Step) -> None:
             nonlocal steps
             steps += 1
-            shown.update(task, description=f"fitting: step {steps}, residual {step.loss:.1e}")
+            shown.update(task, description=f"{work}: step {steps}, residual {step.loss:.1e}")
 
         yield advance

@@ -85,7 +85,8 @@ class Search:
     def __init__(self, samples: WeightedSamples, rank: int, terms: Terms, options: Options) -> None:
         X = samples.X.astype(np.float64, copy=False)
         y = samples.y.astype(np.float64, copy=False)
-        self.rank, self.terms, self.options = rank, terms, options
+        self.terms: Terms = terms
+        self.rank, self.options = rank, options
         self.frame = coordinates(X, samples.mass, terms)
         self.t, self.d = self.frame.enter(X), X.shape[1]
         self.mass = samples.mass

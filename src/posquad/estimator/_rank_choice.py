@@ -40,7 +40,8 @@ class Solver:
         progress: Callable[[Progress], None] | None,
         max_rank: int | None,
     ) -> None:
-        self.terms, self.max_starts, self.tolerance = terms, max_starts, tolerance
+        self.terms: Terms = terms
+        self.max_starts, self.tolerance = max_starts, tolerance
         self.max_steps, self.seed, self.progress = max_steps, seed, progress
         self.max_rank = max_rank
         self.deadline = None

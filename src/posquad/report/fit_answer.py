@@ -32,10 +32,12 @@ HEADINGS = {
     Status.BEST_FIT: ("Best fit", "none", "no exact fit was found; this is the closest one"),
     Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data equally well"),
     Status.UNDETERMINED: ("Not determined", "bad", "the inputs do not cover all directions"),
+    Status.NO_MINIMUM: ("No minimum", "bad", "the error falls as the coefficients grow for ever"),
     Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
     Status.INTERRUPTED: ("Not finished", "bad", "the search was stopped; this is the best so far"),
 }
 _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
+_GAIN = 0.01  # difference of cross-validated R2 that matters
 _NAMED = 10  # maximum number of rows named in a sentence
 _OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
@@ -51,6 +53,7 @@ class FittedModel:
     command: str
     model_path: Path
     columns: tuple[str, ...] = ()  # options that name the columns, as given by the user
+    validation: Any = None  # a posquad.estimator.validation.Validation, if it was computed
 
     @property
     def observed(self) -> np.ndarray:
@@ -130,7 +133,7 @@ def answer(fit: FittedModel) -> Answer:
     >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
     >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
     ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
-    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, rank=1)
+    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, linear=False, rank=1)
     >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
     >>> answer(FittedModel(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
     'Recovered'
@@ -143,6 +146,7 @@ def answer(fit: FittedModel) -> Answer:
         Status.BEST_FIT: _best_fit,
         Status.NOT_IDENTIFIED: _not_identified,
         Status.UNDETERMINED: _undetermined,
+        Status.NO_MINIMUM: _no_minimum,
         Status.STALLED: _stalled,
         Status.INTERRUPTED: _interrupted,
     }[model.status_](fit)
@@ -157,7 +161,7 @@ def answer(fit: FittedModel) -> Answer:
 def _facts(fit: FittedModel) -> list[tuple[str, str]]:
     model = fit.model
     d, needed = fit.samples.X.shape[1], _needed(model)
-    of = "of the responses minus the intercept" if model.fit_intercept else "of the responses"
+    of = "of the deviations from the mean" if _has_constant(model) else "of the responses"
     facts = [
         (
             "samples",
@@ -167,9 +171,12 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
         ("inputs", f"{d} columns; response {fit.samples.response!r}"),
         ("rank", f"{model.rank_} ({_rank_note(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
-        ("R²", format_r_squared(fit.r_squared)),
+        ("R²", _r_squared_words(fit)),
     ]
-    if model.fit_intercept:
+    if fit.validation is not None:
+        told = f"R² {format_r_squared(fit.validation.linear_regression)}, cross-validated"
+        facts.append(("linear regression", told))
+    if _has_constant(model):
         facts.append(("intercept", f"{model.intercept_:.6g}"))
     if model.status_ in (Status.BEST_FIT, Status.STALLED) and np.isfinite(model.noise_std_):
         facts.append(("noise", f"standard deviation {model.noise_std_:.3g}"))
@@ -181,6 +188,18 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
             proved = "not applicable: the responses are not reproduced exactly"
         facts.append(("certificate", proved))
     return facts
+
+
+def _has_constant(model: Any) -> bool:
+    return bool(model.fit_intercept or model.linear)
+
+
+def _r_squared_words(fit: FittedModel) -> str:
+    told = format_r_squared(fit.r_squared)
+    if fit.validation is None:
+        return told
+    outside = format_r_squared(fit.validation.model)
+    return f"{told} for these samples; {outside} cross-validated ({fit.validation.folds} folds)"
 
 
 def _needed(model: Any) -> int | None:
@@ -244,21 +263,21 @@ def _recovered(fit: FittedModel) -> list[str | Step]:
 def _best_fit(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     steps: list[str | Step] = []
-    if fit.r_squared < 0.5:
+    other = _suits(fit)
+    if fit.r_squared < 0.5 and not other:
         steps.append(
             f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
         )
-    steps += _outlier_step(fit)
+    steps += [*other, *_outlier_step(fit)]
     offset = float(fit.residuals.mean())
-    if not model.fit_intercept and _beyond_noise(fit):
+    uneven = abs(offset) > 0.1 * float(fit.residuals.std()) > 0
+    if not _has_constant(model) and _beyond_noise(fit) and not other:
         count, n = int((fit.observed < 0).sum()), len(fit.observed)
         told = "1 response is" if count == 1 else f"{count} of {n} responses are"
         pronoun = "its" if count == 1 else "their"
-        steps.append(
-            f"{told} negative, but x'Qx never is: try --intercept, or check {pronoun} sign."
-        )
-    elif not model.fit_intercept and abs(offset) > 0.1 * float(fit.residuals.std()) > 0:
+        steps.append(f"{told} negative, but x'Qx never is: try --linear, or check {pronoun} sign.")
+    elif uneven and not other and not _has_constant(model):
         steps.append(f"The residuals have a nonzero mean ({offset:.2g}): try --intercept.")
     if 0 < model.residual_ < 1e-4:
         level = 10 ** np.ceil(np.log10(3 * model.residual_))
@@ -269,6 +288,37 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
     if model.rank is not None:
         steps.append("The rank was given: leave out --rank to have it chosen by the criterion.")
     return [*steps, _predict(fit)]
+
+
+def _suits(fit: FittedModel) -> list[str | Step]:
+    """Say whether another kind of model suits the data better."""
+    values = np.unique(fit.observed)
+    if len(values) == 2:
+        return [
+            f"The response takes only the values {values[0]:g} and {values[1]:g}: a classifier, "
+            "such as logistic regression, suits it better."
+        ]
+    scores = fit.validation
+    if scores is None:
+        return []
+    own, line = scores.model, scores.linear_regression
+    better = scores.with_linear
+    if better is not None and better > max(own, line) + _GAIN and scores.rank_with_linear:
+        told = f"With linear terms, cross-validated R² would be {format_r_squared(better)}, now it "
+        told += f"is {format_r_squared(own)}:"
+        return [Step(told, _again(fit, "--linear"))]
+    if own < line + _GAIN:
+        return [
+            "Linear regression predicts as well (cross-validated R² "
+            f"{format_r_squared(line)}, this model {format_r_squared(own)}): the quadratic form "
+            "does not suit these data."
+        ]
+    return []
+
+
+def _again(fit: FittedModel, option: str) -> str:
+    """Return the command of this fit with another option."""
+    return f"{fit.command} {option}"
 
 
 def _beyond_noise(fit: FittedModel) -> bool:
@@ -360,6 +410,21 @@ def proportional_columns(X: np.ndarray, names: Sequence[str]) -> list[tuple[str,
             how = "the same as" if times == 1 else f"{times:.6g} times"
             found.append((names[first], names[k], how))
     return found
+
+
+def _no_minimum(fit: FittedModel) -> list[str | Step]:
+    X = fit.samples.X
+    few = [
+        name
+        for name, column in zip(fit.samples.features, X.T, strict=True)
+        if len(np.unique(column)) <= 2
+    ]
+    steps: list[str | Step] = []
+    if not fit.model.linear:
+        steps.append(Step("Fit linear terms instead of a constant alone:", _again(fit, "--linear")))
+    if few:
+        steps.append(f"Or leave out the columns that take at most two values: {_drop(few)}")
+    return [*steps, "Do not interpret the components; predictions near these inputs can be used."]
 
 
 def _stalled(fit: FittedModel) -> list[str | Step]:

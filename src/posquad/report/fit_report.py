@@ -60,10 +60,12 @@ def render(fit: FittedModel) -> str:
 
 def _components(fit: FittedModel) -> dict[str, Any] | None:
     U = np.asarray(fit.model.components_, dtype=float)  # [r, d]
-    if not U.any():
+    linear = np.asarray(fit.model.coef_, dtype=float)
+    if not U.any() and not fit.model.linear:
         return None
     shown = U[:_COMPONENTS]
-    order = np.argsort(-np.square(U).sum(0), kind="stable")[:_INPUTS]
+    weight = np.square(U).sum(0) if len(U) else np.abs(linear)
+    order = np.argsort(-weight, kind="stable")[:_INPUTS]
     order = order if U.shape[1] > _INPUTS else np.arange(U.shape[1])
     notes = []
     if len(order) < U.shape[1]:
@@ -74,9 +76,14 @@ def _components(fit: FittedModel) -> dict[str, Any] | None:
         notes.append(f"The table shows the first {len(shown)} components, out of {len(U)}.")
     return {
         "note": " ".join(notes),
+        "linear": bool(fit.model.linear),
         "eigenvalues": [f"{value:.4g}" for value in eigenvalues(U)[:_COMPONENTS]],
         "rows": [
-            {"name": fit.samples.features[k], "cells": [f"{value:.4g}" for value in shown[:, k]]}
+            {
+                "name": fit.samples.features[k],
+                "cells": [f"{value:.4g}" for value in shown[:, k]],
+                "linear": f"{linear[k]:.4g}",
+            }
             for k in order
         ],
     }
