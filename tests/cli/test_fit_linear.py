@@ -46,7 +46,7 @@ def test_linear_terms_are_found_saved_and_predicted(tmp_path):
     page = (tmp_path / "fit" / "report.html").read_text(encoding="utf-8")
     assert "x'Qx + b'x + c" in unescape(page)
     assert "linear<br>b" in page
-    refused = command("certify", tmp_path / "data.csv", "--model", tmp_path / "fit")
+    refused = command("certify", tmp_path / "data.csv", tmp_path / "fit")
     assert_refused(refused, "without other terms", "one with linear terms")
 
 

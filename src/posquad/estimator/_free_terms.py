@@ -113,6 +113,9 @@ class Search:
                 break
             self._try(V)
         self._lower_rank()
+        if self.best.V.size:
+            end = descend(self.problem, self.best.V, self.options.budget, self._record, polish=True)
+            self.best = end if end.loss <= self.best.loss * (1 + _SAME) else self.best
         reproduced = self._reproduces(self.best.loss)
         if not reproduced and (limit := self._limit()) is not None:
             self.best = limit

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from posquad.recovery.budget import Budget
 
@@ -77,6 +78,10 @@ class Profiled:
             explained += self.N[rows].T @ J
         return K - explained.T @ explained
 
+    def bend(self, e: np.ndarray) -> np.ndarray:
+        """Return `2 sum_i w_i e_i t_i t_i'`, `[k, k]`, from second derivatives of the errors."""
+        return 2 * (self.t.T @ ((self.root * e)[:, None] * self.t))
+
     def curved(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
         """Return `J'J D`, `[k, r]`."""
         moved = 2 * self.root * ((self.t @ V) * (self.t @ D)).sum(axis=1)
@@ -104,11 +109,17 @@ class Profiled:
 
 
 def descend(
-    problem: Profiled, V: np.ndarray, budget: Budget, record: Callable[[float], None]
+    problem: Profiled,
+    V: np.ndarray,
+    budget: Budget,
+    record: Callable[[float], None],
+    *,
+    polish: bool = False,
 ) -> Descent:
     """Descend from V by damped Gauss-Newton steps; the damping follows Nielsen's rule.
 
-    Every step lowers the loss, or leaves it unchanged up to rounding while the slope falls.
+    Every step lowers the loss, or leaves it unchanged up to rounding while the slope falls. With
+    `polish`, the steps are Newton's if V is small, and end at a stationary point only.
     `record(loss)` is called at every step.
     """
     e = problem.errors(V)
@@ -123,7 +134,13 @@ def descend(
         # The loss is known up to the rounding of the form and the responses.
         rounding = _ROUNDING * np.sqrt(loss * problem.size) * (1 + problem.form_size(V))
         damping = max(damping, _FLOOR * total / V.size)
-        D = _step(problem, V, g, damping, slope / np.sqrt(total * loss))
+        newton = e if polish and V.size <= _DENSE_MOST else None
+        D = _step(problem, V, g, damping, slope / np.sqrt(total * loss), newton)
+        if D is None:
+            damping, growth = damping * growth, 2 * growth
+            if damping > 1e30 * total:
+                break
+            continue
         trial = V + D
         new = problem.errors(trial)
         gain = loss - float(new @ new)
@@ -142,22 +159,33 @@ def descend(
         losses.append(loss)
         record(loss)
         stuck = len(losses) > _PATIENCE and loss > _RATE**2 * losses[-1 - _PATIENCE]
-        if damping > 1e30 * total or (stuck and not small):
+        if damping > 1e30 * total or (stuck and not small and not polish):
             break
     length = np.sqrt(total * loss)
     return Descent(V, loss, float(np.linalg.norm(g)) / length if length > 0 else 0.0)
 
 
 def _step(
-    problem: Profiled, V: np.ndarray, g: np.ndarray, damping: float, accuracy: float
-) -> np.ndarray:
-    """Return the solution D of `(J'J + damping) D = -g`, nearly so if V is large."""
+    problem: Profiled,
+    V: np.ndarray,
+    g: np.ndarray,
+    damping: float,
+    accuracy: float,
+    errors: np.ndarray | None,
+) -> np.ndarray | None:
+    """Return the solution D of `(J'J + damping) D = -g`, nearly so if V is large.
+
+    With `errors`, the term of the errors is added to `J'J`, which makes it the Hessian. The result
+    is None if the matrix is not positive definite.
+    """
     if V.size <= _DENSE_MOST:
         K = problem.curvature(V) + damping * np.eye(V.size)
-        try:
-            return np.linalg.solve(K, -g.ravel()).reshape(V.shape)
-        except np.linalg.LinAlgError:
-            return np.zeros_like(V)
+        if errors is not None:
+            K += np.kron(problem.bend(errors), np.eye(V.shape[1]))
+        L, failed = dpotrf(K, lower=True)
+        if failed:
+            return None
+        return dpotrs(L, -g.ravel(), lower=True)[0].reshape(V.shape)
     D, R = np.zeros_like(V), -g
     direction, square = R, float((R * R).sum())
     least = square * float(np.clip(accuracy, 1e-3, 0.1)) ** 2

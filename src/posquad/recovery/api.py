@@ -65,7 +65,8 @@ def recover(
 
     Args:
         X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together.
-        y: responses `[..., n]`; noisy or negative ones are fitted by least squares.
+        y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
+            X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`.
         rank: rank of Q. A lower rank is returned if it suffices. None chooses the rank, and reports
             `rank_confidence` and, for one problem, the `rank_path` of ranks tried.
         weights: weights of the squared errors, `[..., n]`, nonnegative; zero leaves a sample out.
