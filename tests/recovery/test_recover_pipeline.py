@@ -112,11 +112,37 @@ def test_random_starts_are_as_long_as_the_answer(rng):
     X, U, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
     shared = Shared(prepare(X, y, None))
     V = 7 * U
-    rounds = list(others._rounds(shared, V, task_of(), 24, 480, nongeneric=False))
-    assert sum(random for _, random in rounds) == 480
-    last = rounds[-1][0]
+    rounds = list(others._rounds(shared, V, task_of(), 24, 480, 0, nongeneric=False))
+    assert sum(round.independent for round in rounds) == 480
+    last = rounds[-1].starts
     sizes = torch.linalg.matrix_norm(last)
     assert float(sizes.mean()) == pytest.approx(float(torch.linalg.matrix_norm(V)), rel=0.05)
+
+
+def test_half_of_the_starts_are_nearly_orthogonal_to_the_answer(rng):
+    X, U, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
+    shared = Shared(prepare(X, y, None))
+    starts, count = next(others._rounds(shared, U, task_of(), 24, 480, 3, nongeneric=False))
+    independent = starts[-count:]
+    W = torch.linalg.qr(U).Q
+    along = torch.linalg.matrix_norm(W.mT @ independent) / torch.linalg.matrix_norm(independent)
+    assert float(along[:12].max()) < 0.1
+    assert float(along[12:].mean()) > 0.3  # of random ones, (r / d)^(1/2) = 0.45 on average
+    assert len(starts) - count == 5  # two reflections, and three other interpolants
+
+
+def test_reflections_have_the_same_responses(rng):
+    """At rank d nothing is cut off where the reflection is positive definite."""
+    X = normal(rng, 9, 4)
+    U = torch.eye(4, dtype=X.dtype)
+    y = X.square().sum(-1)
+    shared = Shared(prepare(X, y, None))
+    W = shared.prepared.enter(U)
+    found = others._reflections(shared, W)[0]
+    assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3
+    torch.testing.assert_close(
+        shared.problem.operator.apply_factor_kernel(found), shared.problem.y, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_other_interpolants_have_the_same_responses(rng):

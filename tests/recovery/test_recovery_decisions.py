@@ -481,7 +481,7 @@ def diagnosis(**changes):
     told = {
         "low": vector(0.1), "high": vector(1.0), "error": vector(1e-9), "needed": 5,
         "free": torch.tensor([False]), "isolated": torch.tensor([True]), "exact": vector(1e-12),
-        "converged": torch.tensor([True]),
+        "converged": torch.tensor([True]), "near": vector(0.01),
     }  # fmt: skip
     return Diagnosis(**{**told, **changes})
 

@@ -95,17 +95,20 @@ def _from_numpy(name: str, value: Any) -> Tensor:
     if array.dtype not in (np.float32, np.float64):
         got = f"dtype {array.dtype} ({type(value).__name__})"
         raise DtypeError(name, expected="float64 or float32", got=got)
+    array = np.ascontiguousarray(array).reshape(array.shape)
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         # torch warns that the tensor could be used to write to a read-only array; we never write.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+        return torch.from_numpy(array)
 
 
 def _require_finite(name: str, tensor: Tensor) -> None:
     if tensor.numel() == 0:
         return
     low, high = torch.aminmax(tensor.detach())  # allocates nothing, and NaN propagates
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+    if not (math.isfinite(low.item()) and math.isfinite(high.item())):
         bad = int((~torch.isfinite(tensor)).sum())
         got = f"{bad} of {tensor.numel()} not finite"
         raise NonFiniteError(name, expected="finite entries", got=got)

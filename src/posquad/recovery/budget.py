@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,16 +64,28 @@ class History:
             require_callable("progress", progress, "progress(Progress)")
         self.budget = budget
         self.progress = progress
-        self.residuals: list[Tensor] = []  # one record per step
+        self.residuals: list[Tensor | float] = []  # one record per step, or the least one of it
         self.last: Any = None
         self.best: Any = None  # what an interrupted search had found
 
     def __call__(self, state: Any) -> None:
         """Record one step, and report it to the progress callback."""
-        self.budget.steps += 1
         self.last = state
-        self.residuals.append(state.residual)
+        self._count(state.residual, state.residual, state.running)
+
+    def note(self, residual: np.ndarray, running: np.ndarray) -> None:
+        """Record one step of starts that keep their own last state."""
+        self._count(float(residual.min()) if residual.size else 0.0, residual, running)
+
+    def _count(self, record: Tensor | float, residual: Any, running: Any) -> None:
+        self.budget.steps += 1
+        self.residuals.append(record)
         if self.progress is not None:
-            worst = float(state.residual.max()) if state.residual.numel() else 0.0
+            worst = float(residual.max()) if math.prod(residual.shape) else 0.0
             done, end = float(self.budget.steps), float(self.budget.max_steps)
-            self.progress(Progress(done, end, worst, int(state.running.sum())))
+            self.progress(Progress(done, end, worst, int(running.sum())))
+
+    def least_residuals(self) -> list[float]:
+        """Return the least residual of each step."""
+        full = [r for r in self.residuals if not isinstance(r, Tensor) or r.numel()]
+        return [float(r.amin()) if isinstance(r, Tensor) else r for r in full]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import eigenvalue_rounding
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.geometry import dimension
+from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
 from posquad.recovery.search import Candidates, Task
@@ -28,6 +30,7 @@ class Diagnosis:
     isolated: Tensor  # whether the first-order estimate of the error is valid
     converged: Tensor  # whether the curvature was computed to the accuracy required
     exact: Tensor  # largest |e_i| / (|y_i| + ||x_i||^2 ||Q||)
+    near: Tensor  # relative distance from Q within which there is no other solution; 0 if unknown
 
 
 def needed_samples(d: int, rank: int) -> int:
@@ -45,21 +48,29 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     p = dimension(d, r)
     # The curvature is that of the fitted responses, because a residual would hide the curvature
     # along a weak column of U.
-    objective = LeastSquares(problem.operator, problem.operator.apply_factor_kernel(U))
+    Z = problem.operator.project(U)
+    fitted = Z.square().sum(-1)
+    s = torch.linalg.svdvals(U)
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        spectrum = effective_spectrum(objective, U)
-        low, high = spectrum.values[..., 0], spectrum.values[..., -1]
-        free, known = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
+        low, high, clear = _clear_curvature(problem.operator, Z, s)
+        free, known = torch.zeros_like(clear), torch.ones_like(clear)
+        if not bool(clear.all()):
+            spectrum = effective_spectrum(LeastSquares(problem.operator, fitted), U)
+            low = torch.where(clear, low, spectrum.values[..., 0])
+            high = torch.where(clear, high, spectrum.values[..., -1])
+            free = ~clear & spectrum.is_kernel.any(-1)
+            known = clear | spectrum.kernel_is_known
     else:
+        objective = LeastSquares(problem.operator, fitted)
         loose = {"tolerance": acceptance.curvature_accuracy, "method": "matrix-free"}
         smallest = effective_spectrum(objective, U, which="smallest", max_products=2000, **loose)
         largest = effective_spectrum(objective, U, which="largest", max_products=2000, **loose)
         low, high = smallest.values[..., 0], largest.values[..., 0]
         free, known = smallest.is_kernel[..., 0], smallest.kernel_is_known
     converged = torch.isfinite(low) & torch.isfinite(high)  # NaN where not converged
-    top = torch.linalg.matrix_norm(U, 2).square()
+    top = s[..., 0].square()
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
     # ||Q - Q*|| <= 2 ||U|| ||Delta||. In the user's coordinates Q is TQT'.
     rounding = torch.finfo(U.dtype).eps
@@ -74,14 +85,34 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
     # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
     isolated = low > acceptance.linear * (high / top).sqrt() * rms
-    e = (objective.y - problem.y).abs()
+    e = (fitted - problem.y).abs()
     own = problem.y.abs() + problem.operator.squared_lengths * top[..., None]
     exact = (e / torch.where(own > 0, own, 1.0)).amax(-1)
     isolated = isolated & known & (low > acceptance.flat * high)
     free = free | (low <= 0)
-    return Diagnosis(
-        low / top, high / top, error, needed_samples(d, r), free, isolated, converged, exact
-    )
+    # If V = U + D has the responses of U, with D horizontal, then A(DU' + UD') = -A(DD'), so ||D||
+    # is at least (low lambda_1 / high)^(1/2), and ||VV' - UU'|| >= 0.9 s_r ||D||.
+    reach = s[..., 0] * s[..., -1] * (low.clamp_min(0) / high).sqrt()
+    near = shared.tuning.schedule.others_near * reach / torch.linalg.matrix_norm(U.mT @ U)
+    needed = needed_samples(d, r)
+    near = torch.where(isolated & converged, near, 0.0)
+    return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, exact, near)
+
+
+def _clear_curvature(operator: RankOne, Z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ends of the effective spectrum where the data are fitted, for `Z = XU`.
+
+    The third value `[...]` says whether they are all that has to be known: no direction is so flat
+    that it could belong to the kernel. Else `effective_spectrum` has to decide.
+    """
+    r, m = Z.shape[-1], operator.d * Z.shape[-1]
+    values = torch.linalg.eigvalsh(operator.normal_equations(Z, Z[..., 0])[0]) / operator.n
+    low, high = values[..., r * (r - 1) // 2], values[..., -1]  # the first ones are the gauge
+    # A curvature is seen if it exceeds a hundred times its rounding in population coordinates, by
+    # which the ratio of two curvatures changes by at most (2 + r) lambda_1 / lambda_r.
+    rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]).square()
+    seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
+    return low, high, (low > seen * high) & (Z.dtype == torch.float64)
 
 
 def status_codes(
@@ -133,7 +164,9 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
     full = torch.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     never = torch.zeros_like(full)
     needed = needed_samples(d, r)
-    unknown = Diagnosis(nothing, nothing, nothing, needed, never, never, never, nothing)
+    unknown = Diagnosis(
+        nothing, nothing, nothing, needed, never, never, never, nothing, torch.zeros_like(nothing)
+    )
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
         return unknown  # it could take longer than the search
     # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
@@ -148,4 +181,5 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
         isolated=found_here.isolated & full,
         converged=found_here.converged & full,
         exact=torch.where(full, found_here.exact, nothing),
+        near=torch.where(full, found_here.near, 0.0),
     )

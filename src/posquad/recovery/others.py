@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,22 +22,26 @@ from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import FitState, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg
+from posquad.recovery.solvers.small import Ending, Known, run_small
 
 _ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
 _ENTRIES = 2**23  # entries of the starts that run together
+_ASIDE = 0.95  # share of the part along the first solution that is removed from a start
+_REFLECTED = (1.0, 3.0)  # distances of the reflections from the least interpolant
 
 
 def find_second_solution(
-    shared: Shared, found: Candidates, task: Task, apart: Tensor, *, nongeneric: bool
+    shared: Shared, found: Candidates, task: Task, radii: Radii, *, nongeneric: bool
 ) -> tuple[Tensor, Tensor]:
     """Return where `[...]` some start leads to a different solution, and the numbers of starts.
 
-    Two solutions are different if their relative distance exceeds `apart[...]`. Every problem is
-    tried from random starts and, where n x n systems are affordable, from other interpolants: a
-    second solution differs from the first by a matrix that A does not see. Where the design is
-    `nongeneric` (one problem only), its symmetries are tried as well: inputs with zeros, signs or
-    few distinct values can have separate solutions that differ by the signs or the order of
-    coordinates.
+    Half of the starts are random. The others are random and nearly orthogonal to the first
+    solution, which fewer of them reach again. Where n x n systems are affordable, reflections of
+    the first solution are tried as well and, unless rows in general position would determine it,
+    other interpolants: a second solution differs from the first by a matrix that A does not see.
+    Where the design is `nongeneric` (one problem only), so are its symmetries: inputs with zeros,
+    signs or few distinct values can have separate solutions that differ by the signs or the order
+    of coordinates.
     """
     U, schedule, sizes = found.U, shared.tuning.schedule, shared.tuning.sizes
     d, r = U.shape[-2:]
@@ -49,78 +54,145 @@ def find_second_solution(
         schedule.others_most,
         schedule.agreeing_others,
     )
+    local = many // 2
     if nongeneric:
         least = 3 * least
     elif n >= dimension(d, min(2 * r, d)):
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
-        many, least = max(1, many // 2), least // 4
+        many, least = schedule.determined_others, schedule.agreeing_determined_others
+        local = 0
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
+        local = 0
     different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)
-    together = max(1, _ENTRIES // max(n * d * r, min(n, d * r) ** 2) // max(1, none.numel()))
-    for starts, random in _rounds(shared, U, task, many, most, nongeneric=nongeneric):
-        active = ~different & (reached < least)  # a problem ends as it would alone
-        if not bool(active.any()):
+    together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
+    where: Tensor | None = None  # the problems that are left of a batch
+    for round in _rounds(shared, U, task, many, most, local, nongeneric=nongeneric):
+        part = (shared, found, radii, round.starts)
+        if where is not None:
+            part = _select(shared, found, radii, round.starts, where)
+        ends = [_ends(*part[:3], task, starts) for starts in part[3].split(together)]
+        again, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
+        index = ... if where is None else where
+        different[index] |= elsewhere.any(0)
+        # The first ones are not independent: they are made from the first solution.
+        reached[index] += (again | elsewhere)[-round.independent :].sum(0)
+        used[index] += len(round.starts)
+        open = ~different & (reached < least)  # a problem ends as it would alone
+        if not bool(open.any()) or task.history.budget.spent:
             break
-        ends = [_ends(shared, found, task, part, apart) for part in starts.split(together)]
-        reproduced, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
-        different = different | (active & (reproduced & elsewhere).any(0))
-        # The first ones are not independent: they begin near the first solution.
-        reached = reached + active * reproduced[-random:].sum(0)
-        used = used + active * len(starts)
-        if task.history.budget.spent:
-            break
+        where = open.nonzero()[:, 0] if open.ndim else None
     return different, used
 
 
-def _rounds(
-    shared: Shared, U: Tensor, task: Task, many: int, most: int, *, nongeneric: bool
-) -> Iterator[tuple[Tensor, int]]:
-    """Yield rounds of starts `[S, ..., d, r]`; so many at the end of them are independent of U.
+class Round(NamedTuple):
+    """Starts that run together."""
 
-    The first round holds symmetric copies as well, and other interpolants unless it is the only
-    one. There are `most` random starts in all, `many` in the first round and up to four times as
-    many in each of the next ones.
+    starts: Tensor  # [S, ..., d, r]
+    independent: int  # so many at the end of them do not depend on the first solution
+
+
+def _select(
+    shared: Shared, found: Candidates, radii: Radii, starts: Tensor, where: Tensor
+) -> tuple[Shared, Candidates, Radii, Tensor]:
+    """Return the problems of a batch at these indices, and their starts."""
+    part = Shared(shared.prepared.select(where), shared.tuning)
+    return part, found.select(where), radii.select(where), starts[:, where]
+
+
+class Radii(NamedTuple):
+    """Distances of matrices from the first solution UU', relative to its norm."""
+
+    near: Tensor  # [...]  no other solution is nearer than this; 0 if unknown
+    apart: Tensor  # [...]  solutions that are farther count as different
+
+    def select(self, index: Tensor) -> Radii:
+        """Return those of the problems of a batch at these indices."""
+        return Radii(self.near[index], self.apart[index])
+
+
+def _rounds(
+    shared: Shared,
+    U: Tensor,
+    task: Task,
+    many: int,
+    most: int,
+    local: int,
+    *,
+    nongeneric: bool,
+) -> Iterator[Round]:
+    """Yield rounds of starts.
+
+    The first round holds symmetric copies as well, reflections unless it is the only one, and so
+    many `local` starts. There are `most` independent starts in all, `many` in the first round and
+    up to four times as many in each of the next ones.
     """
     d, r = U.shape[-2:]
-    size = torch.linalg.matrix_norm(U)[..., None, None] / math.sqrt(d * r)
+    size = torch.linalg.matrix_norm(U)[..., None, None]
+    W = torch.linalg.qr(U).Q
     first = []
     if nongeneric:
         first.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
-    if many < most and shared.problem.n <= shared.tuning.sizes.kernel_samples:
-        first.append(_other_interpolants(shared, U, task.seed, many // 2))
+    if many < most and shared.forms_kernel:
+        first.append(_reflections(shared, U))
+    if local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        first.append(_other_interpolants(shared, U, task.seed, local))
     count, round = 0, 0
     while count < most:
         step = min(many << min(round, 2), most - count)
-        random = size * common_noise(task.seed, _ROUND + round, U, step, d, r)
-        yield torch.cat([*first, random]), step
+        noise = common_noise(task.seed, _ROUND + round, U, step, d, r) / math.sqrt(d * r)
+        aside, random = noise[: step // 2], noise[step // 2 :]
+        aside = aside - _ASIDE * W @ (W.mT @ aside)
+        aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
+        starts = torch.cat([*first, size * aside, (size * random).expand(-1, *U.shape)])
+        yield Round(starts, step)
         count, round, first = count + step, round + 1, []
 
 
 def _ends(
-    shared: Shared, found: Candidates, task: Task, starts: Tensor, apart: Tensor
+    shared: Shared, found: Candidates, radii: Radii, task: Task, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Which starts `[S, ..., d, r]` end at an interpolant, and which far from U, `[S, ...]`."""
+    """Which starts `[S, ..., d, r]` end at U again, and which at another solution, `[S, ...]`."""
     problem, U, sizes = shared.problem, found.U, shared.tuning.sizes
-    p, near = dimension(problem.d, found.rank), shared.tuning.schedule.ample
-    dense = problem.n <= sizes.kernel_samples and problem.n < near * p
-    dense = dense or sizes.is_overhead(problem.n, problem.d, found.rank, p)
-    method = Levenberg(problem, found.rank) if dense else PopulationLBFGS(problem)
     schedule, budget = shared.tuning.schedule, task.history.budget
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
-    ends = [at_rounding(), stationary(), stagnated(patience, rate), budget.rule()]
-    state: FitState = iterate(
-        method,  # pyright: ignore[reportArgumentType]
-        method.start(starts),
-        [*ends, budget.quota(steps if dense else 3 * steps)],
-        record=task.history,
-    )
-    V = state.U
     size = (U.mT @ U).square().sum((-2, -1))
+    near = radii.near.square() * size
+    if shared.is_small(found.rank):
+        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=3)
+        known = Known(U, near.sqrt())
+        V, residual = run_small(problem, starts, ending, task.history, known)
+    else:
+        p = dimension(problem.d, found.rank)
+        dense = problem.n <= sizes.kernel_samples and problem.n < schedule.ample * p
+        dense = dense or sizes.is_overhead(problem.n, problem.d, found.rank, p)
+        method = Levenberg(problem, found.rank) if dense else PopulationLBFGS(problem)
+        ends = [at_rounding(), stationary(), stagnated(patience, rate), budget.rule()]
+        state: FitState = iterate(
+            method,  # pyright: ignore[reportArgumentType]
+            method.start(starts),
+            [*ends, budget.quota(steps if dense else 3 * steps)],
+            record=task.history,
+        )
+        V, residual = state.U, state.residual
     # ||VV' - UU'||^2, to an accuracy of eps ||UU'||^2
     away = (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
-    return state.residual <= task.tolerance, away > apart.square() * size
+    reproduced, back = residual <= task.tolerance, away <= near
+    elsewhere = reproduced & ~back & (away > radii.apart.square() * size)
+    return (reproduced | back) & ~elsewhere, elsewhere
+
+
+def _reflections(shared: Shared, U: Tensor) -> Tensor:
+    """Return parts of rank r of reflections of `Q = UU'` at the least interpolant, as starts.
+
+    All interpolants are `Q_0 + H` with `A(H) = 0`, where Q_0 is the one of least norm. If another
+    has the same norm as Q, its H has the length of `Q - Q_0`, and differs from it. The starts are
+    `Q_0 - t (Q - Q_0)`.
+    """
+    Q = shared.interpolant
+    lengths = U.new_tensor(_REFLECTED).reshape(-1, *(1,) * U.ndim)
+    return positive_part(Q - lengths * (U @ U.mT - Q), U.shape[-1])
 
 
 def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tensor:

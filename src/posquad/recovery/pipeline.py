@@ -12,7 +12,7 @@ from posquad.geometry import dimension
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
-from posquad.recovery.others import find_second_solution
+from posquad.recovery.others import Radii, find_second_solution
 from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import Candidates, Task, search
@@ -198,7 +198,10 @@ class Pipeline:
         if self.budget.spent:  # whether there is another solution is not known
             unsure = (codes == Status.RECOVERED.code) & ~shared.linear
             codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
-        rank = torch.where(residual <= task.tolerance, found.rank, _numerical_rank(shared, found.U))
+        reproduced = residual <= task.tolerance
+        rank = torch.full_like(codes, found.rank)
+        if not bool(reproduced.all()):
+            rank = torch.where(reproduced, rank, _numerical_rank(shared, found.U))
         U = shared.prepared.restore(found.U)
         given = shared.prepared.given_residual(found.U, residual)
         worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
@@ -243,12 +246,13 @@ class Pipeline:
         if not bool(open.any()) or self.budget.spent:
             return none, count
         apart = torch.clamp_min(100 * diagnosis.error, self.tuning.acceptance.apart)
+        radii = Radii(diagnosis.near, apart)
         if open.ndim == 0:
-            return find_second_solution(shared, found, self.task, apart, nongeneric=nongeneric)
+            return find_second_solution(shared, found, self.task, radii, nongeneric=nongeneric)
         chosen = open.nonzero()[:, 0]
         part = Shared(shared.prepared.select(chosen), self.tuning)
         another, starts = find_second_solution(
-            part, found.select(chosen), self.task, apart[chosen], nongeneric=False
+            part, found.select(chosen), self.task, radii.select(chosen), nongeneric=False
         )
         return none.index_copy(0, chosen, another), count.index_copy(0, chosen, starts)
 

@@ -135,6 +135,11 @@ def normalize_rows(
 
     Returns None if the lengths are similar already, or a response would overflow.
     """
+    if weights is None and X.ndim == 2:
+        low, high = (end.item() for end in torch.linalg.vector_norm(X, dim=-1).aminmax())
+        safe = torch.finfo(X.dtype).tiny ** 0.5  # shorter lengths may have lost digits
+        if safe < low and high <= tuning.acceptance.uneven * low < math.inf:
+            return None
     factor, present, peak, lengths = _row_sizes(X, weights, tuning)
     if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
@@ -193,12 +198,15 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
 
 def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
-    counts = [part.count_nonzero((-2, -1)) for part in X.split(_part_rows(X, tuning), dim=-2)]
     flat = X.flatten(-2)
-    zeros = torch.stack(counts).sum(0) < flat.shape[-1]
-    inspected = flat[..., :: max(1, flat.shape[-1] // _INSPECTED)]
-    values = inspected.abs().sort(-1).values
+    stride = max(1, flat.shape[-1] // _INSPECTED)
+    values = flat[..., ::stride].abs().sort(-1).values
     fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
+    if stride == 1:
+        zeros = values[..., 0] == 0
+    else:
+        counts = [part.count_nonzero((-2, -1)) for part in X.split(_part_rows(X, tuning), dim=-2)]
+        zeros = torch.stack(counts).sum(0) < flat.shape[-1]
     return zeros | (2 * fresh <= values.shape[-1])
 
 
@@ -215,6 +223,10 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> Tensor:
         parts = zip(X.split(size), rows.split(size), strict=True)
         peaks = [(s[:, None] * x).abs().amax(0) for x, s in parts]
         columns = torch.stack(peaks).amax(0)[None]
+    low, high = (end.item() for end in columns.aminmax())
+    largest = 2.0 ** RANGE_EXPONENT[X.dtype]
+    if 1 / largest <= high <= largest and high <= tuning.acceptance.units * low:
+        return torch.ones_like(columns[..., :1])
     peak = columns.amax(-1, keepdim=True)
     far = (peak > 0) & (peak.log2().abs() > RANGE_EXPONENT[X.dtype])
     common = torch.where(far, peak, 1.0)

@@ -112,7 +112,7 @@ class Answers:
         U = (self.U @ right)[..., :widest]
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
         U = torch.where(beyond[:, None, :], 0.0, U)
-        least = [h.amin() for h in history.residuals if h.numel()] or [U.new_zeros(())]
+        least = U.new_tensor(history.least_residuals() or [0.0])
 
         def out(value: Tensor) -> Any:
             shaped = value.reshape(batch + value.shape[1:])
@@ -124,7 +124,7 @@ class Answers:
             Q=Predictor(factor),
             status=from_codes(self.codes.reshape(batch)),
             certificate=None,
-            history=like(model, torch.stack(least)),
+            history=like(model, least),
             residual=out(self.residual),
             rank=out(self.rank),
             rank_confidence=out(self.confidence),

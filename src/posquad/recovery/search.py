@@ -34,6 +34,7 @@ from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
+from posquad.recovery.solvers.small import Ending, Ends, run_small
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Search:
         self.p = dimension(self.problem.d, rank)
         n, d = self.problem.n, self.problem.d
         self.cheap = self.sizes.is_overhead(n, d, rank, self.p)
+        self.small = shared.is_small(rank)
         self.first = self.U
         self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
         self.bound = torch.zeros_like(self.residual)
@@ -242,9 +244,17 @@ class Search:
         square = (predicted * self.problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
-    def _descend(self, problem: Problem, U: Tensor) -> FitState:
+    def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
         n, schedule = problem.n, self.schedule
+        if self.small:
+            ending = Ending(
+                steps=self.budget.max_steps,
+                patience=schedule.patience,
+                rate=schedule.rate,
+                fitted=self.task.tolerance,
+            )
+            return run_small(problem, U, ending, self.history)
         dense = n <= self.sizes.kernel_samples and n < schedule.ample * self.p
         if self.cheap or dense:
             method = Levenberg(problem, self.rank)
@@ -326,7 +336,9 @@ class Search:
         empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
         return torch.where(empty, filler, state.U)
 
-    def _keep(self, state: FitState, chosen: Tensor | None = None, *, count: bool = True) -> None:
+    def _keep(
+        self, state: FitState | Ends, chosen: Tensor | None = None, *, count: bool = True
+    ) -> None:
         """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
         residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
         best, which = residuals.min(0)
@@ -354,6 +366,10 @@ class Search:
             return
         problem, chosen = self._chosen(rough)
         U = self.U if chosen is None else self.U[chosen]
+        if self.small:
+            ending = Ending(steps=self.schedule.second_order_steps, rounding=2)
+            self._keep(run_small(problem, U[None], ending, self.history), chosen, count=False)
+            return
         entries = problem.n * problem.d * self.rank
         small = entries <= self.sizes.polish_entries and self.p <= self.sizes.polish_unknowns
         if not small and bool((self.residual <= self.task.tolerance).all()):

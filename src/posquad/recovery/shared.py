@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.initializers import (
     bounded_directions,
@@ -43,6 +44,12 @@ class Shared:
         """Whether the problem without a limit on the rank is solved by an interior point method."""
         D = self.problem.d * (self.problem.d + 1) // 2
         return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
+
+    def is_small(self, rank: int) -> bool:
+        """Whether starts of this rank are run on NumPy arrays."""
+        n, d, y = self.problem.n, self.problem.d, self.problem.y
+        small = self.tuning.sizes.is_small(n, d, rank, dimension(d, rank))
+        return small and y.device.type == "cpu"
 
     # The samples.
 
@@ -104,10 +111,14 @@ class Shared:
         return torch.where(self.symmetric[1][..., None, None], U, bounded)
 
     @cached_property
+    def interpolant(self) -> Tensor:
+        """The interpolant of least Frobenius norm, `[..., d, d]`."""
+        return least_interpolant(self.problem.operator, self.problem.y)
+
+    @cached_property
     def _interpolant(self) -> tuple[Tensor, Tensor]:
         """Eigenpairs, ascending, of the interpolant of least Frobenius norm."""
-        Q = least_interpolant(self.problem.operator, self.problem.y)
-        values, vectors = torch.linalg.eigh(Q)
+        values, vectors = torch.linalg.eigh(self.interpolant)
         return values, vectors
 
     @cached_property

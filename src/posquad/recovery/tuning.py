@@ -71,9 +71,18 @@ class Sizes:
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
 
+    small_operations: int = 2**18
+    """Largest n d^2 r^2, the multiplications that form J'J, for which a start is run on NumPy
+    arrays. Derived: up to here BLAS uses one thread."""
+
     def is_overhead(self, n: int, d: int, rank: int, unknowns: int) -> bool:
         """Whether a dense step costs only its calls."""
         return unknowns <= self.overhead_unknowns and n * d * rank <= self.overhead_entries
+
+    def is_small(self, n: int, d: int, rank: int, unknowns: int) -> bool:
+        """Whether a dense step costs only its calls even if they are those of NumPy."""
+        small = n * (d * rank) ** 2 <= self.small_operations
+        return small and self.is_overhead(n, d, rank, unknowns)
 
 
 @dataclass(frozen=True)
@@ -120,17 +129,26 @@ class Schedule:
     """Starts of the first round that looks for a second solution. Measured: where a step costs
     only its calls, they cost little more than one."""
 
-    agreeing_others: int = 16
-    """Random starts that must reproduce the responses, all at the same matrix, before the search
-    for another ends. Derived: a second solution that is reached a fifth as often as the first is
-    missed with probability (5/6)^16 = 5%, one that is reached as often with 2^-16."""
+    agreeing_others: int = 22
+    """Independent starts that must reproduce the responses, all at the same matrix, before the
+    search for another ends. Derived: a second solution that is reached a fifth as often as the
+    first is missed with probability (5/6)^22 = 2%, one that is reached as often with 2^-22."""
 
     others_most: int = 480
-    """Most random starts that look for a second solution. Measured at n = p + 1, where few
+    """Most independent starts that look for a second solution. Measured at n = p + 1, where few
     succeed."""
 
+    determined_others: int = 8
+    """Starts of the first round where rows in general position would determine every matrix of the
+    rank. Measured on rows on quadrics: with the reflections, 6 of 600 second solutions are missed,
+    and 5 with 12 starts."""
+
+    agreeing_determined_others: int = 3
+    """Starts that must agree there. Measured on the same problems."""
+
     large_others: int = 3
-    """The same where a step costs more than its calls. Measured: about the cost of the search."""
+    """Starts that look for a second solution where a step costs more than its calls. Measured:
+    about the cost of the search."""
 
     symmetric_others: int = 48
     """Sign flips, and permutations, that are tried where the design has structure. Measured on the
@@ -144,6 +162,10 @@ class Schedule:
 
     others_rate: float = 0.7
     """Residual that it must have reached, as a share of that before. Measured."""
+
+    others_near: float = 0.5
+    """Share of the distance within which there is no other solution, at which such a start counts
+    as having reached the first solution again. Derived, with a margin."""
 
     total_starts: int = 100_000
     """Maximum of starts times unknowns. Measured: in larger problems a start is expensive, and

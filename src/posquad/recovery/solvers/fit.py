@@ -223,14 +223,14 @@ def fit_factor(
 def solver_result(history: History, ended: Any, model: Array) -> SolverResult:
     """Return the result that a last state holds, as arrays of the kind of `model`."""
     codes = torch.where(ended.running, Status.INTERRUPTED.code, ended.outcome)
-    residuals = torch.stack(history.residuals) if history.residuals else ended.residual[None]
+    residuals = [torch.as_tensor(r) for r in history.residuals] or [ended.residual]
     return SolverResult(
         U=like(model, ended.U),
         status=from_codes(codes),
         residual=like(model, ended.residual),
         steps=like(model, ended.steps),
         passes=like(model, ended.passes),
-        history=like(model, residuals),
+        history=like(model, torch.stack(residuals)),
     )
 
 

@@ -34,9 +34,9 @@ from posquad.recovery.solvers.fit import (
 
 __all__ = ["levenberg_marquardt"]
 
-_FIRST = 1e-2  # first damping, relative to the mean curvature times the relative residual
+FIRST_DAMPING = 1e-2  # first damping, relative to the mean curvature times the relative residual
 _AMORTIZED = 3  # square root of the steps over which the cost of fourth moments is spread
-_FLOOR = 1e-11  # least damping, relative to the mean curvature; J'J is singular along the gauge
+LEAST_DAMPING = 1e-11  # relative to the mean curvature; J'J is singular along the gauge
 
 
 def levenberg_marquardt(
@@ -118,7 +118,7 @@ class Levenberg(FitMethod[LevenbergState]):
         none = U0.new_zeros(())
         state = LevenbergState.begin(self.problem, U0, damping=none, growth=none)
         mean = self._mean_curvature(state.Z)
-        damping = _FIRST * mean * state.residual.clamp_max(1.0)
+        damping = FIRST_DAMPING * mean * state.residual.clamp_max(1.0)
         return replace(state, damping=damping, growth=torch.full_like(damping, 2.0))
 
     def _mean_curvature(self, Z: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class Levenberg(FitMethod[LevenbergState]):
 
     def advance(self, state: LevenbergState) -> LevenbergState:
         problem, Z, e = self.problem, state.Z, state.e
-        least = _FLOOR * self._mean_curvature(Z)
+        least = LEAST_DAMPING * self._mean_curvature(Z)
         damping = torch.maximum(state.damping, least)
         D = self._step(state, damping)
         moved = problem.operator.project(D)

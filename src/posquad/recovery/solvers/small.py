@@ -1,0 +1,252 @@
+"""Levenberg-Marquardt from many starts of small problems, where calls cost more than arithmetic.
+
+The steps are those of `levenberg` in the primal form. They work on NumPy arrays, whose calls take
+a fraction of the time of tensors, and the starts that have ended are left out of the next steps.
+With `W_i = vec(x_i x_i')`, the blocks of J'J are `4 sum_i z_ia z_ib W_i`: one product per start.
+
+The arrays are a grid `[B, S, ...]` of problems and starts. Problems end at different numbers of
+starts; the grid is as wide as the widest of them, and `active` marks the entries that count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.recovery.budget import History
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import GRADIENT
+from posquad.recovery.solvers.levenberg import FIRST_DAMPING, LEAST_DAMPING
+
+_CLOSE = 0.1  # relative residual from which the distance from a known solution is computed
+_COMPACT = 0.8  # share of a grid in use below which it is made smaller
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When the starts of a small problem end, besides at the budget."""
+
+    steps: int
+    """Maximum number of steps."""
+
+    patience: int | None = None
+    """Steps after which the residual must have fallen to `rate` times that before."""
+
+    rate: float = 1.0
+
+    fitted: float | None = None
+    """Relative residual of one start at which the other starts of its problem end. It goes on to
+    rounding, and is exempt from the patience."""
+
+    rounding: int = 2
+    """Steps in which a residual at the level of rounding must be halved. Starts end there, at a
+    stationary point, and when the residual cannot be less."""
+
+
+class Ends(NamedTuple):
+    """The last factors of a run, and their relative residuals."""
+
+    U: Tensor  # [S, ..., d, r]
+    residual: Tensor  # [S, ...]
+
+
+class Known(NamedTuple):
+    """A solution, and the distance from it at which a start is about to converge to it."""
+
+    U: Tensor  # [..., d, r]
+    near: Tensor  # [...]  of ||VV' - UU'||
+
+
+def run_small(
+    problem: Problem, U0: Tensor, ending: Ending, history: History, known: Known | None = None
+) -> Ends:
+    """Run from the starts `U0[S, ..., d, r]` of a problem or a batch of them.
+
+    With a `known` solution, a start that comes near it ends there.
+    """
+    with np.errstate(all="ignore"):  # a step that overflows is rejected
+        run = _Run(problem, U0, ending, known)
+        try:
+            run.iterate(history)
+        except KeyboardInterrupt:
+            run.store(run.active)
+            history.last = run.ends()
+            raise
+    return run.ends()
+
+
+class _Run:
+    """The grid of starts that have not ended, and the ends of the others."""
+
+    def __init__(self, problem: Problem, U0: Tensor, ending: Ending, known: Known | None) -> None:
+        n, d, r = problem.n, problem.d, U0.shape[-1]
+        self.ending, self.shape, self.r = ending, U0.shape, r
+        self.like = problem.y
+        self.X = problem.operator.X.reshape(-1, 1, n, d).numpy()  # [B, 1, n, d]
+        self.y = problem.y.reshape(-1, 1, n).numpy()
+        self.size = problem.size.reshape(-1, 1).numpy()
+        B, S = len(self.X), len(U0)
+        self.W = (self.X[..., :, None] * (4 * self.X)[..., None, :]).reshape(B, 1, n, d * d)
+        limits = np.finfo(self.y.dtype)
+        self.eps, self.tiny = float(limits.eps), float(limits.tiny)
+        self.known = None
+        if known is not None:
+            U = known.U.reshape(B, 1, d, r).numpy()
+            gram = U.swapaxes(-1, -2) @ U
+            self.known = U, _total(gram * gram), known.near.square().reshape(B, 1).numpy()
+        U = U0.expand(S, *problem.y.shape[:-1], d, r).reshape(S, B, d, r)
+        self.V = np.ascontiguousarray(U.permute(1, 0, 3, 2).numpy())  # [B, S, r, d]
+        self.Z = self.V @ self.X.swapaxes(-1, -2)  # [B, S, r, n]
+        self.e = (self.Z * self.Z).sum(2) - self.y
+        self.square = _dot(self.e, self.e)
+        self.residual = np.sqrt(self.square) / self.size
+        trace = (self.Z * self.Z * (4 * self.X * self.X).sum(-1)[:, :, None]).sum((-2, -1))
+        self.mean = 1 / min(n, d * r)  # the mean curvature is the trace of J'J times this
+        self.damping = FIRST_DAMPING * self.mean * trace * np.minimum(self.residual, 1)
+        self.growth = np.full_like(self.damping, 2.0)
+        self.window = self.best = self.residual
+        self.waited = np.zeros(self.residual.shape, dtype=np.int64)
+        self.active = np.ones(self.residual.shape, dtype=bool)
+        self.place = np.arange(B * S).reshape(B, S)  # position in the arrays of ends
+        self.last_V = self.V.reshape(B * S, r, d).copy()
+        self.last_residual = self.residual.reshape(B * S).copy()
+
+    def ends(self) -> Ends:
+        """Return the last factors of all starts."""
+        S, B = self.shape[0], len(self.last_V) // self.shape[0]
+        batch = self.like.shape[:-1]
+        d, r = self.shape[-2:]
+        U = self.last_V.reshape(B, S, r, d).transpose(1, 0, 3, 2)
+        residual = self.last_residual.reshape(B, S).T
+        return Ends(
+            torch.from_numpy(np.ascontiguousarray(U)).reshape(S, *batch, d, r),
+            torch.from_numpy(np.ascontiguousarray(residual)).reshape(S, *batch),
+        )
+
+    def iterate(self, history: History) -> None:
+        """Take steps until every start has ended."""
+        history.note(self.residual, self.active)
+        taken = 0
+        while len(self.V):
+            if taken >= self.ending.steps or history.budget.spent:
+                self.store(self.active)
+                return
+            self._step()
+            taken += 1
+            history.note(self.residual, self.active)
+            self._leave_out(self._ended(taken))
+
+    def _step(self) -> None:
+        """Take a damped Gauss-Newton step from every start; keep those that improve."""
+        V, Z, e, (B, S) = self.V, self.Z, self.e, self.active.shape
+        r, d = V.shape[-2:]
+        m = r * d
+        pairs = (Z[:, :, :, None] * Z[:, :, None]).reshape(B, S, r * r, -1)
+        K = (pairs @ self.W).reshape(B, S, r, r, d, d).swapaxes(3, 4).reshape(B, S, m, m)
+        diagonal = K.reshape(B, S, m * m)[..., :: m + 1]
+        trace = diagonal.sum(-1)
+        damping = np.maximum(self.damping, (LEAST_DAMPING * self.mean) * trace + self.tiny)
+        diagonal += damping[..., None]
+        g = (((2 * e)[:, :, None] * Z) @ self.X).reshape(B, S, m)
+        D = -np.linalg.solve(K, g[..., None])[..., 0]
+        new_V = V + D.reshape(V.shape)
+        new_Z = new_V @ self.X.swapaxes(-1, -2)
+        new_e = (new_Z * new_Z).sum(2) - self.y
+        square, new = self.square, _dot(new_e, new_e)
+        # ||e||^2 - ||e + JD||^2 for the solution of (J'J + damping) D = -J'e
+        predicted = damping * _dot(D, D) - _dot(g, D)
+        # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
+        rounding = 8 * self.eps
+        better = new < np.where(predicted <= rounding * square, 1 + 2 * rounding, 1.0) * square
+        self.slope = _dot(g, g) / (trace * square)
+        surplus = 2 * (square - new) / predicted - 1
+        factor = np.where(better, np.fmax(1 - surplus * surplus * surplus, 0.1), self.growth)
+        self.damping = damping * factor
+        self.growth = np.where(better, 2.0, 2 * self.growth)
+        if not better.all():
+            worse = ~better
+            new_V[worse], new_Z[worse], new_e[worse] = V[worse], Z[worse], e[worse]
+            new = np.where(better, new, square)
+        self.V, self.Z, self.e, self.square = new_V, new_Z, new_e, new
+        self.residual = np.sqrt(new) / self.size
+
+    def _ended(self, taken: int) -> np.ndarray:
+        """Which starts have ended after so many steps."""
+        ending, residual = self.ending, self.residual
+        ended = ~np.isfinite(residual)
+        if ending.patience is not None and (taken + 1) % ending.patience == 0:
+            ended |= residual > ending.rate * self.window
+            self.window = residual
+        if ending.fitted is None:
+            ended |= self.slope <= GRADIENT**2
+            ended |= self._is_rounding(ending.rounding)
+        elif residual.min() <= ending.fitted:
+            least = np.where(self.active, residual, np.inf).min(1, keepdims=True)
+            done = (self.slope <= GRADIENT**2) | self._is_rounding(ending.rounding)
+            ended = np.where(least <= ending.fitted, (residual > least) | done, ended)
+        if self.known is not None and bool((residual <= _CLOSE).any()):
+            U, size, near = self.known
+            across, gram = self.V @ U, self.V @ self.V.swapaxes(-1, -2)
+            away = _total(gram * gram) + size - 2 * _total(across * across)
+            ended |= (away <= near) & (residual <= _CLOSE)
+        return ended
+
+    def _is_rounding(self, patience: int) -> np.ndarray | bool:
+        """Whether residuals are rounding, as `fit.at_rounding` says, or cannot be less."""
+        residual = self.residual
+        low = residual <= self.eps**0.6
+        if not low.any():
+            self.best = residual
+            return False
+        better = ~low | (residual < 0.5 * self.best)
+        self.best = np.where(better, residual, self.best)
+        self.waited = np.where(better, 0, self.waited + 1)
+        waited = np.where(residual <= 500 * self.eps, self.waited, self.waited // 5)
+        return low & ((waited >= patience) | (residual <= 2 * self.eps))
+
+    def store(self, ended: np.ndarray) -> None:
+        """Write the starts that have ended to the arrays of ends."""
+        chosen = ended & self.active
+        place = self.place[chosen]
+        self.last_V[place], self.last_residual[place] = self.V[chosen], self.residual[chosen]
+
+    def _leave_out(self, ended: np.ndarray) -> None:
+        """Store the starts that have ended, and leave them out of the grid."""
+        ended = ended & self.active
+        if not ended.any():
+            return
+        self.store(ended)
+        self.active = active = self.active & ~ended
+        counts = active.sum(1)
+        live, width = counts > 0, int(counts.max())
+        B, S = active.shape
+        if len(live) > 1 and live.sum() * width > _COMPACT * B * S:
+            return
+        rows = live.nonzero()[0]
+        columns = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
+        grid = rows[:, None], columns
+        for name in _GRID:
+            setattr(self, name, getattr(self, name)[grid])
+        if len(rows) < B:
+            for name in ("X", "y", "W", "size"):
+                setattr(self, name, getattr(self, name)[rows])
+            if self.known is not None:
+                self.known = tuple(part[rows] for part in self.known)
+
+
+_GRID = (
+    *("V", "Z", "e", "square", "residual", "damping", "growth", "window", "best", "waited"),
+    *("active", "place"),
+)
+
+
+def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.einsum("...n,...n->...", a, b)
+
+
+def _total(a: np.ndarray) -> np.ndarray:
+    return a.sum((-2, -1))
