@@ -15,13 +15,13 @@ import torch
 
 import posquad
 from posquad import Dense, LeastSquares, PopulationRisk, RankOne, certify, effective_spectrum
-from posquad.certificates import Certificate, Verdict, verify, words
+from posquad.certificates import Certificate, Verdict, certifier, verify, words
 from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
 from posquad.certificates.proofs.claims import Conclusions, judge
 from posquad.certificates.proofs.statements import TangentGram, proves_dual, proves_quartic
 from posquad.certificates.search.curvature import quartic_below, quartic_guess
 from posquad.certificates.search.trace import _with_excess, barrier_dual
-from posquad.core.errors import DomainError, DtypeError, ShapeError
+from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.geometry import dimension, procrustes_distance
 from posquad.selection import minimum_trace_interpolant
 from posquad.theory import Signal, alpha_star, oracle_step, rho_star
@@ -863,3 +863,18 @@ def test_a_residual_that_cannot_be_bounded_proves_nothing():
     ):
         assert finding.verdict is Verdict.REFUSED
         assert finding.reason == "no upper bound on the residual could be proved"
+
+
+def test_ctrl_c_carries_a_certificate_that_proves_nothing(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((30, 4))
+    u = np.array([[1.0], [2.0], [0.0], [-1.0]])
+    objective = LeastSquares(RankOne(X), (X @ u)[:, 0] ** 2)
+
+    def press(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(certifier, "_search", press)
+    with pytest.raises(Interrupted) as stop:
+        certify(objective, u)
+    assert not stop.value.result.proved
+    assert "interrupted" in stop.value.result.interpolation.reason

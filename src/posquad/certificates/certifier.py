@@ -24,7 +24,7 @@ from posquad.certificates.search.curvature import extreme_values, quartic_below,
 from posquad.certificates.search.dual import DualSearch
 from posquad.certificates.search.trace import trace_dual
 from posquad.core.arrays import Array, doubles, positive_integer, positive_number
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, Interrupted
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.curvature.full_space import operator_bounds
 from posquad.geometry import dimension
@@ -74,6 +74,8 @@ def certify(
         compare: whether to also compute the paper's constants m and M, and what follows from them.
         seed: seed of the power iteration that bounds mu from below.
 
+    Ctrl-C raises `posquad.Interrupted`, whose `result` is a certificate that proves nothing.
+
     >>> from posquad import LeastSquares, RankOne, certify
     >>> X = np.random.default_rng(0).standard_normal((30, 4))
     >>> u = np.array([[1.0], [2.0], [0.0], [-1.0]])
@@ -87,18 +89,26 @@ def certify(
     trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
     seed = positive_integer("seed", seed, zero=True)
     fingerprint = fingerprint_of(operator, y, factor)
+
+    def nothing(reason: str) -> Certificate:
+        findings: dict[str, Any] = {name: words.refused(reason) for name in FINDINGS}
+        none = Claims(residual=0.0, largest=0.0)
+        return Certificate(
+            **findings, claims=none, witness=Witness(factor), fingerprint=fingerprint
+        )
+
     problem = _range_problem(operator, y, factor)
     if problem is not None:
-        findings: dict[str, Any] = {name: words.refused(problem) for name in FINDINGS}
-        nothing = Claims(residual=0.0, largest=0.0)
-        return Certificate(
-            **findings, claims=nothing, witness=Witness(factor), fingerprint=fingerprint
-        )
-    with np.errstate(all="ignore"):  # nothing is proved from overflows
-        claims, witness, found, notes = _search(operator, y, factor, trace_tolerance, seed)
-        if compare and isinstance(objective, LeastSquares):
-            full = math.isfinite(notes["curvature"]["condition"])
-            notes["local"]["paper"] = _paper(objective, operator, factor) if full else None
+        return nothing(problem)
+    try:
+        with np.errstate(all="ignore"):  # nothing is proved from overflows
+            claims, witness, found, notes = _search(operator, y, factor, trace_tolerance, seed)
+            if compare and isinstance(objective, LeastSquares):
+                full = math.isfinite(notes["curvature"]["condition"])
+                notes["local"]["paper"] = _paper(objective, operator, factor) if full else None
+    except KeyboardInterrupt as stop:
+        reason = "the search for a proof was interrupted"
+        raise Interrupted(nothing(reason)) from stop
     margin = words.OUTWARD_MARGIN
     return Certificate(
         interpolation=words.interpolation(found, tolerance, notes["residual"], margin),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.linalg import cho_factor, cho_solve
 
 from posquad.recovery.budget import Budget
 
@@ -182,10 +182,11 @@ def _step(
         K = problem.curvature(V) + damping * np.eye(V.size)
         if errors is not None:
             K += np.kron(problem.bend(errors), np.eye(V.shape[1]))
-        L, failed = dpotrf(K, lower=True)
-        if failed:
+        try:
+            factor = cho_factor(K, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
             return None
-        return dpotrs(L, -g.ravel(), lower=True)[0].reshape(V.shape)
+        return cho_solve(factor, -g.ravel(), check_finite=False).reshape(V.shape)
     D, R = np.zeros_like(V), -g
     direction, square = R, float((R * R).sum())
     least = square * float(np.clip(accuracy, 1e-3, 0.1)) ** 2
