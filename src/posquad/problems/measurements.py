@@ -217,6 +217,10 @@ class RankOne(Measurements):
     def double(self) -> RankOne:
         return RankOne(self.X.double())
 
+    def single(self) -> RankOne:
+        """The same operator with its data in single precision."""
+        return RankOne(self.X.float())
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Row blocks of X that are small enough to stay in cache between two uses."""
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))

@@ -34,6 +34,10 @@ class RankOneView(RankOne):
         rows = None if self.rows is None else self.rows.double()
         return RankOneView(self.base.double(), self.T.double(), rows)
 
+    def single(self) -> RankOne:
+        rows = None if self.rows is None else self.rows.float()
+        return RankOneView(self.base.single(), self.T.float(), rows)
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         for block, Xb in self.base._blocks():
             rows = Xb @ self.T

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
+from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
@@ -53,11 +54,7 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
         low, high = spectrum.values[..., 0], spectrum.values[..., -1]
         free, known = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
     else:
-        loose = {"tolerance": acceptance.curvature_accuracy, "method": "matrix-free"}
-        smallest = effective_spectrum(objective, U, which="smallest", max_products=2000, **loose)
-        largest = effective_spectrum(objective, U, which="largest", max_products=2000, **loose)
-        low, high = smallest.values[..., 0], largest.values[..., 0]
-        free, known = smallest.is_kernel[..., 0], smallest.kernel_is_known
+        low, high, free, known = _ends(shared, objective, U)
     converged = torch.isfinite(low) & torch.isfinite(high)  # NaN where not converged
     top = torch.linalg.matrix_norm(U, 2).square()
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -82,6 +79,21 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     return Diagnosis(
         low / top, high / top, error, needed_samples(d, r), free, isolated, converged, exact
     )
+
+
+def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
+    """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
+    accuracy = shared.tuning.acceptance.curvature_accuracy
+    for operator in (shared.single, shared.problem.operator):
+        if operator is not None:
+            ends = spectrum_ends(operator, U, accuracy)
+            if bool(ends.known.all()):  # no kernel: zero is excluded
+                return ends.low, ends.high, ~ends.known, ends.known
+    loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": 2000}
+    smallest = effective_spectrum(objective, U, which="smallest", **loose)
+    largest = effective_spectrum(objective, U, which="largest", **loose)
+    low, high = smallest.values[..., 0], largest.values[..., 0]
+    return low, high, smallest.is_kernel[..., 0], smallest.kernel_is_known
 
 
 def status_codes(

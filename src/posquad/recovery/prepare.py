@@ -87,8 +87,13 @@ def prepare(
         X = _divided(X, unit)
         moments = RankOne(X).second_moments
     else:
-        columns = torch.diag_embed(1 / unit.expand(1, d)[0])
-        moments = RankOneView(RankOne(X), columns, rows).second_moments
+        columns = unit.expand(1, d)
+        moments = (
+            RankOne(X).second_moments
+            if rows is None
+            else RankOne(X).adjoint_kernel(rows.square()) / n
+        )
+        moments = moments / columns / columns.mT
     values = torch.linalg.eigvalsh(moments)  # ascending
     top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
     seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
