@@ -20,8 +20,8 @@ from adversarial import Family, Outcome
 from posquad import Dense, LeastSquares, RankOne, effective_spectrum, operator_bounds
 from posquad import operator_deviation as deviation_of
 from posquad.core.status import Status
-from posquad.curvature.ends import spectrum_ends
 from posquad.curvature.eigen import converged, extreme_eigenpairs, no_preconditioner
+from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
 
 Rng = np.random.Generator

@@ -236,7 +236,7 @@ class RankOne(Measurements):
     def adjoint_kernel(self, z: Tensor) -> Tensor:
         total = _RunningSum()
         for block, Xb in self._blocks():
-            total.add(Xb.mT @ (z[..., block, None] * Xb))
+            total.add_product(Xb.mT, z[..., block, None] * Xb)
         # The two triangles of the sum agree only up to rounding.
         return symmetric_part(total.value)
 
@@ -274,7 +274,7 @@ class RankOne(Measurements):
         """`X'X / n`, `[..., d, d]`."""
         total = _RunningSum()
         for _, Xb in self._blocks():
-            total.add(Xb.mT @ Xb)
+            total.add_product(Xb.mT, Xb)
         return total.value / self.n
 
     @cached_property
@@ -469,6 +469,15 @@ class _RunningSum:
             self._value = self._value + term
         else:
             self._value += term
+
+    def add_product(self, left: Tensor, right: Tensor) -> None:
+        """Add `left @ right`, without a temporary matrix of its size where that is possible."""
+        value, plain = self._value, left.ndim == right.ndim == 2
+        recorded = left.requires_grad or right.requires_grad
+        if value is None or not plain or recorded or value.requires_grad:
+            self.add(left @ right)
+        else:
+            value.addmm_(left, right)
 
     @property
     def value(self) -> Tensor:

@@ -89,6 +89,9 @@ class RankOneView(RankOne):
         w = w if self.rows is None else self.rows * w
         return self.T.mT @ self.base.weighted_adjoint(w, Z)
 
+    def transformed(self, T: Tensor) -> RankOne:
+        return RankOneView(self.base, self.T @ T, self.rows)
+
     @cached_property
     def second_moments(self) -> Tensor:
         return self.adjoint_kernel(self.T.new_ones(self.n)) / self.n
