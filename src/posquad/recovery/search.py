@@ -275,7 +275,7 @@ class Search:
             return U
         method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
         ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
-        ends += [not_finite(), at_rounding(1), self.budget.rule()]
+        ends += [not_finite(), at_rounding(4), self.budget.rule()]
         ends.append(self.budget.quota(schedule.first_order_steps))
         state = iterate(method, method.start(U.to(operator.dtype)), ends, record=self.history)
         found = state.U.to(U.dtype)

@@ -111,9 +111,9 @@ class Schedule:
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
 
-    single_residual: float = 3e-5
+    single_residual: float = 3e-6
     """Relative residual to which the first-order method runs in single precision, where it does.
-    Derived: 250 eps."""
+    Derived: 25 eps."""
 
     single_cosine: float = 1e-3
     """Cosine of residual and Jacobian at which that ends if the responses are not reproduced.
