@@ -21,6 +21,7 @@ from posquad import Dense, LeastSquares, RankOne, effective_spectrum, operator_b
 from posquad import operator_deviation as deviation_of
 from posquad.core.status import Status
 from posquad.curvature.eigen import converged, extreme_eigenpairs, no_preconditioner
+from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
 
 Rng = np.random.Generator
@@ -311,6 +312,35 @@ def attempt_ends(kind: str, seed: int) -> Outcome:
     return outcome
 
 
+def attempt_bounds(kind: str, seed: int) -> Outcome:
+    """Both ends to a random accuracy, in either precision, also where there is a kernel."""
+    names = sorted([*PROBLEMS, *ROWS])
+    rng = np.random.default_rng([seed, 91 + names.index(kind)])
+    if kind in PROBLEMS:
+        X, r = PROBLEMS[kind](rng)
+        d = X.shape[1]
+    else:
+        d = int(rng.integers(2, 13))
+        r = int(rng.integers(1, min(d, 3) + 1))
+        X = ROWS[kind](rng, max(1, dimension(d, r) + int(rng.integers(-4, 20))), d)
+    batch = int(rng.integers(1, 4))
+    accuracy = float(rng.choice([0.3, 0.1, 0.05]))
+    U = rng.standard_normal((batch, d, r)) * np.geomspace(1, 10.0 ** -rng.uniform(0, 2), r)
+    outcome = Outcome(tried=0)
+    for dtype in (torch.float64, torch.float32):
+        x = torch.from_numpy(X).to(dtype)
+        ends = spectrum_ends(RankOne(x), torch.from_numpy(U), accuracy, seed)
+        for u, low, high, known in zip(U, *(t.tolist() for t in ends), strict=True):
+            outcome.tried += 1
+            outcome.said["known" if known else "not known"] += 1
+            true = np.linalg.eigvalsh(gram(x.double().numpy(), u))
+            for found, value in ((low, true[0]), (high, true[-1])):
+                if known and not abs(found - value) <= accuracy * value:
+                    case = f"{dtype}, n, d, r = {len(X), d, r}, accuracy {accuracy}"
+                    outcome.broken.append(f"{case}: {found} instead of {value}")
+    return outcome
+
+
 def judge(
     outcome: Outcome,
     values: np.ndarray,
@@ -444,6 +474,10 @@ FAMILIES = (
     | {"kernel, weak rows": Family(attempt_weak, 60, 1000)}
     | {f"ends, {kind}": Family(partial(attempt_ends, kind), 30, 500) for kind in PROBLEMS}
     | {f"ends, {kind}": Family(partial(attempt_matrix, kind), 50, 1000) for kind in VALUES}
+    | {
+        f"bounds, {kind}": Family(partial(attempt_bounds, kind), 20, 500)
+        for kind in [*PROBLEMS, *ROWS]
+    }
     | {"ends, full space": Family(attempt_full_space, 40, 1000)}
     | {"spectrum": Family(attempt_spectrum, 60, 1000)}
 )

@@ -27,7 +27,7 @@ _STRICTER = 10  # pairs are computed to the tolerance divided by this
 _LOOSEST = 1e-2  # largest relative residual with which a search for more extreme values starts
 _MARGIN = 0.1  # relative distance at which the search looks for a more extreme value
 _ZERO_MARGIN = 1e-3  # the same for a value that is rounding, relative to the operator norm
-_FAILURE = 1e-4  # probability that the search misses a value
+FAILURE = 1e-4  # probability that the search misses a value
 _ATTEMPTS = 3  # number of searches that may contradict the pairs without changing them
 
 
@@ -116,7 +116,7 @@ def extreme_eigenpairs(
     Values within rounding of `floor`, a lower bound on the operator, need no search.
     """
     generator = torch.Generator().manual_seed(seed + 1)
-    space = _Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
+    space = Subspace(operator, preconditioner, project, start, k, dimension, largest=largest)
     # Structured starts may be orthogonal to the wanted vectors; a random vector is not.
     space.append(_random_like(start, generator), max_products)
     search = _Search(space, preconditioner, tolerance, generator)
@@ -144,7 +144,7 @@ def extreme_eigenpairs(
     return space.pairs(extreme)
 
 
-class _Subspace:
+class Subspace:
     """The Davidson iteration for the small end of an operator, or of its negative."""
 
     def __init__(
@@ -246,7 +246,7 @@ class _Search:
 
     def __init__(
         self,
-        space: _Subspace,
+        space: Subspace,
         preconditioner: Preconditioner,
         tolerance: float,
         generator: torch.Generator,
@@ -254,7 +254,7 @@ class _Search:
         self.space, self.preconditioner, self.tolerance = space, preconditioner, tolerance
         self.generator = generator
         # A component of a random unit vector in R^N is below c with probability < c (2N/pi)^(1/2).
-        self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / _FAILURE)
+        self.enough = math.log(math.sqrt(2 * space.dimension / math.pi) / FAILURE)
 
     def beyond(self, sure: Tensor, products: int) -> tuple[Tensor, Tensor | None]:
         """Where a value below the target is excluded, `[...]`, and the lowest directions found.
@@ -304,12 +304,12 @@ def _accurate(values: Tensor, residuals: Tensor, scale: Tensor, tolerance: float
     return residuals <= torch.maximum(tolerance * values.abs(), rounding)
 
 
-def _rounding(space: _Subspace) -> Tensor:
+def _rounding(space: Subspace) -> Tensor:
     """Rounding error of an eigenvalue computed in this space."""
     return eigenvalue_rounding(space.dimension, space.scale.dtype) * space.scale
 
 
-def _at_floor(space: _Subspace, floor: Tensor | float | None) -> Tensor:
+def _at_floor(space: Subspace, floor: Tensor | float | None) -> Tensor:
     """Where the last value is within rounding of a lower bound on the operator."""
     last = space.theta[..., space.k - 1]
     if floor is None:

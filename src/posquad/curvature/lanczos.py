@@ -25,12 +25,15 @@ class Lanczos:
         self.pivot = torch.ones_like(self.growth)  # last pivot of T_m, positive while T_m is
 
     def step(self) -> None:
+        self.take(self.operator(self.next))
+
+    def take(self, w: Tensor) -> None:
+        """One step, given the operator times `next`."""
         y = self.next
         if self.blocks and self.blocks[-1].shape[-1] < _COLUMNS:
             self.blocks[-1] = torch.cat([self.blocks[-1], y], dim=-1)
         else:
             self.blocks.append(y)
-        w = self.operator(y)
         a = (y * w).sum((-2, -1))
         for _ in range(2):
             for block in self.blocks:
@@ -49,14 +52,27 @@ class Lanczos:
 
     def lowest(self, count: int) -> Tensor:
         """The Ritz vectors `[..., N, c]` of the lowest values, c <= count."""
+        S = torch.linalg.eigh(self._tridiagonal()).eigenvectors
+        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
+        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
+        return torch.stack(vectors).sum(0)
+
+    def values(self) -> Tensor:
+        """The Ritz values `[..., m]`, ascending."""
+        return torch.linalg.eigvalsh(self._tridiagonal())
+
+    def growth_at(self, t: Tensor, values: Tensor) -> Tensor:
+        """`log |p_m(t)|`, `[...]`, for the Ritz values, and t outside them."""
+        tiny = torch.finfo(t.dtype).tiny
+        factors = (t[..., None] - values).abs() / torch.stack(self.off, -1).clamp_min(tiny)
+        return factors.log().sum(-1)
+
+    def _tridiagonal(self) -> Tensor:
         T = torch.diag_embed(torch.stack(self.diagonal, dim=-1))
         if len(self.off) > 1:
             off = torch.stack(self.off[:-1], dim=-1)
             T = T + torch.diag_embed(off, 1) + torch.diag_embed(off, -1)
-        S = torch.linalg.eigh(T).eigenvectors
-        parts = S[..., :count].split([block.shape[-1] for block in self.blocks], dim=-2)
-        vectors = [block @ part for block, part in zip(self.blocks, parts, strict=True)]
-        return torch.stack(vectors).sum(0)
+        return T
 
     @staticmethod
     def _normalized(w: Tensor) -> Tensor:

@@ -47,6 +47,7 @@ __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
 _BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators work best with few large products
+_PADDED_ENTRIES = 2**18  # entries of a matrix from which rows of zeros pay
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
@@ -216,6 +217,10 @@ class RankOne(Measurements):
     def double(self) -> RankOne:
         return RankOne(self.X.double())
 
+    def single(self) -> RankOne:
+        """The same operator with its data in single precision."""
+        return RankOne(self.X.float())
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Row blocks of X that are small enough to stay in cache between two uses."""
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
@@ -231,7 +236,7 @@ class RankOne(Measurements):
     def adjoint_kernel(self, z: Tensor) -> Tensor:
         total = _RunningSum()
         for block, Xb in self._blocks():
-            total.add(Xb.mT @ (z[..., block, None] * Xb))
+            total.add_product(Xb.mT, z[..., block, None] * Xb)
         # The two triangles of the sum agree only up to rounding.
         return symmetric_part(total.value)
 
@@ -252,11 +257,11 @@ class RankOne(Measurements):
 
     def project(self, U: Tensor) -> Tensor:
         """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
-        return (U.mT @ self.X.mT).mT  # faster than X @ U, most of all for many starts
+        return _product(self.X, U)
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
-        return ((w[..., None] * Z).mT @ self.X).mT
+        return _adjoint_product(self.X, w[..., None] * Z)
 
     @cached_property
     def squared_lengths(self) -> Tensor:
@@ -269,7 +274,7 @@ class RankOne(Measurements):
         """`X'X / n`, `[..., d, d]`."""
         total = _RunningSum()
         for _, Xb in self._blocks():
-            total.add(Xb.mT @ Xb)
+            total.add_product(Xb.mT, Xb)
         return total.value / self.n
 
     @cached_property
@@ -427,21 +432,28 @@ def require_measurements(measurements: object) -> None:
 
 
 def _product(M: Tensor, V: Tensor) -> Tensor:
-    """`M @ V`; a batch of V with one M becomes one wide product, so that M is read once."""
-    if M.ndim > 2 or V.ndim <= 2:
-        return M @ V
-    wide = V.movedim(-2, 0)  # [d, ..., r]
-    flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
-    return (M @ flat).reshape(M.shape[0], *wide.shape[1:]).movedim(0, -2)
+    """`M @ V`, computed as `(V'M')'`, which is faster for few columns."""
+    return _few_rows(V.mT, M.mT).mT
 
 
 def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
-    """`M'V`, computed as `(V'M)'`, which BLAS does two to three times faster for few columns."""
-    if M.ndim > 2 or V.ndim <= 2:
-        return (V.mT @ M).mT.contiguous()  # optimizers flatten gradients with `view`
-    wide = V.movedim(-2, 0)  # [n, ..., r]
-    flat = wide.reshape(V.shape[-2], wide.shape[1:].numel())
-    return (flat.mT @ M).mT.reshape(M.shape[1], *wide.shape[1:]).movedim(0, -2)
+    """`M'V`, computed as `(V'M)'`, which is faster for few columns."""
+    return _few_rows(V.mT, M).mT.contiguous()  # optimizers flatten gradients with `view`
+
+
+def _few_rows(R: Tensor, M: Tensor) -> Tensor:
+    """`R @ M`; a batch of R with one M becomes one product, so that M is read once.
+
+    BLAS works on groups of four rows, and others take up to twice as long. A large M is worth a
+    copy of R with rows of zeros.
+    """
+    if M.ndim > 2:
+        return R @ M
+    rows = R.reshape(R.shape[:-1].numel(), R.shape[-1])
+    count = len(rows)
+    if count > 2 and count % 4 and M.numel() >= _PADDED_ENTRIES:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, -count % 4))
+    return (rows @ M)[:count].reshape(*R.shape[:-1], M.shape[-1])
 
 
 class _RunningSum:
@@ -457,6 +469,15 @@ class _RunningSum:
             self._value = self._value + term
         else:
             self._value += term
+
+    def add_product(self, left: Tensor, right: Tensor) -> None:
+        """Add `left @ right`, without a temporary matrix of its size where that is possible."""
+        value, plain = self._value, left.ndim == right.ndim == 2
+        recorded = left.requires_grad or right.requires_grad
+        if value is None or not plain or recorded or value.requires_grad:
+            self.add(left @ right)
+        else:
+            value.addmm_(left, right)
 
     @property
     def value(self) -> Tensor:

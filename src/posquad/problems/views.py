@@ -34,6 +34,10 @@ class RankOneView(RankOne):
         rows = None if self.rows is None else self.rows.double()
         return RankOneView(self.base.double(), self.T.double(), rows)
 
+    def single(self) -> RankOne:
+        rows = None if self.rows is None else self.rows.float()
+        return RankOneView(self.base.single(), self.T.float(), rows)
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         for block, Xb in self.base._blocks():
             rows = Xb @ self.T
@@ -84,6 +88,9 @@ class RankOneView(RankOne):
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         w = w if self.rows is None else self.rows * w
         return self.T.mT @ self.base.weighted_adjoint(w, Z)
+
+    def transformed(self, T: Tensor) -> RankOne:
+        return RankOneView(self.base, self.T @ T, self.rows)
 
     @cached_property
     def second_moments(self) -> Tensor:

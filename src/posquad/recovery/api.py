@@ -60,8 +60,9 @@ def recover(
 
     Chooses and combines the solvers of `posquad.recovery` by the size of the problem and the
     progress of the search, whitens inputs that are not isotropic, and restarts until the responses
-    are reproduced or the best fit is known. For large problems, memory is that of X (and a copy if
-    it is whitened) plus O(nr + dr); n x n matrices are formed up to n = 1500.
+    are reproduced or the best fit is known. For large problems, memory is that of X plus
+    O(nr + d^2), because whitened inputs are a view; up to 2^24 entries of X there is also a copy in
+    single precision. n x n matrices are formed up to n = 1500.
 
     Args:
         X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together.

@@ -10,6 +10,7 @@ from torch import Tensor
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
+from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
@@ -64,11 +65,7 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
             known = clear | spectrum.kernel_is_known
     else:
         objective = LeastSquares(problem.operator, fitted)
-        loose = {"tolerance": acceptance.curvature_accuracy, "method": "matrix-free"}
-        smallest = effective_spectrum(objective, U, which="smallest", max_products=2000, **loose)
-        largest = effective_spectrum(objective, U, which="largest", max_products=2000, **loose)
-        low, high = smallest.values[..., 0], largest.values[..., 0]
-        free, known = smallest.is_kernel[..., 0], smallest.kernel_is_known
+        low, high, free, known = _ends(shared, objective, U)
     converged = torch.isfinite(low) & torch.isfinite(high)  # NaN where not converged
     top = s[..., 0].square()
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -113,6 +110,21 @@ def _clear_curvature(operator: RankOne, Z: Tensor, s: Tensor) -> tuple[Tensor, T
     rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]).square()
     seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
     return low, high, (low > seen * high) & (Z.dtype == torch.float64)
+
+
+def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
+    """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
+    accuracy = shared.tuning.acceptance.curvature_accuracy
+    for operator in (shared.single, shared.problem.operator):
+        if operator is not None:
+            ends = spectrum_ends(operator, U, accuracy)
+            if bool(ends.known.all()):  # no kernel: zero is excluded
+                return ends.low, ends.high, ~ends.known, ends.known
+    loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": 2000}
+    smallest = effective_spectrum(objective, U, which="smallest", **loose)
+    largest = effective_spectrum(objective, U, which="largest", **loose)
+    low, high = smallest.values[..., 0], largest.values[..., 0]
+    return low, high, smallest.is_kernel[..., 0], smallest.kernel_is_known
 
 
 def status_codes(

@@ -87,8 +87,13 @@ def prepare(
         X = _divided(X, unit)
         moments = RankOne(X).second_moments
     else:
-        columns = torch.diag_embed(1 / unit.expand(1, d)[0])
-        moments = RankOneView(RankOne(X), columns, rows).second_moments
+        columns = unit.expand(1, d)
+        moments = (
+            RankOne(X).second_moments
+            if rows is None
+            else RankOne(X).adjoint_kernel(rows.square()) / n
+        )
+        moments = moments / columns / columns.mT
     values = torch.linalg.eigvalsh(moments)  # ascending
     top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
     seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
@@ -169,10 +174,17 @@ def _row_sizes(
     peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    rows = _part_rows(X, tuning)
-    parts = zip(X.split(rows, dim=-2), peak.split(rows, dim=-1), strict=True)
-    norms = [torch.linalg.vector_norm(x / size[..., None], dim=-1) for x, size in parts]
-    lengths = torch.where(present, torch.cat(norms, dim=-1), 1.0)
+    limits = torch.finfo(X.dtype)
+    if bool(((peak > limits.tiny**0.25) & (peak < limits.max**0.25)).all()):
+        norms = torch.linalg.vector_norm(X, dim=-1) / peak  # squares are in range
+    else:
+        rows = _part_rows(X, tuning)
+        norms = torch.empty_like(peak)
+        for k in range(0, X.shape[-2], rows):
+            part = slice(k, k + rows)
+            scaled = X[..., part, :] / peak[..., part, None]
+            norms[..., part] = torch.linalg.vector_norm(scaled, dim=-1)
+    lengths = torch.where(present, norms, 1.0)
     factor = 2 * (peak.log2() + lengths.log2())
     if weights is not None:
         factor = factor + torch.where(present, weights, 1).log2() / 2
@@ -221,8 +233,9 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> Tensor:
     else:
         size = _part_rows(X, tuning)
         parts = zip(X.split(size), rows.split(size), strict=True)
-        peaks = [(s[:, None] * x).abs().amax(0) for x, s in parts]
-        columns = torch.stack(peaks).amax(0)[None]
+        columns = X.new_zeros(1, X.shape[-1])
+        for x, s in parts:  # a list of results would keep the temporary copies apart in memory
+            torch.maximum(columns, (s[:, None] * x).abs().amax(0, keepdim=True), out=columns)
     low, high = (end.item() for end in columns.aminmax())
     largest = 2.0 ** RANGE_EXPONENT[X.dtype]
     if 1 / largest <= high <= largest and high <= tuning.acceptance.units * low:

@@ -28,6 +28,7 @@ from posquad.recovery.solvers.fit import (
     at_rounding,
     fitted,
     index_state,
+    not_finite,
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
@@ -262,6 +263,7 @@ class Search:
             return iterate(
                 method, method.start(U), [*rules, self.budget.rule()], record=self.history
             )
+        U = self._descend_in_single(U)
         first = PopulationLBFGS(problem)
         rounding = 20 * torch.finfo(U.dtype).eps
         ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.budget.rule()]
@@ -275,6 +277,20 @@ class Search:
         ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.budget.rule()]
         ends.append(self.budget.quota(schedule.second_order_steps))
         return iterate(second, second.start(state.U), ends, record=self.history)
+
+    def _descend_in_single(self, U: Tensor) -> Tensor:
+        """Run the first-order method in single precision, as far as that goes, where it pays."""
+        operator, y, schedule = self.shared.single, self.problem.y, self.schedule
+        if operator is None or self.budget.spent:
+            return U
+        method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
+        ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
+        ends += [not_finite(), at_rounding(4), self.budget.rule()]
+        ends.append(self.budget.quota(schedule.first_order_steps))
+        state = iterate(method, method.start(U.to(operator.dtype)), ends, record=self.history)
+        found = state.U.to(U.dtype)
+        better = self.problem.relative_residual(found) < self.problem.relative_residual(U)
+        return torch.where(better[..., None, None], found, U)  # NaN is not better
 
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""

@@ -51,6 +51,20 @@ class Shared:
         small = self.tuning.sizes.is_small(n, d, rank, dimension(d, rank))
         return small and y.device.type == "cpu"
 
+    @cached_property
+    def single(self) -> RankOne | None:
+        """The operator of one problem in single precision, if products with it save time."""
+        operator, sizes = self.problem.operator, self.tuning.sizes
+        entries = operator.n * operator.d
+        if operator.batch_shape or operator.dtype != torch.float64:
+            return None
+        if not sizes.single_least <= entries <= sizes.single_most:
+            return None
+        single, lengths = operator.single(), operator.squared_lengths
+        narrow = single.squared_lengths
+        in_range = torch.isfinite(narrow) & ((narrow > 0) == (lengths > 0))
+        return single if bool(in_range.all()) else None
+
     # The samples.
 
     @cached_property

@@ -68,6 +68,13 @@ class Sizes:
     view_entries: int = 2**22
     """Entries of X above which working coordinates are a view instead of a copy. Derived: 32 MB."""
 
+    single_least: int = 2**20
+    """Entries of X of one problem from which the first steps and the curvature are computed in
+    single precision. A definition: below, a pass over X costs little more than its calls."""
+
+    single_most: int = 2**24
+    """Entries of X up to which that is done. Derived: the copy takes 64 MB."""
+
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
 
@@ -112,6 +119,14 @@ class Schedule:
 
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
+
+    single_residual: float = 3e-6
+    """Relative residual to which the first-order method runs in single precision, where it does.
+    Derived: 25 eps."""
+
+    single_cosine: float = 1e-3
+    """Cosine of residual and Jacobian at which that ends if the responses are not reproduced.
+    A definition."""
 
     second_order_steps: int = 60
     """Steps of Gauss-Newton, and of the dense refinement. Measured: quadratic convergence."""
