@@ -254,10 +254,11 @@ def test_options_that_are_refused(fits, tmp_path, options, words):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_intercept_takes_the_place_of_the_first_level(tmp_path):
+@pytest.mark.parametrize("option", ["--intercept", "--linear"])
+def test_a_constant_takes_the_place_of_the_first_level(tmp_path, option):
     frame = people()[["sex", "age", "fare"]]
     frame.to_csv(tmp_path / "data.csv", index=False)
-    words = ["--response", "fare", "--encode", "auto", "--intercept", "--rank", 1]
+    words = ["--response", "fare", "--encode", "auto", option, "--rank", 1]
     result = command("fit", tmp_path / "data.csv", *words, "--out", tmp_path / "fit")
     assert "encoded            sex (female, male, without female)" in result.stdout
     model = PositiveQuadraticRegressor.load(tmp_path / "fit")

@@ -136,8 +136,8 @@ def fit_command(
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
     column of 0 and 1 for each value. These add up to 1 in every row, which gives the model a
-    constant and linear terms; so with --intercept or --linear, and for every further column of text,
-    the first value gets no column.
+    constant and linear terms; so with --intercept or --linear, and for every further column of
+    text, the first value gets no column.
 
     The command prints how certain the answer is and what to do next. When everything is computed,
     it writes model.json, model.safetensors, report.html and, if one was made, the certificate

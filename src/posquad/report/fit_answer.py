@@ -454,7 +454,8 @@ def _no_minimum(fit: FittedModel) -> list[str | Step]:
     if not fit.model.linear:
         steps.append(Step("Fit linear terms instead of a constant alone:", _again(fit, "--linear")))
     if few:
-        steps.append(f"Or leave out the columns that take at most two values: {_drop(few)}")
+        left = quoted_names(fit.samples.sources(few))
+        steps.append(f"Or leave out the columns that take at most two values: --drop {left}")
     return [*steps, "Do not interpret the components; predictions near these inputs can be used."]
 
 
