@@ -164,7 +164,7 @@ def test_files_of_another_kind(files, tmp_path, kind):
         ({"X": X, "y": Y[:, None]}, ["y: expected 1 axis"]),
         ({"A": X, "y": Y}, ["A: expected 3 axes"]),
         ({"X": X[:0], "y": Y[:0]}, ["n, d >= 1"]),
-        ({"X": np.where(X[3, 1] == X, np.nan, X), "y": Y}, ["row 4, column 'x2'", "got NaN"]),
+        ({"X": np.where(X[3, 1] == X, np.nan, X), "y": Y}, ["got 1 in 'x2' (of 30 rows", "row 4"]),
         ({"X": X, "y": np.where(Y[5] == Y, np.inf, Y)}, ["y[5]", "got an infinity"]),
         ({"X": X + 1j, "y": Y}, ["X: expected real numbers", "complex128"]),
         ({"X": X, "y": np.full(30, "1")}, ["y: expected real numbers"]),

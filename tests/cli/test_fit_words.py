@@ -201,6 +201,9 @@ def test_the_page_shows_what_the_commands_say(tmp_path, monkeypatch):
     assert len(steps) >= 8
     for line, expected in steps:
         words = shlex.split(line)
+        if words[0] == "cat":  # a file that the page shows
+            Path(words[1]).write_text(expected, encoding="utf-8")
+            continue
         assert words[0] == "posquad"
         result = command(*words[1:])
         assert OutputChecker().check_output(expected, result.output, ELLIPSIS), result.output
@@ -210,5 +213,50 @@ def test_the_page_names_every_answer_and_suffix():
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
     for word, _, _ in HEADINGS.values():
         assert f"\n| {word} |" in page
-    for suffix in (".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy"):
+    for suffix in (
+        ".csv",
+        ".tsv",
+        ".txt",
+        ".csv.gz",
+        ".csv.zst",
+        ".xlsx",
+        ".parquet",
+        ".npz",
+        ".npy",
+    ):
         assert f"`{suffix}`" in page
+
+
+# Advice that is withheld.
+
+
+def test_outliers_of_a_model_that_explains_little_are_not_named():
+    """Heavy tails of responses that have nothing to do with the inputs are no errors."""
+    rng = np.random.default_rng(0)
+    y = np.exp(2 * rng.standard_normal(300))
+    assert "explains little" in best_fit_of(y)
+    assert "check for errors" not in best_fit_of(y)
+    X = np.random.default_rng(0).standard_normal((300, 3))
+    y = X[:, 0] ** 2 + 0.05 * rng.standard_normal(300)
+    y[7] = 60.0  # R2 is low because of this row alone
+    words = best_fit_of(y)
+    assert "explains little" in words
+    assert "Row 8 is an outlier" in words or "Rows 8" in words
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({"certify": False}, True),
+        ({"certify": True}, False),
+        ({"certify": False, "fit_intercept": True}, False),
+        ({"certify": False, "linear": True}, False),
+        ({"certify": False, "rank_": 0}, False),
+    ],
+)
+def test_a_proof_is_advised_only_where_it_was_not_requested(changes, advised):
+    fit = fit_with(Status.RECOVERED, **changes)
+    words = " ".join(step.words for step in answer(fit).steps)
+    assert ("--certify" in words) == advised
+    if changes.get("rank_", 1):
+        assert ("request one with --certify" in render(fit)) == advised

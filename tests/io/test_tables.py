@@ -72,7 +72,7 @@ def test_columns_that_are_not_asked_for_may_hold_anything(tmp_path):
     path = written(tmp_path, "name,a,b,y\nAnna,1,2,3\nnull,4,,6\n")
     samples = read_samples(path, features=["a"])
     assert samples.X.tolist() == [[1], [4]]
-    assert "line 2, column 'name': expected a finite number; got 'Anna'" in refusal(path)
+    assert "got text in 'name' ('Anna', line 2); add --encode name, or leave" in refusal(path)
 
 
 def test_an_index_of_pandas_is_no_column(tmp_path):

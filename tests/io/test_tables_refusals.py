@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import zipfile
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +32,34 @@ from tables_support import SUFFIXES, TEXT, X, Y, refusal, written
         ("a b y\n1 2\n", "line 2: expected 3 cells"),
         ("1,2\n3\n", "--response"),
         ("a,b,y\n1,2,3\n4,abc,6\n", "line 3, column 'b': expected a finite number; got 'abc'"),
-        ("a,b,y\n1,2,\n", "line 2, column 'y': expected a finite number; got a missing value"),
-        ("a,b,y\n1,NA,3\n", "line 2, column 'b': expected a finite number; got a missing value"),
-        ("a,b,y\n1,nan,3\n", "line 2, column 'b': expected a finite number; got nan"),
-        ("a,b,y\n1,2,-Inf\n", "line 2, column 'y': expected a finite number; got -Inf"),
+        (
+            "a,b,y\n1,2,\n",
+            "expected no missing values; got 1 in 'y' (of 1 rows, the first in line 2)",
+        ),
+        ("a,b,y\n1,NA,3\n", "got 1 in 'b' (of 1 rows, the first in line 2); --missing drop leaves"),
+        ("a,b,y\n1,nan,3\n", "got 1 in 'b'"),
+        ("a,b,y\n1,2,-Inf\n", "line 2, column 'y': expected a finite number; got '-Inf'"),
         ("a,b,y\n1,2,1e999\n", "got 1e999, which exceeds double precision"),
-        ("a;b;y\n1;2,5;3\n", "got '2,5'; use a decimal point"),
-        ("a,b,y\n1,1_000,3\n", "got '1_000'"),
-        ("a,b,y\n1,0x10,3\n", "got '0x10'"),
-        ("a,b,y\n1,1+2j,3\n", "got '1+2j'"),
-        ("a,b,y\n1,true,3\n", "got 'true'"),
-        ("a,b,y\n1,2024-01-01,3\n", "got '2024-01-01'"),
-        ("a,b,y\n1,٣,3\n", "got '٣'"),
+        ("a;b;y\n1;2,5;3\n", "numbers in another format in 'b' ('2,5', line 2); add --decimal ,"),
+        ("a,b,y\n1,1_000,3\n", "got text in 'b' ('1_000', line 2)"),
+        ("a,b,y\n1,0x10,3\n", "got text in 'b' ('0x10', line 2)"),
+        ("a,b,y\n1,1+2j,3\n", "got text in 'b' ('1+2j', line 2)"),
+        ("a,b,y\n1,true,3\n", "got yes or no in 'b' ('true', line 2); add --encode b, or"),
+        (
+            "a,b,y\n1,2024-01-01,3\n",
+            "got dates or times in 'b' ('2024-01-01', line 2); add --drop b",
+        ),
+        ("a,b,y\n1,٣,3\n", "got text in 'b' ('٣', line 2)"),
         ("a,b,y\n1,2\0,3\n", "a binary file"),
-        (f"a,b,y\n1,{'z' * 500},3\n", f"got '{'z' * 40}...'"),
+        (f"a,b,y\n1,{'z' * 500},3\n", f"got text in 'b' ('{'z' * 40}...', line 2)"),
         ("a,a,y\n1,2,3\n", "got 'a' for columns 1 and 2"),
-        (",a,y\n1,2,3\n", "got no name for column 1"),
+        ("a,,y\n1,2,3\n", "got no name for column 2"),
+        (",,y\n1,2,3\n", "got no name for column 1"),
+        ("a,b,y\n1,2,3,4\n5,6,7\n", "line 2: expected 3 cells, as the header has; got 4"),
+        ('"a" "y"\n"1" 2 3\n4 5\n', "line 3: expected 3 cells, as the header has; got 2"),
+        ("sep=:\na:y\n1:2\n", "line 1: expected sep= and a comma"),
+        ("sep=;\n", "only a first line sep="),
+        ("# only\n# comments\n", "a header without rows"),
         ('a,b,y\n1,"2,3\n', "line 2"),
         ("y\n1\n", "column of inputs"),
         ("a,b\n1,2\n", "name the response with --response"),
@@ -118,7 +131,7 @@ BAD = np.array([[1.0, 2.0], [np.nan, 4.0]])
         (npy(X.astype(str)), "expected real numbers"),
         (npy(X.astype("datetime64[s]")), "expected real numbers"),
         (npy(np.zeros(3, dtype=[("a", float), ("y", float)])), "fields a, y"),
-        (npy(BAD), "row 2, column 'x1': expected a finite number; got NaN"),
+        (npy(BAD), "got 1 in 'x1' (of 2 rows, the first in row 2)"),
         (npy(np.full((2, 2), 2**53 + 1)), "expected a double precision number"),
         (header((10**6, 10**6)), "the file is not complete"),
         (header((-1, 2)), ""),
@@ -185,10 +198,11 @@ def table_of(**columns: object) -> bytes:
         (b"", "an empty file"),
         (b"PAR1", "an incomplete one"),
         (table_of(a=[1.0], y=[2.0])[:-20], "an incomplete one"),
-        (table_of(a=[1.0, 2.0], y=[1.0, None]), "row 2, column 'y': expected a finite number"),
-        (table_of(a=[1.0, np.nan], y=[1.0, 2.0]), "row 2, column 'a'"),
-        (table_of(a=["1"], y=[2.0]), "column 'a': expected real numbers; got type string"),
-        (table_of(a=[True], y=[2.0]), "got type bool"),
+        (table_of(a=[1.0, 2.0], y=[1.0, None]), "got 1 in 'y' (of 2 rows, the first in row 2)"),
+        (table_of(a=[1.0, np.nan], y=[1.0, 2.0]), "got 1 in 'a' (of 2 rows, the first in row 2)"),
+        (table_of(a=["b"], y=[2.0]), "got text in 'a' ('b', row 1); add --encode a, or leave it"),
+        (table_of(a=[True], y=[2.0]), "got yes or no in 'a' ('true', row 1)"),
+        (table_of(a=[date(2024, 1, 31)], y=[2.0]), "dates or times in 'a' ('2024-01-31', row 1)"),
         (table_of(a=[[1.0]], y=[2.0]), "got type list"),
         (table_of(a=[2**53 + 1], y=[2.0]), "double precision"),
         (table_of(a=pa.array([], pa.float64()), y=pa.array([], pa.float64())), "0 rows"),
@@ -239,7 +253,9 @@ def test_paths_that_are_no_data_file(tmp_path):
     assert "no such file" in refusal(tmp_path / "data.csv")
     (tmp_path / "folder.csv").mkdir()
     assert "a folder" in refusal(tmp_path / "folder.csv")
-    assert "got .xlsx" in refusal(tmp_path / "data.xlsx")
+    assert "got .xls; save it as .xlsx or .csv" in refusal(tmp_path / "data.xls")
+    assert "got .parquet.gz; decompress it first" in refusal(tmp_path / "data.parquet.gz")
+    assert "such as data.csv.gz; got .zst" in refusal(tmp_path / "data.zst")
     assert "no suffix" in refusal(tmp_path / "data")
     os.mkfifo(tmp_path / "pipe.csv")
     assert "a pipe" in refusal(tmp_path / "pipe.csv")

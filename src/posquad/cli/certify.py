@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,23 @@ import numpy as np
 
 from posquad.certificates import certify, load, save, verify
 from posquad.cli.failure import reporting
-from posquad.cli.options import DROP, FILE, columns_option, split_names
+from posquad.cli.options import (
+    DROP,
+    ENCODE,
+    FILE,
+    MISSING,
+    columns_option,
+    number_options,
+    parse_encodings,
+    split_names,
+)
 from posquad.cli.threads import suitable_threads
 from posquad.core.errors import DomainError
 from posquad.core.files import FileError
 from posquad.core.store import pair_paths
-from posquad.io.models import columns_for, is_certificate, load_model
-from posquad.io.tables import TableError, arrays, open_table
+from posquad.io.models import columns_for, is_certificate, load_model, table_rules
+from posquad.io.tables import PLAIN, Request, TableError, arrays, open_table
+from posquad.io.tables.encoding import NO_REQUEST
 from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
@@ -37,6 +48,9 @@ __all__ = ["certify_command"]
 @columns_option(
     "--weights", "Column of weights; rows with weight zero are left out.  [default: none]"
 )
+@ENCODE
+@MISSING
+@number_options("as in the fit")
 @click.option(
     "--save",
     "target",
@@ -50,6 +64,10 @@ def certify_command(
     features: str | None,
     drop: str | None,
     weights: str | None,
+    encode: tuple[str, ...],
+    missing: str | None,
+    decimal: str | None,
+    thousands: str | None,
     target: Path | None,
 ) -> None:
     """Prove what can be proved about the answer MODEL to the measurements DATA.
@@ -58,7 +76,8 @@ def certify_command(
     responses y (n). MODEL is the model.json of a fit (or its folder), or an .npz file with a factor
     U (d, r). A certificate for UU' is made, printed, and saved if --save is given. MODEL can also
     be a saved certificate, a .json file with its .npz file beside it. Its statements are then
-    proved again from the data, by code that is independent of the search.
+    proved again from the data, by code that is independent of the search. A fitted model remembers
+    --encode and --missing of its fit; a certificate does not, and needs them again.
 
     The proof is about the double precision numbers in the file; decimals in a text file are rounded
     to the nearest ones. Rows with weight zero are left out; other weights do not affect the proof.
@@ -79,17 +98,29 @@ def certify_command(
             "weights": weights,
         }
         column_options |= {"drop": split_names(drop, "--drop") or ()}
-        require_file(data)
+        reading = _Reading(parse_encodings(encode), missing, decimal, thousands)
+        if data != Path("-"):
+            require_file(data)
         if target is not None:
             _require_own_files(target, data, model)
         if is_certificate(model):
-            proved = _prove_again(data, column_options, model, target)
+            proved = _prove_again(data, column_options, reading, model, target)
         elif model.suffix.lower() == ".npz":
-            proved = _prove(_objective(data, column_options), _factor(model), target)
+            proved = _prove(_objective(data, column_options, reading), _factor(model), target)
         else:
-            proved = _prove(*_fitted(data, column_options, model), target)
+            proved = _prove(*_fitted(data, column_options, reading, model), target)
     if not proved:
         raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The options that say how columns become numbers."""
+
+    encode: Request
+    missing: str | None
+    decimal: str | None
+    thousands: str | None
 
 
 def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
@@ -110,13 +141,17 @@ def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
 
 
 def _prove_again(
-    data: Path, column_options: dict[str, Any], model: Path, target: Path | None
+    data: Path,
+    column_options: dict[str, Any],
+    reading: _Reading,
+    model: Path,
+    target: Path | None,
 ) -> bool:
     if target is not None:
         got = f"{model}, which is already a saved certificate"
         raise DomainError("--save", expected="a model to certify", got=got)
     certificate = load(model)
-    objective = _objective(data, column_options)
+    objective = _objective(data, column_options, reading)
     with suitable_threads(_entries(objective)):
         outcome = verify(objective, certificate)
     for problem in outcome.problems:
@@ -141,7 +176,7 @@ def _entries(objective: LeastSquares) -> int:
 
 
 def _fitted(
-    data: Path, column_options: dict[str, Any], model: Path
+    data: Path, column_options: dict[str, Any], reading: _Reading, model: Path
 ) -> tuple[LeastSquares, np.ndarray]:
     """Return the data in the columns of a fitted model, and its factor."""
     fitted = load_model(model)
@@ -152,12 +187,18 @@ def _fitted(
         raise TableError(str(model), expected="a model x'Qx without other terms", got=got)
     if not fitted.rank_:
         raise TableError(str(model), expected="a model with a factor", got="Q = 0")
-    table = open_table(data)
-    choice = columns_for(fitted, table, **column_options, optional_response=False)
-    return _least_squares(load_samples(table, choice)), fitted.components_.T
+    if reading.encode != NO_REQUEST or reading.missing is not None:
+        expected = "neither of them for a fitted model, which remembers what the fit was given"
+        got = "--missing" if reading.encode == NO_REQUEST else "--encode"
+        raise DomainError("--encode, --missing", expected=expected, got=got)
+    rules = table_rules(fitted, model)
+    table = open_table(data, rules.numbers.changed(reading.decimal, reading.thousands))
+    choice = columns_for(fitted, table, rules=rules, **column_options, optional_response=False)
+    samples = load_samples(table, choice, rules=rules, missing=rules.missing)
+    return _least_squares(samples), fitted.components_.T
 
 
-def _objective(data: Path, column_options: dict[str, Any]) -> LeastSquares:
+def _objective(data: Path, column_options: dict[str, Any], reading: _Reading) -> LeastSquares:
     if data.suffix.lower() == ".npz":
         held = arrays(data)
         if {"A", "y"} <= set(held) and "X" not in held:
@@ -165,8 +206,9 @@ def _objective(data: Path, column_options: dict[str, Any]) -> LeastSquares:
                 held[name].require_axes(data, axes)
             A, y = (held[name].exact(data).astype(float) for name in ("A", "y"))
             return LeastSquares(Dense(A), y)
-    table = open_table(data)
-    return _least_squares(load_samples(table, choose_columns(table, **column_options)))
+    table = open_table(data, PLAIN.changed(reading.decimal, reading.thousands))
+    choice, missing = choose_columns(table, **column_options), reading.missing or "refuse"
+    return _least_squares(load_samples(table, choice, encode=reading.encode, missing=missing))
 
 
 def _least_squares(samples: Samples) -> LeastSquares:

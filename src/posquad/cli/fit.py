@@ -15,7 +15,18 @@ from typing import Any
 import click
 
 from posquad.cli.failure import reporting
-from posquad.cli.options import DROP, FILE, columns_option, folder_option, seed_option, split_names
+from posquad.cli.options import (
+    DROP,
+    ENCODE,
+    FILE,
+    MISSING,
+    columns_option,
+    folder_option,
+    number_options,
+    parse_encodings,
+    seed_option,
+    split_names,
+)
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -31,7 +42,7 @@ from posquad.core.files import FileError, require_folder, write_file
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
-from posquad.io.tables import Samples, TableError, read_samples
+from posquad.io.tables import PLAIN, Samples, TableError, read_samples
 from posquad.report.fit_answer import Answer, FittedModel, answer
 from posquad.report.fit_report import render
 
@@ -50,6 +61,9 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
 @columns_option("--weights", "Column of weights of the squared errors.  [default: equal weights]")
 @columns_option("--features", "Columns of the inputs.  [default: all other columns]")
 @DROP
+@ENCODE
+@MISSING
+@number_options(".")
 @click.option(
     "--rank", type=click.IntRange(min=1), help="Rank of Q.  [default: chosen by the criterion]"
 )
@@ -99,6 +113,10 @@ def fit_command(
     weights: str | None,
     features: str | None,
     drop: str | None,
+    encode: tuple[str, ...],
+    missing: str | None,
+    decimal: str | None,
+    thousands: str | None,
     certify: bool | None,
     validate: bool | None,
     out: Path,
@@ -110,9 +128,16 @@ def fit_command(
     free.
 
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
-    without a header), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y
-    (n) and optionally weights (n), or one array for each column. Large .npy and uncompressed .npz
-    files are memory-mapped, not read into memory.
+    without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
+    first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
+    optionally weights (n), or one array for each column. Large .npy and uncompressed .npz files are
+    memory-mapped, not read into memory.
+
+    Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
+    the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
+    column of 0 and 1 for each value. These add up to 1 in every row, which gives the model a
+    constant and linear terms; so with --intercept or --linear, and for every further column of
+    text, the first value gets no column.
 
     The command prints how certain the answer is and what to do next. When everything is computed,
     it writes model.json, model.safetensors, report.html and, if one was made, the certificate
@@ -127,9 +152,12 @@ def fit_command(
       posquad fit data.csv
       posquad fit data.csv --response height --features age,weight --rank 2 --out heights
       posquad fit data.parquet --linear --criterion cv
+      posquad fit people.csv --encode sex,city --encode size=S,M,L --drop date --missing drop
+      zcat data.csv.gz | posquad fit - --decimal ,
     """
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
+    columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
     with reporting(f"{data}: the fit needs"):
         for name in ("tolerance", "time_limit"):
             if options[name] is not None:
@@ -142,10 +170,15 @@ def fit_command(
                 weights=weights,
                 features=split_names(features),
                 drop=split_names(drop, "--drop") or (),
+                encode=parse_encodings(encode),
+                missing=missing or "refuse",
+                numbers=PLAIN.changed(decimal, thousands),
+                constant=options["intercept"] or options["linear"],
                 copies=_COPIES,
             )
             with suitable_threads(samples.X.size):
                 model, stopped = _fitted(samples, certify, options, out)
+                model.table_rules_ = samples.rules.to_json()
                 validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(
                     model=model,
@@ -157,7 +190,7 @@ def fit_command(
                     validation=validation,
                     columns=tuple(
                         word
-                        for name, text in columns.items()
+                        for name, text in [*columns.items(), *(("encode", e) for e in encode)]
                         if text is not None
                         for word in (f"--{name}", text)
                     ),
@@ -296,7 +329,7 @@ def _print_answer(said: Answer, out: Path, replaced: bool) -> None:
     click.echo(click.wrap_text(said.message, _WIDTH))
     click.echo()
     for name, value in said.facts:
-        click.echo(f"  {name:<18} {value}")
+        click.echo(click.wrap_text(f"{name:<18} {value}", _WIDTH, "  ", " " * 21))
     click.echo("\nWhat to do next:")
     for number, step in enumerate(said.steps, 1):
         click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from posquad.core.errors import DomainError
+from posquad.io.tables import Encoding, Request
+from posquad.io.tables.encoding import MISSING_RULES
 
-__all__ = ["FILE", "columns_option", "folder_option", "seed_option", "split_names", "table_option"]
+__all__ = [
+    "FILE",
+    "columns_option",
+    "folder_option",
+    "missing_option",
+    "number_options",
+    "parse_encodings",
+    "seed_option",
+    "split_names",
+    "table_option",
+]
 
 FILE: Any = click.Path(path_type=Path)
 """A path; the command itself checks whether it can be used."""
@@ -69,6 +81,105 @@ def split_names(text: str | None, option: str = "--features") -> list[str] | Non
         raise DomainError(option, expected="names such as a,b,c", got=repr(text))
     return found
 
+
+def parse_encodings(texts: Sequence[str]) -> Request:
+    """Parse the values of `--encode`.
+
+    >>> parse_encodings(["size=small,large"]).columns["size"]
+    Encoding(column='size', kind='ordinal', levels=('small', 'large'), reference=None)
+    >>> list(parse_encodings(["sex,city"]).columns), parse_encodings(["auto"]).auto
+    (['sex', 'city'], True)
+    """
+    auto, columns = False, {}
+    for text in texts:
+        name, levels = _split_at_sign(text)
+        names = split_names(name, "--encode") or []
+        found = [Encoding(each, "") for each in names]
+        if levels is not None:
+            found = [_with_levels(text, names, split_names(levels, "--encode") or [])]
+        elif names == ["auto"]:
+            auto, found = True, []
+        for each in found:
+            if each.column in columns:
+                got = f"{each.column!r} twice"
+                raise DomainError("--encode", expected="each column once", got=got)
+            columns[each.column] = each
+    return Request(columns, auto)
+
+
+def _with_levels(text: str, names: list[str], levels: list[str]) -> Encoding:
+    if len(names) != 1:
+        raise DomainError("--encode", expected="one column before =", got=repr(text))
+    if levels in (["onehot"], ["percent"]):
+        return Encoding(names[0], levels[0])
+    if len(levels) < 2 or len(set(levels)) < len(levels):
+        expected = "onehot, percent, or different levels in their order (small,medium,large)"
+        raise DomainError("--encode", expected=expected, got=repr(text))
+    return Encoding(names[0], "ordinal", tuple(levels))
+
+
+def _split_at_sign(text: str) -> tuple[str, str | None]:
+    """Split at the first = that is not in quotation marks."""
+    quoted = False
+    for place, mark in enumerate(text):
+        quoted ^= mark == '"'
+        if mark == "=" and not quoted:
+            return text[:place], text[place + 1 :]
+    return text, None
+
+
+def missing_option(choices: Sequence[str], words: str) -> Callable[[Any], Any]:
+    """Return the option that says what to do about missing values.
+
+    >>> callable(missing_option(["refuse", "mean"], "Missing values."))
+    True
+    """
+    return click.option("--missing", type=click.Choice(choices), help=words)
+
+
+def number_options(default: str) -> Callable[[Any], Any]:
+    """Return the two options for the format of numbers in text files.
+
+    >>> callable(number_options("a point"))
+    True
+    """
+
+    def add(function: Any) -> Any:
+        for option in (
+            click.option(
+                "--thousands",
+                metavar="MARK",
+                help="Separator of thousands in text files: , . ' or a blank.  [default: "
+                f"{'none' if default == '.' else default}]",
+            ),
+            click.option(
+                "--decimal",
+                metavar="MARK",
+                help=f"Decimal mark in text files: . or a comma.  [default: {default}]",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+ENCODE = click.option(
+    "--encode",
+    multiple=True,
+    metavar="COLUMNS",
+    help="Columns of text to turn into numbers: A,B for a 0/1 column per value (yes/no gives one "
+    "column), A=small,medium,large for 0, 1, 2 in this order, A=percent, or auto for all columns "
+    "of text. Repeat the option for several.",
+)
+"""The option that encodes columns; `parse_encodings` reads its values."""
+
+MISSING = missing_option(
+    MISSING_RULES,
+    "Missing values: refuse the table, drop their rows, or fill in the mean of the column (rows "
+    "without a response are then dropped).  [default: refuse]",
+)
+"""The option of commands that learn from a table."""
 
 DROP = columns_option("--drop", "Columns to leave out of the inputs.  [default: none]")
 """The option that leaves columns out of the inputs."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 import numpy as np
 
 from posquad.cli.failure import reporting
-from posquad.cli.options import FILE, columns_option, split_names, table_option
+from posquad.cli.options import (
+    FILE,
+    columns_option,
+    missing_option,
+    number_options,
+    split_names,
+    table_option,
+)
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.errors import DomainError
 from posquad.core.files import FileError
-from posquad.io.models import columns_for, load_model, predict
-from posquad.io.tables import Table, TableError, open_table, write_columns
+from posquad.io.models import columns_for, load_model, predict, table_rules
+from posquad.io.tables import Rules, Table, TableError, open_table, write_columns
 from posquad.io.tables.reading import Choice, Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
 
@@ -33,6 +41,12 @@ __all__ = ["predict_command"]
     "Columns of the inputs, in the order of the model's inputs; names may differ.  "
     "[default: the columns of the model, by name]",
 )
+@missing_option(
+    ["refuse", "mean"],
+    "Missing values: refuse the table, or fill in the column means of the fitted data.  [default: "
+    "mean if the model was fitted so, else refuse]",
+)
+@number_options("as in the fit")
 @table_option("standard output, as CSV")
 @click.option(
     "--std/--no-std",
@@ -44,13 +58,18 @@ def predict_command(
     data: Path,
     response: str | None,
     features: str | None,
+    missing: str | None,
+    decimal: str | None,
+    thousands: str | None,
     out: Path | None,
     std: bool | None,
 ) -> None:
     """Predict x'Qx for the rows of DATA with MODEL, the model.json of a fit or its folder.
 
-    Columns are found by name, in any order, and other columns are ignored; if the model or the
-    data have no names, columns are found by position. The output has a column `prediction` and, if
+    DATA is a table as for `posquad fit`. Columns are found by name, in any order, and other columns
+    are ignored; if the model or the data have no names, columns are found by position. Columns that
+    were encoded in the fit are encoded in the same way; a value that the fit did not see is
+    refused. The output has a column `prediction` and, if
     the model has them, a column `standard_error` of the mean response. It goes to standard output
     as CSV, or to the file --out, which is written completely or not at all. If DATA holds the
     response too, standard error shows how well the predictions match it.
@@ -61,15 +80,21 @@ def predict_command(
     Examples:
       posquad predict fit/model.json new.csv
       posquad predict fit new.parquet --out predictions.parquet
+      zcat new.csv.gz | posquad predict fit - > predictions.csv
     """
     with reporting(f"{data}: the predictions need"):
         if out is not None:
             require_suffix(out)
             _require_other(out, data, model)
         fitted = load_model(model)
-        table = open_table(data)
-        choice = columns_for(fitted, table, response=response, features=split_names(features))
-        samples = _samples(table, choice, required=response is not None)
+        rules = table_rules(fitted, model)
+        table = open_table(data, rules.numbers.changed(decimal, thousands))
+        if missing is None:
+            missing = "mean" if rules.missing == "mean" else "refuse"
+        choice = columns_for(
+            fitted, table, rules=rules, response=response, features=split_names(features)
+        )
+        samples = _samples(table, choice, rules, missing, required=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):
@@ -88,15 +113,18 @@ def predict_command(
         click.echo(_compared(samples, values), err=True)
 
 
-def _samples(table: Table, choice: Choice, *, required: bool) -> Samples:
-    """Load the inputs, and the response unless it cannot be used and was not required for."""
+def _samples(
+    table: Table, choice: Choice, rules: Rules, missing: str, *, required: bool
+) -> Samples:
+    """Load the inputs, and the response unless it cannot be used and was not asked for."""
+    load = partial(load_samples, table, rules=rules, missing=missing, keep_rows=True)
     try:
-        samples = load_samples(table, choice)
+        samples = load(choice)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if required or choice.response is None:
             raise
-        samples = load_samples(table, replace(choice, response=None))
+        samples = load(replace(choice, response=None))
         click.echo(f"Predictions are not compared with {choice.response!r}: {problem}", err=True)
     require_scale(samples, small=True)
     return samples

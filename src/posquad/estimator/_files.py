@@ -71,6 +71,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "has_uncertainty": known is not None,
         "certificate_sha256": None,
         "response_name": model.response_name_,
+        "table_rules": model.table_rules_,
     }
     written: tuple[Path, ...] = ()
     if model.certificate_ is not None:
@@ -125,6 +126,7 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     model.response_name_ = body["response_name"]
     if not isinstance(model.response_name_, str | None):
         raise ValueError("the name of the response is not a string")
+    model.table_rules_ = body.get("table_rules")  # older files have none
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():

@@ -107,6 +107,7 @@ class PositiveQuadraticRegressor(
         history_: least relative residual at each step of the last search.
         n_iter_: steps of all searches together.
         response_name_: name of the responses, if they have one.
+        table_rules_: how `posquad fit` turned the columns of a table into numbers; None for arrays.
         n_samples_, needed_: samples of positive weight, and samples needed to identify this rank.
 
     >>> rng = np.random.default_rng(0)
@@ -177,6 +178,7 @@ class PositiveQuadraticRegressor(
         """
         name = getattr(y, "name", None) if response_name is None else response_name
         self.response_name_ = name if isinstance(name, str) else None
+        self.table_rules_ = None
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )

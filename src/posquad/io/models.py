@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from posquad.core.errors import first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import read_json
-from posquad.io.tables import Table, TableError
+from posquad.io.tables import Rules, Table, TableError
+from posquad.io.tables.encoding import NO_RULES
 from posquad.io.tables.reading import Choice, choose_columns
 
-__all__ = ["columns_for", "is_certificate", "load_model", "predict"]
+__all__ = ["columns_for", "is_certificate", "load_model", "predict", "table_rules"]
 
 MODEL = "model"  # stem of the files that a fit writes
 
@@ -37,6 +39,28 @@ def load_model(path: Path) -> Any:
             got = f"a folder without {MODEL}.json"
         raise TableError(str(path), expected=expected, got=got)
     return import_extra("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
+
+
+def table_rules(model: Any, path: Path) -> Rules:
+    """Return the rules by which the table of a fit became numbers; `path` is for messages.
+
+    Models of earlier versions, and those fitted to arrays, have no rules: all columns are numbers.
+
+    >>> from types import SimpleNamespace
+    >>> table_rules(SimpleNamespace(), Path("model.json")).missing
+    'refuse'
+    """
+    body = getattr(model, "table_rules_", None)
+    if body is None:
+        return NO_RULES
+    try:
+        rules = Rules.from_json(body)
+        features = sum(len(each.features) for each in rules.inputs)
+        if {features, len(rules.means)} - {0, model.n_features_in_}:
+            raise ValueError("rules of a table for another number of inputs")
+    except ValueError as problem:
+        raise TableError(str(path), expected="a fitted model", got=first_line(problem)) from None
+    return rules
 
 
 def is_certificate(path: Path) -> bool:
@@ -71,6 +95,7 @@ def columns_for(
     model: Any,
     table: Table,
     *,
+    rules: Rules = NO_RULES,
     response: str | None = None,
     weights: str | None = None,
     features: Sequence[str] | None = None,
@@ -86,6 +111,10 @@ def columns_for(
     ('a', 'b')
     """
     names = getattr(model, "feature_names_in_", None)
+    count = model.n_features_in_
+    if rules.inputs:
+        names = None if names is None else [each.column for each in rules.inputs]
+        count = len(rules.inputs)
     if features is None and names is not None and table.named:
         features = [str(name) for name in names]
         _require_names(table, features)
@@ -103,10 +132,10 @@ def columns_for(
     )
     if by_name and choice.response != trained:  # another column may happen to be called y
         choice = replace(choice, response=None)
-    if len(choice.features) != model.n_features_in_:
+    if len(choice.features) != count:
         raise TableError(
             str(table.path),
-            expected=f"{model.n_features_in_} columns of inputs, as the model has (see --features)",
+            expected=f"{count} columns of inputs, as the model has (see --features)",
             got=f"{len(choice.features)}: {', '.join(choice.features[:8])}",
         )
     return choice

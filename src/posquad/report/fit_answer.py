@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from posquad.core.status import Status
-from posquad.io.tables import Samples
+from posquad.io.tables import STDIN, Samples
+from posquad.io.tables.encoding import quoted_names
 from posquad.report.fit_certificate import misses_responses
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "FittedModel",
     "Step",
     "answer",
+    "can_certify",
     "format_r_squared",
     "proportional_columns",
 ]
@@ -38,6 +40,7 @@ HEADINGS = {
 }
 _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
 _GAIN = 0.01  # difference of cross-validated R2 that matters
+_LITTLE = 0.5  # R² below which a model explains little
 _NAMED = 10  # maximum number of rows named in a sentence
 _OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
@@ -80,12 +83,22 @@ class FittedModel:
 
         It is NaN for constant responses, which have no variance.
         """
-        if self.observed.min() == self.observed.max():
+        return self._share(np.ones(len(self.observed), dtype=bool))
+
+    @cached_property
+    def r_squared_inliers(self) -> float:
+        """The same over the rows that are no outliers: a few wrong rows can lower the other."""
+        rows = np.ones(len(self.observed), dtype=bool)
+        rows[self.outlier_rows] = False
+        return self._share(rows)
+
+    def _share(self, rows: np.ndarray) -> float:
+        observed, w = self.observed[rows], np.square(self.scale[rows])
+        if observed.min() == observed.max():
             return float("nan")
-        w = np.square(self.scale)
-        mean = np.average(self.observed, weights=w)
-        total = float(w @ np.square(self.observed - mean))
-        left = float(np.square(self.residuals).sum())
+        mean = np.average(observed, weights=w)
+        total = float(w @ np.square(observed - mean))
+        left = float(np.square(self.residuals[rows]).sum())
         return 1 - left / total if total else float("nan")
 
     @cached_property
@@ -133,7 +146,8 @@ def answer(fit: FittedModel) -> Answer:
     >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
     >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
     ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
-    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, linear=False, rank=1)
+    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, linear=False, rank=1,
+    ...     certify=True)
     >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
     >>> answer(FittedModel(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
     'Recovered'
@@ -168,7 +182,8 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
             f"{model.n_samples_}"
             + (f"; this rank needs at least {needed}" if needed is not None else ""),
         ),
-        ("inputs", f"{d} columns; response {fit.samples.response!r}"),
+        ("inputs", f"{d} column{'s' if d > 1 else ''}; response {fit.samples.response!r}"),
+        *fit.samples.facts,
         ("rank", f"{model.rank_} ({_rank_note(model)})"),
         ("relative residual", f"{model.residual_:.3g} {of}"),
         ("R²", _r_squared_words(fit)),
@@ -244,14 +259,15 @@ def _predict(fit: FittedModel) -> Step:
 
 def _certified(fit: FittedModel) -> list[str | Step]:
     kept = fit.model_path.with_name(f"{fit.model_path.stem}.certificate.json")
-    again = shlex.join(["posquad", "certify", str(fit.samples.path), str(kept), *fit.columns])
+    data = "-" if fit.samples.path == STDIN else str(fit.samples.path)
+    again = shlex.join(["posquad", "certify", data, str(kept), *fit.columns])
     return [_predict(fit), Step("Verify the proof again from the data:", again)]
 
 
 def _recovered(fit: FittedModel) -> list[str | Step]:
     certificate = fit.model.certificate_
     if certificate is None:
-        return [_predict(fit), "Request a proof with --certify."]
+        return [_predict(fit), *(["Request a proof with --certify."] if can_certify(fit) else [])]
     reason = certificate.global_uniqueness.reason
     return [
         _predict(fit),
@@ -260,11 +276,25 @@ def _recovered(fit: FittedModel) -> list[str | Step]:
     ]
 
 
+def can_certify(fit: FittedModel) -> bool:
+    """Tell whether `--certify` would change anything.
+
+    It was not given, Q is not zero, and there is no other term, about which nothing can be proved.
+
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(certify=True, rank_=1, fit_intercept=False, linear=False)
+    >>> can_certify(SimpleNamespace(model=model))
+    False
+    """
+    model = fit.model
+    return bool(model.rank_ and not (model.certify or model.fit_intercept or model.linear))
+
+
 def _best_fit(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     steps: list[str | Step] = []
     other = _suits(fit)
-    if fit.r_squared < 0.5 and not other:
+    if fit.r_squared < _LITTLE and not other:
         steps.append(
             f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
@@ -334,7 +364,11 @@ def _beyond_noise(fit: FittedModel) -> bool:
 
 
 def _outlier_step(fit: FittedModel) -> list[str]:
-    if not len(fit.outlier_rows):
+    """Name the outliers, unless the model explains little even of the other rows.
+
+    Where the model is wrong, large residuals are no sign of errors in the data.
+    """
+    if not len(fit.outlier_rows) or fit.r_squared_inliers < _LITTLE:
         return []
     rows = ", ".join(fit.outlier_names)
     more = f" and {len(fit.outlier_rows) - _NAMED} more" if len(fit.outlier_rows) > _NAMED else ""
@@ -370,23 +404,20 @@ def _undetermined(fit: FittedModel) -> list[str | Step]:
     ]
     steps: list[str | Step] = []
     if dead:
-        steps.append(f"Leave out the columns that are zero in every row: {_drop(dead)}")
+        steps.append(
+            "Leave out the columns that are zero in every row: "
+            f"--drop {quoted_names(fit.samples.sources(dead))}"
+        )
     alike = proportional_columns(X, fit.samples.features)
     if alike:
         pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
-        told = _drop([b for _, b, _ in alike])
+        told = f"--drop {quoted_names(fit.samples.sources([b for _, b, _ in alike]))}"
         steps.append(f"Leave out columns that repeat others ({pairs}): {told}")
     return [
         *steps,
         "Leave out columns that are combinations of others, or collect more varied inputs.",
         "Predict only for inputs in the span of the inputs in these data.",
     ]
-
-
-def _drop(columns: list[str]) -> str:
-    """Return the option that leaves out these columns."""
-    text = ",".join(f'"{name}"' if "," in name else name for name in columns)
-    return f"--drop {shlex.quote(text)}"
 
 
 def proportional_columns(X: np.ndarray, names: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -423,7 +454,8 @@ def _no_minimum(fit: FittedModel) -> list[str | Step]:
     if not fit.model.linear:
         steps.append(Step("Fit linear terms instead of a constant alone:", _again(fit, "--linear")))
     if few:
-        steps.append(f"Or leave out the columns that take at most two values: {_drop(few)}")
+        left = quoted_names(fit.samples.sources(few))
+        steps.append(f"Or leave out the columns that take at most two values: --drop {left}")
     return [*steps, "Do not interpret the components; predictions near these inputs can be used."]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
 from posquad.report.figures import draw
-from posquad.report.fit_answer import FittedModel, answer
+from posquad.report.fit_answer import FittedModel, answer, can_certify
 from posquad.report.fit_certificate import certificate_words
 from posquad.report.fit_figures import eigenvalues, panels
 from posquad.report.page import image, page
@@ -54,7 +54,7 @@ def render(fit: FittedModel) -> str:
         components=_components(fit),
         proof="" if certificate is None else certificate_words(certificate),
         findings=[] if certificate is None else _findings(certificate),
-        asked=bool(fit.model.certify),
+        request=can_certify(fit),
     )
 
 

@@ -34,7 +34,7 @@ from posquad.io.tables._table import (
 MAPPED = 256 * 2**20  # bytes; larger arrays are memory-mapped
 _CHUNK = 2**24
 # Errors of NumPy and zipfile for files that are damaged, encrypted, too large or of another kind.
-_UNREADABLE = (
+UNREADABLE = (
     *(EOFError, ValueError, KeyError, TypeError, SyntaxError, MemoryError, ArithmeticError),
     *(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, struct.error),
     tokenize.TokenError,  # NumPy tokenizes headers to find Python 2 integers
@@ -57,9 +57,9 @@ class Stored:
             got = f"shape {self.shape}"
             raise TableError(f"{path}: {self.name}", expected=f"{axes} {noun}", got=got)
 
-    def exact(self, path: Path) -> np.ndarray:
-        """Read the numbers, which must be finite, as float64 or float32."""
-        return exact(path, self.name, self.read())
+    def exact(self, path: Path, *, complete: bool = True) -> np.ndarray:
+        """Read the numbers as float64 or float32; they must be finite, or NaN if not complete."""
+        return exact(path, self.name, self.read(), complete=complete)
 
 
 def open_npy(path: Path) -> Table:
@@ -97,7 +97,7 @@ def open_npz(path: Path) -> Table:
     def read(wanted: Sequence[str]) -> np.ndarray:
         if len(wanted) == 1 and wanted[0] in columns:
             stored = columns[wanted[0]]
-            return stored.exact(path)[:, None]
+            return stored.exact(path, complete=False)[:, None]
         within = [name for name in wanted if name in names]
         inputs = _columns(exact(path, "X", X.read(), names), names, within)
         others = [read([w]) for w in wanted if w in columns]
@@ -163,7 +163,7 @@ def _by_column(path: Path, held: Mapping[str, Stored]) -> Table:
         _require_nonempty(path, stored)
 
     def read(wanted: Sequence[str]) -> np.ndarray:
-        given = [held[name].exact(path) for name in wanted]
+        given = [held[name].exact(path, complete=False) for name in wanted]
         return np.stack(given, axis=1)
 
     rows = next(iter(held.values())).shape[0]
@@ -294,5 +294,5 @@ def _readable(path: Path, kind: str) -> Any:
         yield
     except TableError:
         raise
-    except _UNREADABLE as problem:
+    except UNREADABLE as problem:
         refuse_kind(path, kind, problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from posquad.core.extras import import_extra
-from posquad.io.tables._table import Table, TableError, exact, refuse_kind, require_distinct
+from posquad.io.tables._table import (
+    INDEX,
+    NotNumbers,
+    Row,
+    Table,
+    TableError,
+    exact,
+    is_index,
+    refuse_kind,
+    require_distinct,
+)
 
 _KIND = "a Parquet file"
 
@@ -27,12 +37,15 @@ def open_parquet(path: Path) -> Table:
         refuse_kind(path, _KIND, problem)
     # pandas stores an index as a column of this name; it is not part of the data
     names = tuple(name for name in schema.names if not name.startswith("__index_level_"))
+    names = names[bool(names) and is_index(names[0]) :]
     require_distinct(path, names)
-    if not rows or not names:
+    if rows < 1 or not names:
         got = f"{rows} rows and {len(names)} columns"
         raise TableError(str(path), expected="rows and columns", got=got)
     types = {name: schema.field(name).type for name in names}
-    return Table(path, names, rows, True, partial(_read, path, rows, types))
+    told = [INDEX] if len(names) < len(schema.names) else []
+    read, cells = partial(_read, path, rows, types), partial(_cells, path, types)
+    return Table(path, names, rows, True, read, cells=cells, facts=lambda: told)
 
 
 def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) -> np.ndarray:
@@ -40,16 +53,19 @@ def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) ->
     for name in names:
         if not (arrow.types.is_integer(types[name]) or arrow.types.is_floating(types[name])):
             where = f"{path}: column {name!r}"
-            raise TableError(where, expected="real numbers", got=f"type {types[name]}")
+            raise NotNumbers(where, expected="real numbers", got=f"type {types[name]}")
     single = all(types[name] in (arrow.float32(), arrow.float16()) for name in names)
     values = np.empty((rows, len(names)), np.float32 if single else np.float64)
     try:
         with parquet.ParquetFile(path, memory_map=True) as file:
             for position, name in enumerate(names):  # one at a time, to save memory
                 column = file.read(columns=[name])[name].combine_chunks()
-                _require_no_gaps(path, name, column)
-                given = column.to_numpy(zero_copy_only=False)
-                values[:, position] = exact(path, name, given[:, None], [name])[:, 0]
+                if len(column) != rows:
+                    raise ValueError(f"{len(column)} values of {name!r} in {rows} rows")
+                known = column.drop_null().to_numpy(zero_copy_only=False)
+                present = np.asarray(column.is_valid())  # exact before NaN marks what is missing
+                values[present, position] = exact(path, name, known[:, None], [name])[:, 0]
+                values[~present, position] = np.nan
     except TableError:
         raise
     except (arrow.ArrowException, OSError, ValueError) as problem:
@@ -57,9 +73,27 @@ def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) ->
     return values
 
 
-def _require_no_gaps(path: Path, name: str, column: Any) -> None:
-    if column.null_count:
-        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))) + 1
-        where = f"{path}: row {row}, column {name!r}"
-        got = "a missing value; leave such rows out or fill them in"
-        raise TableError(where, expected="a finite number", got=got)
+def _cells(path: Path, types: dict[str, Any], names: Sequence[str]) -> Iterator[Row]:
+    """Yield rows as text; a missing value is an empty cell."""
+    parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
+    number = 0
+    try:
+        with parquet.ParquetFile(path, memory_map=True) as file:
+            for batch in file.iter_batches(columns=list(names)):
+                columns = [_as_text(path, name, batch[name], types[name]) for name in names]
+                for cells in zip(*columns, strict=True):
+                    number += 1
+                    yield number, cells
+    except TableError:
+        raise
+    except (arrow.ArrowException, OSError, ValueError) as problem:
+        refuse_kind(path, _KIND, problem)
+
+
+def _as_text(path: Path, name: str, column: Any, kind: Any) -> list[str]:
+    arrow = import_extra("pyarrow", "lab")
+    try:
+        return column.cast(arrow.string()).fill_null("").to_pylist()
+    except arrow.ArrowNotImplementedError:
+        where, expected = f"{path}: column {name!r}", "numbers or text"
+        raise TableError(where, expected=expected, got=f"type {kind}; add --drop") from None

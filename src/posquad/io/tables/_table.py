@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -10,26 +11,94 @@ from typing import NoReturn
 import numpy as np
 
 from posquad.core.errors import PosquadError, first_line
+from posquad.io.tables._cells import FORMATS, PLAIN, NumberFormat, quote, simplest
 
 CHUNK = 2**21  # entries checked at a time: 16 MB
+STDIN = Path("standard input")
+"""The path of a table that is read from standard input, as messages show it."""
 
 
 class TableError(PosquadError, ValueError):
     """A data file cannot be used; the message names the place, what was expected and found."""
 
 
+class NotNumbers(TableError):
+    """A column that was read as numbers holds something else."""
+
+
+Fact = tuple[str, str]  # a word, and what it says: a line of the answer of a fit
+
+
 @dataclass(frozen=True)
 class Table:
-    """A data file whose columns are known, and whose numbers are not read yet."""
+    """A data file whose columns are known, and whose numbers are not read yet.
+
+    `read` gives finite numbers, and NaN for missing values; it raises `NotNumbers` where a cell
+    holds anything else. `cells` gives the same columns row by row as text.
+    """
 
     path: Path
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # without the index
     rows: int  # an estimate for text files, from the length of the first lines
     named: bool  # whether the file names its columns; otherwise they are x1, x2, ...
-    read: Callable[[Sequence[str]], np.ndarray]  # names -> [n, k], float64 or float32, finite
+    read: Callable[[Sequence[str]], np.ndarray]  # names -> [n, k], float64 or float32
     response: str | None = None  # if the file defines it: y beside X in an npz file
     weights: str | None = None
     lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
+    cells: Callable[[Sequence[str]], Iterator[Row]] | None = None  # None: the file has no text
+    unit: str = "row"  # what the number of a row counts: row or line
+    formatted: bool = False  # whether numbers are text, so that their format can be chosen
+    numbers: NumberFormat = PLAIN
+    facts: Callable[[], list[Fact]] = list  # what was skipped, known after reading
+
+
+Row = tuple[int, Sequence[str]]  # number of the row or line (from 1), and its cells
+
+
+def parse_cells(
+    path: Path,
+    names: Sequence[str],
+    rows: Iterable[Row],
+    numbers: NumberFormat,
+    *,
+    formatted: bool,
+) -> np.ndarray:
+    """Return the numbers `[n, k]` in rows of text, with NaN for missing values."""
+    parse, values = numbers.parse, array("d")
+    for number, cells in rows:
+        try:
+            values.extend(map(parse, cells))
+        except ValueError:
+            for name, cell in zip(names, cells, strict=True):
+                where = f"{path}: line {number}, column {name!r}"
+                refuse_cell(where, cell, numbers, formatted=formatted)
+            raise
+    return np.frombuffer(values, dtype=float).reshape(-1, len(names))
+
+
+def refuse_cell(where: str, cell: str, numbers: NumberFormat, *, formatted: bool) -> None:
+    """Raise `NotNumbers` if a cell holds neither a number nor a missing value.
+
+    Where numbers are text, the message names the option with which the cell would be a number.
+    """
+    try:
+        numbers.parse(cell)
+    except ValueError:
+        got = quote(cell)
+        others = simplest([each for each in FORMATS if each.is_number(cell)])
+        if numbers.is_number(cell):
+            got = f"{cell.strip()[:40]}, which exceeds double precision"
+        elif formatted and others:
+            got = f"{got}, a number with {' or '.join(each.options() for each in others[:2])}"
+        raise NotNumbers(where, expected="a finite number", got=got) from None
+
+
+def is_index(name: str) -> bool:
+    """Tell whether the name of the first column is the one of an index (pandas, R): none."""
+    return name in ("", "Unnamed: 0")
+
+
+INDEX: Fact = ("left out", "the first column, which has no name: an index")
 
 
 def refuse_kind(path: Path, kind: str, problem: Exception) -> NoReturn:
@@ -49,7 +118,7 @@ def require_distinct(path: Path, names: Sequence[str]) -> None:
         if not name:
             raise TableError(
                 str(path),
-                expected="a name for every column (write the file without its index column)",
+                expected="a name for every column after the first",
                 got=f"no name for column {position}",
             )
         if name in names[: position - 1]:
@@ -68,10 +137,18 @@ def require_real(path: Path, name: str, dtype: np.dtype) -> None:
         raise TableError(f"{path}: {name}", expected="real numbers", got=got)
 
 
-def exact(path: Path, name: str, array: np.ndarray, columns: Sequence[str] = ()) -> np.ndarray:
+def exact(
+    path: Path,
+    name: str,
+    array: np.ndarray,
+    columns: Sequence[str] = (),
+    *,
+    complete: bool = False,
+) -> np.ndarray:
     """Convert to float64 (or float32) without changing a number; refuse numbers that change.
 
-    An array of native float64 or float32 numbers is returned unchanged, memory-mapped or not.
+    NaN stays, as a missing value, unless the array must be complete; infinities are refused. An
+    array of native float64 or float32 numbers is returned unchanged, memory-mapped or not.
     """
     require_real(path, name, array.dtype)
     if array.dtype in (np.dtype(np.float64), np.dtype(np.float32)):
@@ -84,16 +161,18 @@ def exact(path: Path, name: str, array: np.ndarray, columns: Sequence[str] = ())
     step = max(1, CHUNK // max(1, array[:1].size))
     for start in range(0, len(array), step):
         part, given = wide[start : start + step], array[start : start + step]
-        good = np.isfinite(part)
+        good = np.isfinite(part) if complete else ~np.isinf(part)
         if good.all() and wide is not array:
-            good = np.abs(part) < 2.0**53 if given.dtype.kind in "iu" else part == given
+            same = np.abs(part) < 2.0**53 if given.dtype.kind in "iu" else part == given
+            good = same | np.isnan(part)
         if not good.all():
             place = tuple(int(k) for k in np.argwhere(~good)[0])
             got = given[place]
             where = _place(path, name, (place[0] + start, *place[1:]), columns)
             if np.isfinite(np.float64(got)):
                 raise TableError(where, expected="a double precision number", got=str(got))
-            raise TableError(where, expected="a finite number", got=_spelled(float(got)))
+            words = "NaN" if np.isnan(got) else "an infinity or a number beyond double precision"
+            raise TableError(where, expected="a finite number", got=words)
     return wide
 
 
@@ -101,7 +180,3 @@ def _place(path: Path, name: str, place: tuple[int, ...], columns: Sequence[str]
     if columns and len(place) == 2:
         return f"{path}: row {place[0] + 1}, column {columns[place[1]]!r}"
     return f"{path}: {name}[{', '.join(map(str, place))}]"
-
-
-def _spelled(value: float) -> str:
-    return "NaN" if np.isnan(value) else "an infinity or a number beyond double precision"

@@ -5,17 +5,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from posquad.io.tables._arrays import open_npy, open_npz
+from posquad.io.tables._cells import PLAIN, NumberFormat
+from posquad.io.tables._excel import open_excel
+from posquad.io.tables._loading import (
+    Choice,
+    encodings_for,
+    read_coded,
+    read_numbers,
+    settle_levels,
+)
 from posquad.io.tables._memory import require_memory
+from posquad.io.tables._missing import Gaps
 from posquad.io.tables._parquet import open_parquet
-from posquad.io.tables._table import Table, TableError
+from posquad.io.tables._source import COMPRESSED
+from posquad.io.tables._table import STDIN, Fact, Table, TableError
 from posquad.io.tables._text import open_text
-from posquad.io.tables.writing import require_suffix
+from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
 
 __all__ = [
     "Choice",
@@ -28,11 +39,10 @@ __all__ = [
 ]
 
 RESPONSES = ("y", "response", "target")
+TEXT = (".csv", ".tsv", ".txt")
 _KINDS: dict[str, Callable[[Path], Table]] = {
-    ".csv": open_text,
-    ".tsv": open_text,
-    ".txt": open_text,
     ".parquet": open_parquet,
+    ".xlsx": open_excel,
     ".npz": open_npz,
     ".npy": open_npy,
 }
@@ -50,39 +60,57 @@ class Samples:
     named: bool  # whether the file gives these names
     response: str | None
     lines: Callable[[Sequence[int]], list[int]] | None = None  # line numbers of rows of a text file
+    kept: np.ndarray | None = None  # rows of the file, if some were left out
+    rules: Rules = NO_RULES  # how the columns became numbers
+    facts: tuple[Fact, ...] = ()  # what was left out, filled in or encoded
+
+    def sources(self, features: Sequence[str]) -> list[str]:
+        """Return the columns of the file that these features come from, each once."""
+        column = {name: each.column for each in self.rules.inputs for name in each.features}
+        return list(dict.fromkeys(column.get(name, name) for name in features))
 
     def rows(self, places: Sequence[int]) -> list[str]:
         """Name rows (from 0) by their number (from 1), and by their line if it differs."""
-        lines = [place + 1 for place in places]
+        stored = list(places) if self.kept is None else self.kept[list(places)].tolist()
+        lines = [place + 1 for place in stored]
         if self.lines is not None:
             with suppress(OSError, TableError, LookupError):  # the file has changed since
-                lines = self.lines(places)
+                lines = self.lines(stored)
         return [
             f"row {place + 1}" + (f" (line {line})" if line != place + 1 else "")
-            for place, line in zip(places, lines, strict=True)
+            for place, line in zip(stored, lines, strict=True)
         ]
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The names of the columns to read."""
-
-    features: tuple[str, ...]
-    response: str | None
-    weights: str | None
-
-
-def open_table(path: Path) -> Table:
+def open_table(path: Path, numbers: NumberFormat = PLAIN) -> Table:
     """Open a data file by its suffix; its columns are known, its numbers are not read yet.
 
-    >>> open_table(Path("data.xlsx"))
+    The path `-` is standard input. `numbers` is the format of the numbers in a text file.
+
+    >>> open_table(Path("data.xls"))
     Traceback (most recent call last):
-    posquad.io.tables._table.TableError: data.xlsx: expected a file that ends in .csv, .tsv, .txt, .parquet, .npz or .npy; got .xlsx
+    posquad.io.tables._table.TableError: data.xls: expected a file that ends in .csv, .tsv or .txt (also .gz or .zst), .parquet, .xlsx, .npz or .npy, or - for standard input; got .xls; save it as .xlsx or .csv
     """  # noqa: E501
-    require_suffix(path)
-    require_file(path)
+    path = STDIN if path == Path("-") else path
+    suffix = path.suffix.lower()
+    if suffix in COMPRESSED:
+        suffix = path.with_suffix("").suffix.lower()
+        if suffix not in TEXT:
+            got = f"{suffix}{path.suffix}; decompress it first" if suffix else path.suffix
+            expected = "a compressed text table such as data.csv.gz"
+            raise TableError(str(path), expected=expected, got=got)
+    if path != STDIN:
+        if suffix not in (*TEXT, *_KINDS):
+            *most, last = _KINDS
+            raise TableError(
+                str(path),
+                expected=f"a file that ends in .csv, .tsv or .txt (also .gz or .zst), "
+                f"{', '.join(most)} or {last}, or - for standard input",
+                got=".xls; save it as .xlsx or .csv" if suffix == ".xls" else suffix or "no suffix",
+            )
+        require_file(path)
     try:
-        return _KINDS[path.suffix.lower()](path)
+        return _KINDS[suffix](path) if suffix in _KINDS else open_text(path, numbers)
     except OSError as problem:
         raise _unreadable(path, problem) from None
 
@@ -165,9 +193,13 @@ def read_samples(
     weights: str | None = None,
     features: Sequence[str] | None = None,
     drop: Sequence[str] = (),
+    encode: Request = NO_REQUEST,
+    missing: str = "refuse",
+    numbers: NumberFormat = PLAIN,
+    constant: bool = False,
     copies: int = 2,
 ) -> Samples:
-    """Read inputs, responses and weights of a data file.
+    """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -175,13 +207,35 @@ def read_samples(
     ...     read_samples(Path(folder, "data.csv")).y
     array([ 5., 25.])
     """
-    table = open_table(path)
+    table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
-    return load_samples(table, choice, copies=copies)
+    return load_samples(
+        table, choice, encode=encode, missing=missing, constant=constant, copies=copies
+    )
 
 
-def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
+def load_samples(
+    table: Table,
+    choice: Choice,
+    *,
+    rules: Rules | None = None,
+    encode: Request = NO_REQUEST,
+    missing: str = "refuse",
+    constant: bool = False,
+    keep_rows: bool = False,
+    copies: int = 2,
+) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
+
+    Args:
+        table: an open table.
+        choice: the columns to read.
+        rules: the rules of a fitted model, which are applied; None to learn them from the table.
+        encode: the encodings to learn.
+        missing: what to do about missing values: refuse, drop their rows, or fill in the mean.
+        constant: whether the model has a constant besides the columns.
+        keep_rows: refuse to leave out a row, for predictions.
+        copies: how many copies of the inputs must fit into memory.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -189,31 +243,109 @@ def load_samples(table: Table, choice: Choice, *, copies: int = 2) -> Samples:
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
-    others = [name for name in (choice.response, choice.weights) if name is not None]
+    known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
-        if table.response is not None or not others:  # separate arrays
-            X = table.read(choice.features)
-            columns = {name: table.read([name])[:, 0] for name in others}
+        if known is None:
+            for name in encode.columns:
+                _require_column(table, "--encode", name)
+            wanted = encodings_for(table, choice, encode)
         else:
-            joint = table.read([*choice.features, *others])
-            width = len(choice.features)
-            X = joint[:, :width]
-            columns = {name: joint[:, width + k] for k, name in enumerate(others)}
+            wanted = _renamed(known, choice)
+        X, columns, encodings = _read_columns(table, choice, wanted, learn=rules is None)
+        facts = table.facts()
     except OSError as problem:
         raise _unreadable(table.path, problem) from None
     except MemoryError:
         got = "one that does not fit into memory"
         raise TableError(str(table.path), expected="a data file", got=got) from None
-    y = columns.get(choice.response) if choice.response is not None else None
+    inputs = tuple(encodings.get(name, Encoding(name)) for name in choice.features)
+    X, columns, kept, told = Gaps(table, X, columns, inputs).handled(
+        missing, None if rules is None else rules.means, keep_rows=keep_rows
+    )
+    if rules is None:
+        X, inputs = settle_levels(table, X, inputs, constant=constant)
+    response = choice.response
+    answer = encodings.get(response) if response is not None else None
+    coded = [each for each in (*inputs, answer) if each is not None and each.kind != "number"]
+    if coded:
+        facts.append(("encoded", "; ".join(map(str, coded))))
+    features = tuple(feature for each in inputs for feature in each.features)
+    _require_different(table, features)
+    if rules is None:
+        with np.errstate(over="ignore"):  # numbers of extreme size are refused later
+            means = tuple(map(float, np.atleast_1d(np.mean(X, axis=0, dtype=np.float64))))
+        rules = Rules(
+            inputs if any(each.kind != "number" for each in inputs) else (),
+            answer,
+            means,
+            missing,
+            table.numbers,
+        )
+    y = columns.get(response) if response is not None else None
     weights = columns.get(choice.weights) if choice.weights is not None else None
-    named, response = table.named, choice.response
-    samples = Samples(table.path, X, y, weights, choice.features, named, response, table.lines)
+    samples = Samples(
+        table.path,
+        X,
+        y,
+        weights,
+        features,
+        table.named,
+        response,
+        table.lines,
+        kept,
+        rules,
+        (*facts, *told),
+    )
     if weights is not None and ((weights < 0).any() or not weights.any()):
         [row] = samples.rows([int(np.argmin(weights))])
         where = f"{table.path}: column {choice.weights!r}"
         got = f"{weights.min():g} in {row}"
         raise TableError(where, expected="nonnegative weights, not all zero", got=got)
     return samples
+
+
+def _renamed(rules: Rules, choice: Choice) -> dict[str, Encoding]:
+    """Return the encodings of a model for the columns that stand for its inputs and response."""
+    pairs = list(zip(choice.features, rules.inputs, strict=False))
+    if choice.response is not None and rules.response is not None:
+        pairs.append((choice.response, rules.response))
+    return {name: replace(each, column=name) for name, each in pairs if each.kind != "number"}
+
+
+def _read_columns(
+    table: Table, choice: Choice, wanted: dict[str, Encoding], *, learn: bool
+) -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, Encoding]]:
+    """Read inputs `[n, d]`, and response and weights `[n]`; also return the complete encodings."""
+    plain = [name for name in choice.features if name not in wanted]
+    others = [name for name in choice.others if name not in wanted]
+    X = np.empty((0, 0))
+    if table.response is not None or not others:  # separate arrays
+        X = read_numbers(table, choice, plain, learn) if plain else X
+        columns = {name: read_numbers(table, choice, [name], learn)[:, 0] for name in others}
+    else:
+        joint = read_numbers(table, choice, [*plain, *others], learn)
+        X = joint[:, : len(plain)]
+        columns = {name: joint[:, len(plain) + k] for k, name in enumerate(others)}
+    if not wanted:
+        return X, columns, {}
+    coded = read_coded(table, list(wanted.values()), choice.response)
+    if choice.response in coded:
+        columns[choice.response] = coded[choice.response].values[:, 0]
+    parts = [
+        coded[name].values if name in coded else X[:, [plain.index(name)]]
+        for name in choice.features
+    ]
+    single = plain and X.dtype == np.float32
+    exact = all(each.encoding.kind != "percent" for each in coded.values())
+    joined = np.hstack(parts).astype(np.float32 if single and exact else np.float64, copy=False)
+    return joined, columns, {name: each.encoding for name, each in coded.items()}
+
+
+def _require_different(table: Table, features: Sequence[str]) -> None:
+    if len(set(features)) < len(features):
+        twice = next(name for name in features if features.count(name) > 1)
+        got = f"{twice!r} twice, as a column and as a level of another; rename it"
+        raise TableError(str(table.path), expected="features of different names", got=got)
 
 
 def _unreadable(path: Path, problem: OSError) -> TableError:
