@@ -298,16 +298,18 @@ def test_a_rank_choice_that_was_cut_short_is_no_best_fit(rng):
 def test_finished_problems_of_an_interrupted_batch_are_kept(rng):
     problems = [gaussian_problem(rng, 30, 5, 2, smallest=0.5) for _ in range(4)]
     X, _, y = (torch.stack(parts) for parts in zip(*problems, strict=True))
-    steps = [recover(X[k], y[k]).steps for k in range(4)]
+    # Problems with a start of their own are solved one by one.
+    first = normal(rng, 4, 5, 2)
+    steps = [recover(X[k], y[k], 2, start=first[k]).steps for k in range(4)]
     count = [0]
 
     def stop(_):
         count[0] += 1
-        if count[0] > sum(steps[:2]) + 12:  # in the third problem
+        if count[0] > sum(steps[:2]) + 4:  # in the third problem
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stopped:
-        recover(X, y, progress=stop)
+        recover(X, y, 2, start=first, progress=stop)
     found = stopped.value.result
     assert found.status[0] is Status.RECOVERED
     assert found.status[3] is Status.INTERRUPTED
@@ -341,3 +343,26 @@ def test_inputs_that_are_zero_leave_the_error_unknown(rng):
     found = recover(torch.zeros(9, 3, dtype=torch.float64), torch.ones(9, dtype=torch.float64), 1)
     assert float(found.residual) == 1
     assert found.error_estimate.isnan()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_ranks_chosen_in_a_batch_are_those_chosen_alone(rng, noise, shared):
+    """Ranks 1 to 3, from hardly enough samples to many; one X for all, or one each."""
+    for n in (12, 20, 60):
+        X = normal(rng, n, 5) if shared else normal(rng, 9, n, 5)
+        factors = normal(rng, 9, 5, 3)
+        for k in range(9):
+            factors[k, :, 1 + k % 3 :] = 0
+        y = (X @ factors).square().sum(-1) * (1 + noise * normal(rng, 9, n))
+        together = recover(X, y)
+        for k in range(9):
+            alone = recover(X if shared else X[k], y[k])
+            assert together.status[k] is alone.status
+            assert int(together.rank[k]) == int(alone.rank)
+            assert float(together.residual[k]) == pytest.approx(
+                float(alone.residual), rel=1e-6, abs=1e-12
+            )
+            assert float(together.rank_confidence[k]) == pytest.approx(
+                float(alone.rank_confidence), abs=1e-3
+            )

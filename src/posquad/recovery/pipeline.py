@@ -103,35 +103,82 @@ class Pipeline:
         `begin` is the flat index of the first one.
         """
         n, d = X.shape[-2:]
-        rank, acceptance = self.rank, self.tuning.acceptance
-        answers = blank_answers(X, rank or 1)
+        answers = blank_answers(X, self.rank or 1)
         special = torch.ones(len(X), dtype=torch.bool, device=X.device)
-        if rank is not None and n >= needed_samples(d, rank) and start is None and len(X):
+        if n >= needed_samples(d, self.rank or 1) and start is None and len(X):
             special = has_uneven_rows(X, weights, self.tuning) | looks_nongeneric(X, self.tuning)
             special = special | ~(y != 0).any(-1) | ~(X != 0).any(-1).any(-1)
         regular = (~special).nonzero()[:, 0]
         if len(regular):
             w = None if weights is None else weights[regular]
             shared = Shared(prepare(X[regular], y[regular], w, self.tuning), self.tuning)
-            self._begin(shared, begin + regular)
-            alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank or 1))
-            found = search(shared, rank or 1, self.task, self._starts(d, rank or 1))
-            squares = torch.linalg.svdvals(found.U).square()
-            full = squares[..., -1] > acceptance.negligible * squares[..., 0]
-            reproduced = found.residual <= self.task.tolerance
-            nearly = found.residual > acceptance.nearly * self.task.tolerance
-            repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
-            alone = alone | repeated | (reproduced & (~full | nearly))
-            answers.put(regular, self._judged(shared, found, 1.0, d, nongeneric=False))
-            done = regular[~alone]
-            self._finish(begin + done, answers.select(done))
-            special[regular] = alone
+            special[regular] = True
+            if self.rank is not None:
+                parts = [(self.rank, None, None, torch.arange(len(regular), device=X.device))]
+            else:
+                parts = self._ranked(shared, begin + regular)
+            for rank, first, sure, chosen in parts:
+                part = shared if len(chosen) == len(regular) else shared.select(chosen)
+                where = regular[chosen]
+                self._begin(part, begin + where)
+                solved, alone = self._together(part, rank, first, sure)
+                done = where[~alone]
+                answers.put(done, solved.select(~alone))
+                self._finish(begin + done, answers.select(done))
+                special[done] = False
         for index in special.nonzero()[:, 0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
             single = self._single(X[index], y[index], w, first, begin + index)
             answers.put(torch.tensor([index], device=X.device), single)
             self._finish(torch.tensor([begin + index], device=X.device), single)
         return answers
+
+    def _ranked(self, shared: Shared, where: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+        """Choose the ranks; return rank, starts, confidences and indices of each group.
+
+        Problems whose samples do not suffice for a choice are in no group.
+        """
+        d = shared.problem.d
+        enough = (shared.prepared.span == d) & (shared.distinct >= needed_samples(d, 1))
+        chosen = enough.nonzero()[:, 0]
+        if not len(chosen):
+            return []
+        part = shared.select(chosen)
+        choice = ranks.choose_ranks(
+            part,
+            self.task,
+            self._starts(d, 1),
+            self.max_rank,
+            lambda few, index: self._begin(few, where[chosen[index]]),
+        )
+        groups = []
+        for rank in choice.rank.unique().tolist():
+            members = (choice.rank == rank).nonzero()[:, 0].to(chosen.device)
+            sure = choice.confidence[members.cpu()].to(shared.problem.y)
+            groups.append((rank, choice.factors[rank][members], sure, chosen[members]))
+        return groups
+
+    def _together(
+        self, shared: Shared, rank: int, start: Tensor | None, sure: Tensor | None
+    ) -> tuple[Answers, Tensor]:
+        """Solve regular problems at one rank; also return which of them must be solved alone."""
+        d, acceptance = shared.problem.d, self.tuning.acceptance
+        alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank))
+        starts = self._starts(d, 1 if self.rank is None else rank)
+        found = search(shared, rank, self.task, starts, start)
+        squares = torch.linalg.svdvals(found.U).square()
+        full = squares[..., -1] > acceptance.negligible * squares[..., 0]
+        reproduced = found.residual <= self.task.tolerance
+        nearly = found.residual > acceptance.nearly * self.task.tolerance
+        repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
+        alone = alone | repeated | (reproduced & (~full | nearly))
+        if self.rank is None and rank > 1:  # whether a lower rank was missed is checked alone
+            lower = search(shared, rank - 1, self.task, starts)
+            alone = alone | (reproduced & (lower.residual <= self.task.tolerance))
+        answers = self._judged(shared, found, 1.0, d, nongeneric=False)
+        if sure is not None:
+            answers.confidence = torch.where(reproduced, 1.0, sure)
+        return answers, alone
 
     def _single(
         self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int

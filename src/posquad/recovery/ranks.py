@@ -14,7 +14,7 @@ from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.initializers import top_eigenpairs
-from posquad.recovery.search import Candidates, Task, refine
+from posquad.recovery.search import Candidates, Task, refine, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT
 
@@ -185,23 +185,38 @@ def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:
     `a_i = (x_i'v)^2`. If there is no negative eigenvalue, and U is stationary, UU' is the best of
     all positive semidefinite matrices (they satisfy its optimality conditions): return None.
     """
+    column, lower = _next_column(shared, U)
+    return torch.cat([U, column], dim=-1) if bool(lower) else None
+
+
+def with_next_columns(shared: Shared, U: Tensor) -> Tensor:
+    """Return `[U, t v]`, as above, of all problems of a batch.
+
+    Where no direction lowers the loss, any small column will do: that of a spectral estimate.
+    """
+    column, lower = _next_column(shared, U)
+    if not bool(lower.all()):
+        small = 1e-3 * shared.start(U.shape[-1] + 1)[..., -1:]
+        column = torch.where(lower[..., None, None], column, small)
+    return torch.cat([U, column], dim=-1)
+
+
+def _next_column(shared: Shared, U: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the column `t v`, `[..., d, 1]`, and whether it lowers the loss, `[...]`."""
     problem = shared.problem
     e = problem.operator.apply_factor_kernel(U) - problem.y
     v = top_eigenpairs(problem.operator, -e, 1)[1]
     a = problem.operator.apply_factor_kernel(v)
-    gain = -(e * a).sum()
-    if not float(gain) > 1e-12 * float((e.square().sum() * a.square().sum()).sqrt()):
-        return None
-    return torch.cat([U, (gain / a.square().sum()).sqrt() * v], dim=-1)
+    gain, square = -(e * a).sum(-1), a.square().sum(-1)
+    lower = gain > 1e-12 * (e.square().sum(-1) * square).sqrt()
+    size = torch.where(lower, gain / torch.where(square > 0, square, 1.0), 0.0).sqrt()
+    return size[..., None, None] * v, lower
 
 
 def with_columns(shared: Shared, U: Tensor, rank: int) -> Tensor:
     """Return a factor with more columns, each along negative curvature of what is left."""
     while U.shape[-1] < rank:
-        longer = with_next_column(shared, U)
-        if longer is None:  # no direction lowers the loss: any small column will do
-            longer = torch.cat([U, 1e-3 * shared.start(rank)[:, U.shape[-1] : rank]], dim=-1)
-        U = longer
+        U = with_next_columns(shared, U)
     return U
 
 
@@ -234,8 +249,8 @@ def choose_rank(
     ones exist.
 
     With ample samples, every rank starts at the last one plus a direction of negative curvature of
-    what is left, and a full search is made only at the chosen rank. Near the information limit that
-    start is one of several.
+    what is left; near the information limit that start is one of several. A full search is made at
+    the chosen rank only.
     """
     n, d = int(shared.prepared.count), shared.problem.d
     schedule, budget = shared.tuning.schedule, task.history.budget
@@ -258,7 +273,7 @@ def choose_rank(
     path = [(t.rank, t.residual, t.score) for t in trials]
     chosen = trials[best]
     found = chosen.found
-    if shared.problem.n >= schedule.ample * dimension(d, chosen.rank):
+    if shared.problem.n >= schedule.ample * dimension(d, chosen.rank) or not chosen.reproduced:
         found = _confirmed(chosen, trials, solve, task, max_starts)
         residual = float(found.residual)
         refined = found.rank, residual, bic(residual, n, dimension(d, found.rank))
@@ -274,6 +289,69 @@ def choose_rank(
         return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
     weights = [math.exp(-min(t.score - chosen.score, 1400.0) / 2) for t in trials]
     return RankChoice(found, weights[best] / sum(weights), path)
+
+
+class RankChoices(NamedTuple):
+    """The ranks chosen for a batch, the confidence in them, and the best factors at these ranks."""
+
+    rank: Tensor  # [B]
+    confidence: Tensor  # [B]
+    factors: dict[int, Tensor]  # rank to `[B, d, rank]`
+
+
+def choose_ranks(
+    shared: Shared,
+    task: Task,
+    max_starts: int,
+    max_rank: int | None,
+    begin: Callable[[Shared, Tensor], None],
+) -> RankChoices:
+    """Choose the ranks of a batch together, by the rules of `choose_rank` for each problem.
+
+    A rank is tried for the problems that are still open: those that no lower rank reproduces, and
+    whose score has improved at one of the last ranks. All problems must have enough samples for
+    the ranks up to the highest. `begin(part, indices)` is called before a part is searched.
+    """
+    d, count, schedule = shared.problem.d, shared.prepared.count, shared.tuning.schedule
+    total = len(count)
+    most = max_rank or schedule.highest_rank
+    distinct = int(shared.distinct.min())
+    highest = highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
+    scores = torch.full((total, highest), torch.inf, dtype=torch.float64)
+    reproduced = torch.zeros(total, dtype=torch.bool)
+    tried = torch.zeros(total, dtype=torch.int64)
+    factors: dict[int, Tensor] = {}
+    is_open = torch.ones(total, dtype=torch.bool)
+    for rank in range(1, highest + 1):
+        chosen = is_open.nonzero()[:, 0]
+        part = shared.select(chosen.to(count.device))
+        begin(part, chosen.to(count.device))
+        p = dimension(d, rank)
+        ample = shared.problem.n >= schedule.ample * p
+        start = None
+        if rank > 1:
+            start = with_next_columns(part, factors[rank - 1][chosen])
+        starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
+        found = search(part, rank, task, starts, start, rough=ample)
+        U = shared.problem.y.new_zeros(total, d, rank)
+        U[chosen] = found.U
+        factors[rank] = U
+        residual = found.residual.to("cpu", torch.float64)
+        logs = residual.clamp_min(1e-300).log()
+        n = count[chosen].to("cpu", torch.float64)
+        scores[chosen, rank - 1] = 2 * n * logs + p * n.log()
+        tried[chosen] = rank
+        reproduced[chosen] = residual <= task.tolerance
+        unimproved = rank - 1 - scores[:, :rank].argmin(-1)
+        is_open = is_open & ~reproduced & (unimproved < schedule.unimproved_ranks)
+        if not bool(is_open.any()) or task.history.budget.spent:
+            break
+    best = torch.where(reproduced, tried, scores.argmin(-1) + 1)
+    weights = torch.exp(-(scores - scores.amin(-1, keepdim=True)).clamp_max(1400.0) / 2)
+    confidence = 1 / weights.sum(-1)
+    undecided = (best == tried) & (highest < d)  # a higher rank might be better
+    confidence = torch.where(undecided, 0.0, confidence)
+    return RankChoices(best, torch.where(reproduced, 1.0, confidence), factors)
 
 
 def _confirmed(

@@ -45,6 +45,10 @@ class Shared:
         D = self.problem.d * (self.problem.d + 1) // 2
         return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
 
+    def select(self, chosen: Tensor) -> Shared:
+        """Return the problems of a batch at these indices; nothing computed is kept."""
+        return Shared(self.prepared.select(chosen), self.tuning)
+
     def is_small(self, rank: int) -> bool:
         """Whether starts of this rank are run on NumPy arrays."""
         n, d, y = self.problem.n, self.problem.d, self.problem.y
