@@ -273,7 +273,8 @@ def choose_rank(
     path = [(t.rank, t.residual, t.score) for t in trials]
     chosen = trials[best]
     found = chosen.found
-    if shared.problem.n >= schedule.ample * dimension(d, chosen.rank) or not chosen.reproduced:
+    ample = shared.problem.n >= schedule.ample * dimension(d, chosen.rank)
+    if ample or not (chosen.reproduced or budget.spent):
         found = _confirmed(chosen, trials, solve, task, max_starts)
         residual = float(found.residual)
         refined = found.rank, residual, bic(residual, n, dimension(d, found.rank))
