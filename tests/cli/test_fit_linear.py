@@ -101,6 +101,21 @@ def test_a_response_with_two_values_is_for_a_classifier(tmp_path):
     assert "logistic regression" in told
 
 
+def test_a_constant_response_needs_a_constant(tmp_path):
+    data = written(tmp_path, np.random.default_rng(3).standard_normal((40, 3)), np.full(40, 5.0))
+    told = said(data, "--out", tmp_path / "fit")
+    assert "Every response is 5" in told
+    assert "--intercept" in told
+    told = said(data, "--intercept", "--out", tmp_path / "fit")
+    assert "rank 0 (chosen)" in told
+
+
+def test_too_few_rows_are_counted_from_the_columns(tmp_path):
+    X = np.random.default_rng(4).standard_normal((8, 10))
+    told = said(written(tmp_path, X, X[:, 0] ** 2), "--out", tmp_path / "fit")
+    assert "8 rows for 10 columns are too few; at least 11 are needed" in told
+
+
 def test_where_linear_regression_is_as_good_it_is_said(tmp_path):
     rng = np.random.default_rng(2)
     X = rng.standard_normal((80, 2)) + 5

@@ -323,6 +323,9 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
 def _suits(fit: FittedModel) -> list[str | Step]:
     """Say whether another kind of model suits the data better."""
     values = np.unique(fit.observed)
+    if len(values) == 1 and not _has_constant(fit.model):
+        told = f"Every response is {values[0]:g}: there is nothing to explain but a constant:"
+        return [Step(told, _again(fit, "--intercept"))]
     if len(values) == 2:
         return [
             f"The response takes only the values {values[0]:g} and {values[1]:g}: a classifier, "
@@ -403,6 +406,11 @@ def _undetermined(fit: FittedModel) -> list[str | Step]:
         name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
     ]
     steps: list[str | Step] = []
+    if fit.model.n_samples_ < X.shape[1]:
+        steps.append(
+            f"Collect more samples: {fit.model.n_samples_} rows for {X.shape[1]} columns are too "
+            f"few; at least {fit.model.needed_} are needed."
+        )
     if dead:
         steps.append(
             "Leave out the columns that are zero in every row: "
