@@ -22,7 +22,7 @@ import scipy
 from posquad.experiments.framework import Measured
 from posquad.experiments.problems import wilson
 
-__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "tally"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge"]
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
@@ -51,7 +51,8 @@ class Claim:
     tolerance: Mapping[str, Any]
     where: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    source: str = "paper"  # or "posquad" for one of our own checks, which the paper does not print
+    source: str = "paper"  # otherwise a check that the paper does not print
+    given: Sequence[str] = ()  # ids of the choices of ours on which the comparison depends
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Judged:
     tolerance: str  # the tolerance rule in words
     verdict: Agreement
     why: str
+    changed: tuple[str, ...] = ()  # parameters of its experiment that the user changed, in words
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that is written to `claims.json`."""
@@ -83,6 +85,8 @@ class Judged:
             "why": self.why,
             "note": c.note,
             "source": c.source,
+            "given": list(c.given),
+            "changed": list(self.changed),
         }
 
 
@@ -127,24 +131,6 @@ def failures(judged: list[Judged]) -> list[Judged]:
     []
     """
     return [j for j in judged if j.verdict is Agreement.DIFFERS and j.claim.kind in STRICT]
-
-
-def tally(verdicts: Sequence[tuple[str, str]]) -> str:
-    """Count how many claims hold, from pairs of source and verdict.
-
-    >>> tally([("paper", "holds"), ("paper", "differs"), ("posquad", "holds")])
-    '1 of 2 published claims hold, 1 differs; 1 of 1 additional checks hold'
-    """
-    parts = []
-    for ours, noun in ((False, "published claims"), (True, "additional checks")):
-        found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
-        holds, differs, unknown = (found.count(verdict.value) for verdict in Agreement)
-        words = f"{holds} of {len(found)} {noun} hold"
-        if differs or not ours:
-            words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
-        words += f", {unknown} cannot be compared" if unknown else ""
-        parts += [words] if found else []
-    return "; ".join(parts) or "no claim belongs to this run"
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
