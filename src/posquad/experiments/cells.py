@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["format_value", "interval", "measured_cell", "published_cell", "shorten_numbers"]
 
-_LONG_NUMBER = re.compile(r"(?<![\w.])\d{10,}(?:\.\d+)?(?![\w.])")
+_LONG_NUMBER = re.compile(r"(?<![\w.])\d{10,}(?:\.\d+)?(?!\w|\.\d)")
 
 
 def shorten_numbers(text: str) -> str:
