@@ -35,7 +35,7 @@ CITATION = re.compile(rf"(?:([A-Z][a-z]+ \d+\.\d+)[,]?\s+\(?)?`((?:{'|'.join(KIN
 
 
 def test_every_citation_has_the_number_of_its_label():
-    """The number stands before the label, which is in brackets, or after a comma inside brackets."""
+    """The number stands before the label: in front of brackets, or inside, with a comma."""
     wrong, seen = [], 0
     for path in [*ROOT.glob("src/posquad/**/*.py"), *ROOT.glob("docs/*.md")]:
         if path.name in ("labels.py", "formulas.py"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -21,8 +22,9 @@ import scipy
 
 from posquad.experiments.framework import Measured
 from posquad.experiments.problems import wilson
+from posquad.report.formulas import as_plain
 
-__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "number"]
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
@@ -44,7 +46,7 @@ class Claim:
     id: str
     experiment: str
     label: str
-    statement: str
+    statement: str  # formulas are TeX between dollar signs
     kind: str  # identity, deterministic, statistical, qualitative
     published: Any  # the printed text, a list of such texts, or true for a statement in words
     measure: str  # name of the measured quantity
@@ -75,21 +77,22 @@ class Judged:
             "id": c.id,
             "experiment": c.experiment,
             "label": c.label,
-            "statement": c.statement,
+            "statement": as_plain(c.statement),
             "kind": c.kind,
-            "published": _number(c.published),
+            "published": number(c.published),
             "printed": c.published,
             "measured": self.measured,
             "tolerance": self.tolerance,
             "verdict": self.verdict.value,
             "why": self.why,
-            "note": c.note,
+            "note": as_plain(c.note),
             "source": c.source,
             "given": list(c.given),
             "changed": list(self.changed),
         }
 
 
+@cache
 def claims() -> tuple[Claim, ...]:
     """Return all claims, in the order of the paper.
 
@@ -131,6 +134,17 @@ def failures(judged: list[Judged]) -> list[Judged]:
     []
     """
     return [j for j in judged if j.verdict is Agreement.DIFFERS and j.claim.kind in STRICT]
+
+
+def number(published: Any) -> Any:
+    """Convert a published text, or a list of them, to numbers; a truth value stays as it is.
+
+    >>> number("4.96e-16"), number(["1", "1/2"]), number(True)
+    (4.96e-16, [1.0, 0.5], True)
+    """
+    if isinstance(published, list):
+        return [_value(text) for text in published]
+    return published if isinstance(published, bool) else _value(published)
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
@@ -272,9 +286,3 @@ def _half_unit(text: str) -> float:
     """Return half a unit of the last printed digit."""
     exponent = Decimal(text).as_tuple().exponent
     return 0.5 * 10.0 ** int(exponent)
-
-
-def _number(published: Any) -> Any:
-    if isinstance(published, list):
-        return [_value(text) for text in published]
-    return published if isinstance(published, bool) else _value(published)

@@ -45,6 +45,7 @@ WORDS = {
     "differs": ("differs", "≠"),
     "unknown": ("not comparable", "?"),
 }
+_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d+)(?!\w|\.\d)")
 _SETTINGS_SHOWN = 4  # numbers of a tuple that are shown with a choice
 
 
@@ -74,7 +75,13 @@ def render(
         for change in changed_parameters(suite.experiments[key], values, quick=quick)
     ]
     filters = {"cell": measured_cell, "interval": interval, "published": published_cell}
-    filters |= {"cite": cite, "emphasized": _emphasized, "plain": as_plain, "sentence": _sentence}
+    filters |= {
+        "short": shorten_numbers,
+        "cite": cite,
+        "emphasized": _emphasized,
+        "plain": as_plain,
+        "sentence": _sentence,
+    }
     return page(
         "report.html.j2",
         styles=("report.css",),
@@ -263,9 +270,18 @@ def _sentence(text: str) -> Any:
     markup = import_extra("markupsafe", "lab").Markup
     short = shorten_numbers(text)
     try:
-        return markup(as_html(short))
+        return markup(as_html(_with_powers(short)))
     except DomainError:
         return markup.escape(short)
+
+
+def _with_powers(text: str) -> str:
+    """Write numbers such as 3.4e-04 as formulas, except in code and in other formulas."""
+    pieces = re.split(r"(\$[^$]*\$|`[^`]*`)", text)
+    pieces[::2] = [
+        _POWER.sub(lambda m: rf"${m[1]}\times 10^{{{int(m[2])}}}$", piece) for piece in pieces[::2]
+    ]
+    return "".join(pieces)
 
 
 def _emphasized(text: str) -> Any:

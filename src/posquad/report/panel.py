@@ -17,7 +17,8 @@ class Panel(Generic[_M]):
 
     key: str  # file name, for instance "exp1-invariance"
     title: str
-    caption: str
-    draw: Callable[[Any, _M], None]  # (matplotlib axes, what to show)
+    caption: str  # what to see; formulas are TeX between dollar signs
+    draw: Callable[[Any, _M], None]  # (matplotlib axes, or an array of them; what to show)
     describe: Callable[[_M], str]  # a text alternative made from the numbers
     label: str = ""  # of the figure in the paper, for instance "fig:exp1-orthogonal-invariance"
+    heights: tuple[float, ...] = (1,)  # relative heights of the axes, from top to bottom
