@@ -29,6 +29,7 @@ from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import plan
 from posquad.experiments.suite import paper_suite
 from posquad.report import figures
+from posquad.report.formulas import as_plain
 from posquad.report.panel import Panel
 
 FIELDS = (
@@ -87,8 +88,11 @@ def test_claims_json_has_the_documented_fields(calls, out):
     assert len(entries) == len(expected)
     for entry, claim in zip(entries, expected, strict=True):
         assert set(entry) == set(FIELDS)
-        for name in ("id", "experiment", "label", "statement", "kind", "note", "source"):
+        for name in ("id", "experiment", "label", "kind", "source"):
             assert entry[name] == getattr(claim, name)
+        for name in ("statement", "note"):  # as text, with formulas that a terminal can show
+            assert entry[name] == as_plain(getattr(claim, name))
+            assert not set("$\\{}") & set(entry[name])
         assert entry["printed"] == claim.published
         assert entry["kind"] in {"identity", "deterministic", "statistical", "qualitative"}
         assert entry["verdict"] in {"holds", "differs", "not-comparable"}
@@ -130,7 +134,7 @@ def test_a_changed_parameter_is_marked_and_a_claim_that_differs_says_so(out):
     result = posquad_command("reproduce", *arguments)
     assert result.exit_code == 1
     changed = "exp6.y = (1, 0.4) (paper: (1, 0.3))"
-    assert f"Changed by you: {changed}, exp6.samples = 3 (ours: 400)." in result.stdout
+    assert f"Changed by you: {changed}, exp6.samples = 3 (default: 400)." in result.stdout
     assert "0 of 28 published claims hold as printed;" in result.stdout
     assert "hold with parameters that you changed;" in result.stdout
     (line,) = [line for line in result.stdout.splitlines() if "exp6.minimum-trace:" in line]
@@ -152,7 +156,7 @@ def test_an_unchanged_run_has_no_banner(calls, out):
     assert "Changed by you" not in result.stdout
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Changed by you" not in page
-    assert "changed by you (ours: 0)" in page  # the seed, in the table of parameters
+    assert "changed by you (default: 0)" in page  # the seed, in the table of parameters
 
 
 def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls, monkeypatch, out):

@@ -20,10 +20,10 @@ EXP1 = EXPERIMENTS["exp1"]
         ({}, False, []),
         ({"seed": 5}, False, []),
         (EXP1.quick, True, []),
-        (EXP1.quick, False, ["exp1.seeds = 16 (ours: 64)", "exp1.steps = 100 (ours: 300)"]),
+        (EXP1.quick, False, ["exp1.seeds = 16 (default: 64)", "exp1.steps = 100 (default: 300)"]),
         ({"n": 81}, True, ["exp1.n = 81 (paper: 80)"]),
         ({**EXP1.quick, "seeds": 64}, True, []),  # back to the full number
-        ({**EXP1.quick, "seeds": 5}, True, ["exp1.seeds = 5 (ours: 64)"]),
+        ({**EXP1.quick, "seeds": 5}, True, ["exp1.seeds = 5 (default: 64)"]),
     ],
 )
 def test_what_the_user_changed(values, quick, words):
@@ -35,10 +35,10 @@ def test_sources_of_all_parameters():
     values = EXP1.parameters(**EXP1.quick | {"n": 81, "seed": 2})
     rows = {row["name"]: row for row in describe_sources(EXP1, values, quick=True)}
     assert rows["n"]["source"] == "changed by you (paper: 80)"
-    assert rows["seeds"]["source"] == "quick run (ours: 64)"
+    assert rows["seeds"]["source"] == "quick run (default: 64)"
     assert rows["d"]["source"] == "paper"
     assert rows["scale"]["source"] == "chosen here"
-    assert rows["seed"]["source"] == "changed by you (ours: 0)"
+    assert rows["seed"]["source"] == "changed by you (default: 0)"
     assert [name for name, row in rows.items() if row["changed"]] == ["n"]
 
 

@@ -18,6 +18,7 @@ from experiments_support import REAL, TINY, falsified, measured
 from posquad.experiments.choices import HOW, choices
 from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, judge
 from posquad.experiments.framework import Measured
+from posquad.report.formulas import as_plain
 
 CLAIMS = claims()
 KINDS = {"identity", "deterministic", "statistical", "qualitative"}
@@ -277,7 +278,7 @@ def test_measurements_are_judged_in_words_and_valid_json(key):
         assert entry["printed"] == claim.published
         assert (entry["why"], entry["note"], entry["source"]) == (
             judged.why,
-            claim.note,
+            as_plain(claim.note),
             claim.source,
         )
         assert entry["verdict"] in {"holds", "differs", "not-comparable"}

@@ -26,6 +26,7 @@ from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import ExperimentError, Outcome, Watcher, plan
 from posquad.experiments.reproduce import reproduce as run
 from posquad.report import figures
+from posquad.report.formulas import as_plain
 from posquad.report.panel import Panel
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
@@ -447,6 +448,7 @@ def test_hostile_text_is_escaped(hostile):
             *("alt", "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content"),
             *("data-label", "height", "href", "http-equiv", "id", "lang", "name", "open", "rel"),
             *("preserveaspectratio", "role", "scope", "src", "tabindex", "value", "viewbox"),
+            *("mathvariant", "stretchy", "lspace", "rspace"),
             *("width", "x", "y", "title", "colspan", "rowspan", "loading", "decoding", "fill", "d"),
         }
     (image,) = [a for tag, a in page.tags if tag == "img"]
@@ -551,7 +553,7 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     assert f"{counts[Agreement.HOLDS]} hold given choices of ours; 1 differs;" in text
     assert f"{counts[Agreement.NOT_COMPARABLE]} cannot be compared" in text
     (differs,) = [j for j in outcome.judged if j.verdict is Agreement.DIFFERS]
-    assert differs.claim.statement in text
+    assert as_plain(differs.claim.statement) in text
     assert "What differs, and why" in text
     assert "quick run" in text
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from posquad.cli.failure import Failure
-from posquad.cli.options import RESULTS
+from posquad.cli.options import FILE, RESULTS
 from posquad.cli.progress import watcher_for
 from posquad.core.errors import DomainError, PosquadError
 from posquad.experiments.cells import format_value, measured_cell, published_cell
@@ -19,6 +19,7 @@ from posquad.experiments.changes import changed_parameters, describe_sources
 from posquad.experiments.claims import Agreement, failures
 from posquad.experiments.framework import Parameters
 from posquad.experiments.headline import headline
+from posquad.experiments.own import load_suite
 from posquad.experiments.reproduce import Outcome, plan, reproduce
 from posquad.experiments.suite import Suite, paper_suite
 from posquad.report.formulas import as_plain
@@ -29,6 +30,13 @@ __all__ = ["reproduce_command"]
 @click.command("reproduce")
 @click.option("--quick", is_flag=True, help="Fewer seeds and steps: under a minute.")
 @click.option("--only", metavar="N,N", default="", help="Experiments to run, such as 1,4.")
+@click.option(
+    "--experiment",
+    "own",
+    type=FILE,
+    metavar="FILE",
+    help="Run the experiment of a Python file instead of the paper's.",
+)
 @RESULTS
 @click.option("--seed", type=click.IntRange(min=0), help="Base seed of every experiment.")
 @click.option(
@@ -44,6 +52,7 @@ __all__ = ["reproduce_command"]
 def reproduce_command(
     quick: bool,
     only: str,
+    own: Path | None,
     out: Path,
     seed: int | None,
     settings: tuple[str, ...],
@@ -65,9 +74,10 @@ def reproduce_command(
       posquad reproduce
       posquad reproduce --quick --only 1,4
       posquad reproduce --set exp2.n=1600 --set exp2.lambda_r=1,0.5 --out more-samples
+      posquad reproduce --experiment my.py --out mine
     """
     try:
-        changes, suite = _parse_settings(settings), paper_suite()
+        changes, suite = _parse_settings(settings), _suite(own, only)
         parameters = plan(_parse_only(only), quick=quick, seed=seed, changes=changes, suite=suite)
         if listing:
             _list(suite, parameters, quick)
@@ -100,6 +110,14 @@ def _stop_interrupted() -> NoReturn:
         "Interrupted. Finished experiments are saved; run the same command again to continue."
     )
     raise SystemExit(130)
+
+
+def _suite(own: Path | None, only: str) -> Suite:
+    if own is None:
+        return paper_suite()
+    if only.strip():
+        raise DomainError("--only", expected="no numbers together with --experiment", got=only)
+    return load_suite(own)
 
 
 def _parse_only(text: str) -> list[str]:

@@ -61,7 +61,7 @@ def describe_sources(
     >>> exp2 = EXPERIMENTS["exp2"]
     >>> rows = describe_sources(exp2, exp2.parameters(n=1600, seeds=16), quick=True)
     >>> [row["source"] for row in rows if row["name"] in ("n", "seeds")]
-    ['changed by you (paper: 800)', 'quick run (ours: 128)']
+    ['changed by you (paper: 800)', 'quick run (default: 128)']
     """
     changed = {change.name for change in changed_parameters(experiment, parameters, quick=quick)}
     usual = experiment.parameters()
@@ -98,4 +98,4 @@ def mark_changed(judged: Judged, changes: tuple[Change, ...]) -> Judged:
 
 
 def _usual(source: str, value: Any) -> str:
-    return f"{'paper' if source == 'paper' else 'ours'}: {format_value(value)}"
+    return f"{'paper' if source == 'paper' else 'default'}: {format_value(value)}"

@@ -28,6 +28,17 @@ __all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "numbe
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
+RULES: Mapping[str, tuple[str, ...]] = {
+    "printed": (),
+    "near": ("absolute",),
+    "at-most": ("bound",),
+    "at-least": ("bound",),
+    "prediction": ("level",),
+    "rate": ("level", "trials"),
+    "true": (),
+    "none": ("reason",),
+}
+"""The rules of comparison, each with what its tolerance must contain."""
 _FEWEST = 8  # samples needed to describe a distribution
 
 
@@ -45,12 +56,12 @@ class Claim:
 
     id: str
     experiment: str
-    label: str
-    statement: str  # formulas are TeX between dollar signs
-    kind: str  # identity, deterministic, statistical, qualitative
-    published: Any  # the printed text, a list of such texts, or true for a statement in words
-    measure: str  # name of the measured quantity
-    tolerance: Mapping[str, Any]
+    label: str = ""  # in the paper
+    statement: str = ""  # formulas are TeX between dollar signs
+    kind: str = "qualitative"  # or identity, deterministic, statistical
+    published: Any = True  # the printed text, a list of such texts, or true for words
+    measure: str = ""  # name of the measured quantity
+    tolerance: Mapping[str, Any] = field(default_factory=dict)  # "rule", and what the rule needs
     where: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     source: str = "paper"  # otherwise a check that the paper does not print
@@ -112,7 +123,7 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     >>> judge(claim, measured).verdict.value
     'holds'
     """
-    rule = _RULES[claim.tolerance["rule"]]
+    rule = _JUDGES[claim.tolerance["rule"]]
     if claim.measure not in measured.quantities:
         return _unknown(claim, "this run did not measure its quantity")
     values = measured.at(claim.measure, claim.where)
@@ -265,7 +276,7 @@ def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     return Judged(claim, float(values), "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
-_RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
+_JUDGES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
     "printed": _printed,
     "near": _near,
     "at-most": _at_most,

@@ -173,6 +173,8 @@ def _words(reader: _Reader) -> str:
 
 def _atom(reader: _Reader) -> _Node:
     token = reader.take()
+    if not token:
+        raise reader.refuse("an early end")
     name = token[1:]
     if token == "{":
         return _row(reader, closing="}")
@@ -198,7 +200,7 @@ def _atom(reader: _Reader) -> _Node:
         return _Node("mfrac", parts=[_argument(reader), _argument(reader)])
     if name in ("hat", "widehat"):
         return _Node("mover", parts=[_argument(reader), _Node("mo", "^")])
-    raise reader.refuse(token or "an end")
+    raise reader.refuse(token)
 
 
 # From nodes to text.

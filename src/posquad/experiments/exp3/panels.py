@@ -85,8 +85,8 @@ def describe_finding(measured: Measured) -> str:
     return (
         f"Recovery at $n/p = {measured['ratio'][few]}$ is a matter of the iteration budget: "
         f"{measured['recovery_tabled'][few]:.0%} of the trials after {tabled} steps"
-        f"{later if largest > tabled else ''}. The theory's basin does not explain it: the nearest start "
-        f"lies {measured['nearest']:.2g} radii away, and the theorem asks for "
+        f"{later if largest > tabled else ''}. The theory's basin does not explain it: the "
+        f"nearest start lies {measured['nearest']:.2g} radii away, and the theorem asks for "
         f"{measured['N_star']:.2g} samples."
     )
 
