@@ -1,6 +1,6 @@
 """Derive the numbers of the paper's statements from the order of its LaTeX source.
 
-    python docs/number_labels.py paper.tex > src/posquad/numbers.toml
+    python docs/number_labels.py paper.tex > src/posquad/core/numbers.toml
 
 The paper is not part of the repository, so its numbers are kept in that table. The counters are
 those of LaTeX: `\\newtheorem` and `\\numberwithin` in the preamble, the environments that the

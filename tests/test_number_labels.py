@@ -117,5 +117,5 @@ def test_the_table_is_that_of_the_paper_where_its_source_is_present():
     found = [Path(path) for path in sources if path and Path(path).exists()]
     if not found:
         pytest.skip("the source of the paper is not here; POSQUAD_PAPER can name it")
-    table = tomllib.loads((ROOT / "src/posquad/numbers.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads((ROOT / "src/posquad/core/numbers.toml").read_text(encoding="utf-8"))
     assert NUMBERS(found[0].read_text(encoding="utf-8")) == table["numbers"]

@@ -62,7 +62,7 @@ class NumberIndex(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Write the table as reST."""
-        self.env.note_dependency(str(files("posquad").joinpath("numbers.toml")))
+        self.env.note_dependency(str(files("posquad.core").joinpath("numbers.toml")))
         lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
         lines += self._row("number", "statement", "label", "functions", "experiments")
         for label in by_number():

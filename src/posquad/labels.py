@@ -2,19 +2,19 @@
 
 `labels.toml` beside this file has one entry for each theorem, proposition, lemma, corollary,
 definition and remark of the paper. A test checks that it is complete and that every name in it
-exists. `numbers.toml` has the number of every label; `docs/number_labels.py` derives it from the
-source of the paper.
+exists.
 """
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["Label", "cite", "labels"]
+from posquad.core.citations import cite
+
+__all__ = ["Label", "labels"]
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,6 @@ class Label:
     def number(self) -> str:
         """The kind and number of the statement in the paper, for instance `Theorem 3.1`."""
         return cite(self.name)
-
-
-def cite(label: str) -> str:
-    """Return the kind and number that a label has in the paper; empty for an unknown label.
-
-    Labels of sections, tables, figures and equations are known, too.
-
-    >>> cite("thm:effective-hessian"), cite("tab:conditioning-flow-rates"), cite("thm:none")
-    ('Theorem 3.1', 'Table 3', '')
-    """
-    return _numbers().get(label, "")
-
-
-@cache
-def _numbers() -> dict[str, str]:
-    text = files("posquad").joinpath("numbers.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["numbers"]
 
 
 def labels() -> dict[str, Label]:

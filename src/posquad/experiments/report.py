@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from posquad.core.citations import cite
 from posquad.core.errors import DomainError
 from posquad.core.extras import import_extra
 from posquad.experiments.cells import (
@@ -27,7 +28,6 @@ from posquad.experiments.framework import Experiment, Parameters, ReportTable
 from posquad.experiments.headline import Counts, count, headline, standing
 from posquad.experiments.records import Record
 from posquad.experiments.suite import Suite, paper_suite
-from posquad.labels import cite
 from posquad.report.figures import Drawing
 from posquad.report.formulas import as_html, as_plain
 from posquad.report.page import image, page

@@ -12,6 +12,7 @@ _M = TypeVar("_M")  # what a panel shows: the measurements of an experiment, or 
 
 
 def _say_nothing(_: object) -> str:
+    """Describe nothing: the title is the text alternative."""
     return ""
 
 

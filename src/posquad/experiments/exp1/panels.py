@@ -11,7 +11,7 @@ from posquad.experiments.published import published_value
 from posquad.report.palette import REFERENCE, draw_band, draw_published, series
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "describe_finding"]
+__all__ = ["PANELS"]
 
 
 def _draw_rounding(name: str, words: str):

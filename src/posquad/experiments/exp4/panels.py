@@ -18,7 +18,7 @@ from posquad.report.palette import (
 )
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "TABLES", "describe_finding"]
+__all__ = ["PANELS", "TABLES"]
 
 _OUTCOMES = ("converged", "contracts", "oscillates", "diverged")
 

@@ -17,7 +17,7 @@ from posquad.report.palette import (
 )
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "TABLES", "describe_finding"]
+__all__ = ["PANELS", "TABLES"]
 
 
 def _draw_residuals(axes, measured: Measured) -> None:

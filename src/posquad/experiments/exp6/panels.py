@@ -10,7 +10,7 @@ from posquad.experiments.words import listed, rows_over
 from posquad.report.palette import COLOURS, INK, REFERENCE, draw_published, series
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "TABLES", "describe_finding"]
+__all__ = ["PANELS", "TABLES"]
 
 
 def _draw_gap(axes, measured: Measured) -> None:

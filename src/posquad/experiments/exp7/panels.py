@@ -6,7 +6,7 @@ from posquad.experiments.framework import Measured, ReportTable
 from posquad.report.palette import draw_band, series
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "TABLES", "describe_finding"]
+__all__ = ["PANELS", "TABLES"]
 
 
 def _draw(name: str, scale: str):

@@ -8,7 +8,7 @@ from posquad.experiments.framework import Measured, ReportTable
 from posquad.report.palette import REFERENCE, draw_series, legend_below, mark_values, series
 from posquad.report.panel import Panel
 
-__all__ = ["PANELS", "TABLES", "describe_finding"]
+__all__ = ["PANELS", "TABLES"]
 
 MOMENT, BOUNDED = 0, 1
 
