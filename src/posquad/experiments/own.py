@@ -128,7 +128,7 @@ def _checked(path: Path, experiment: Experiment, claim: Claim) -> Claim:
         raise _wrong(path, expected, f"{claim.id} of {claim.experiment!r}")
     if not claim.statement or not claim.measure:
         raise _wrong(path, f"a statement and a measure for {claim.id}", "none")
-    rule = claim.tolerance.get("rule")
+    rule = str(claim.tolerance.get("rule"))
     if rule not in RULES:
         raise _wrong(path, f"a rule for {claim.id} among {', '.join(RULES)}", repr(rule))
     missing = [name for name in RULES[rule] if name not in claim.tolerance]

@@ -36,14 +36,15 @@ def _rows(measured: Measured) -> list[list[str]]:
 def _draw_rates(axes, measured: Measured) -> None:
     """Draw rate against curvature, and below it their ratio, which the diagonal hides."""
     top, bottom = axes
-    published = [published_points("exp2", name, "lambda_r")[1] for name in ("effective", "rate")]
+    _, curvatures = published_points("exp2", "effective", "lambda_r")
+    _, rates = published_points("exp2", "rate", "lambda_r")
     for k, weakest in enumerate(measured["lambda_r"]):
         style = {"ls": "", "marker": MARKERS[k % 6], "ms": 3, "color": COLOURS[k % 6], "alpha": 0.6}
         effective, rate = measured["effective"][k], measured["rate"][k]
         top.plot(effective, rate, **style, label=rf"$\lambda_r={weakest:g}$")
         bottom.plot(effective, rate / effective - 1, **style)
-    draw_published(top, *published)
-    draw_published(bottom, published[0], published[1] / published[0] - 1)
+    draw_published(top, curvatures, rates)
+    draw_published(bottom, curvatures, rates / curvatures - 1)
     ends = np.array([measured["effective"].min() * 0.9, measured["effective"].max() * 1.1])
     top.plot(ends, ends, **REFERENCE, label="equal")
     bottom.axhline(0, **REFERENCE)
