@@ -488,9 +488,10 @@ def test_info_names_versions():
         ([], ["posquad reproduce", "reproduce ", "claims ", "info "]),
         (["reproduce"], ["posquad reproduce --quick --only 1,4", "--set exp2.n=1600", "130"]),
         (["claims"], ["posquad claims --verdict differs"]),
+        (["experiment"], ["posquad experiment new my.py", "reproduce --experiment my.py"]),
         (["info"], ["versions"]),
     ],
-    ids=["main", "reproduce", "claims", "info"],
+    ids=["main", "reproduce", "claims", "experiment", "info"],
 )
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_has_examples(command, examples, option):
@@ -500,8 +501,10 @@ def test_help_has_examples(command, examples, option):
         assert example in result.stdout
 
 
-def test_the_examples_in_the_help_are_valid():
+def test_the_examples_in_the_help_are_valid(tmp_path, monkeypatch):
     """Every line that starts with `posquad reproduce` parses and plans; none is run."""
+    monkeypatch.chdir(tmp_path)
+    assert posquad_command("experiment", "new", "my.py").exit_code == 0
     text = posquad_command("reproduce", "--help").stdout
     lines = [line.split() for line in text.splitlines() if line.strip().startswith("posquad ")]
     assert len(lines) >= 3
