@@ -9,6 +9,7 @@ from collections import Counter
 from decimal import Decimal
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -657,3 +658,21 @@ def test_a_check_of_our_own_names_its_number_not_a_published_one():
     assert judge(claim, measuring(1.0)).tolerance == "within 0.25 of the published value"
     ours = dataclasses.replace(claim, source="posquad")
     assert judge(ours, measuring(1.0)).tolerance == "within 0.25 of 1"
+
+
+def test_the_pages_count_as_the_claims_do():
+    """If every claim that can be compared holds, these are the numbers of the headline."""
+    paper = [claim for claim in CLAIMS if claim.source == "paper"]
+    compared = [claim for claim in paper if claim.tolerance["rule"] != "none"]
+    printed = sum(not claim.given for claim in compared)
+    given, unknown = len(compared) - printed, len(paper) - len(compared)
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert f"{printed} hold as printed, {given} given choices of ours" in readme
+    assert f"{unknown} cannot be compared" in readme
+    page = " ".join((root / "docs" / "reproduce.md").read_text(encoding="utf-8").split())
+    assert f"{printed} of the {len(paper)} published claims hold as printed, {given} hold" in page
+    ways = [{choices()[name].how for name in claim.given} for claim in compared]
+    matched, order = (sum(how in found for found in ways) for how in ("matched", "order"))
+    assert f"Of the {given}, {matched} depend on a choice" in page
+    assert f"and {order} compare only orders of magnitude" in page
