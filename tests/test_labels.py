@@ -8,6 +8,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from posquad.core.citations import cite
 from posquad.labels import labels
 
 ROOT = Path(__file__).parent.parent
@@ -29,6 +30,41 @@ def test_every_label_that_is_cited_is_in_the_map():
     }
     assert len({label for label, _ in cited}) > 30  # the pattern finds what it looks for
     assert sorted((label, file) for label, file in cited if label not in labels()) == []
+
+
+CITATION = re.compile(rf"(?:([A-Z][a-z]+ \d+\.\d+)[,]?\s+\(?)?`((?:{'|'.join(KINDS)}):[a-z0-9-]+)`")
+
+
+def test_every_citation_has_the_number_of_its_label():
+    """The number stands before the label: in front of brackets, or inside, with a comma."""
+    wrong, seen = [], 0
+    for path in [*ROOT.glob("src/posquad/**/*.py"), *ROOT.glob("docs/*.md")]:
+        if path.name in ("labels.py", "citations.py", "formulas.py"):
+            continue  # about labels and formulas themselves
+        for number, label in CITATION.findall(path.read_text(encoding="utf-8")):
+            seen += 1
+            if " ".join(number.split()) != cite(label):
+                wrong.append((path.name, number, label, cite(label)))
+    assert wrong == []
+    assert seen > 70
+
+
+def test_the_citation_pattern_finds_a_missing_and_a_wrong_number():
+    label = "thm:effective-hessian"
+    assert CITATION.findall(f"of `{label}`") == [("", label)]
+    assert CITATION.findall(f"of Theorem 3.2 (`{label}`)") == [("Theorem 3.2", label)]
+    assert CITATION.findall(f"(Theorem 3.1,\n    `{label}`)") == [("Theorem 3.1", label)]
+
+
+def test_every_label_has_a_number_of_its_own_kind_and_section():
+    words = {"thm": "Theorem", "prop": "Proposition", "lem": "Lemma", "cor": "Corollary"}
+    words |= {"def": "Definition", "rem": "Remark"}
+    for name, label in labels().items():
+        kind, number = label.number.split()
+        assert kind == words[name.split(":")[0]], name
+        assert int(number.split(".")[0]) == label.section, name
+    assert len({label.number for label in labels().values()}) == len(labels())
+    assert cite("no:such-label") == ""
 
 
 def test_the_map_follows_the_sections_of_the_paper():

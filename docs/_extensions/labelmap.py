@@ -1,4 +1,4 @@
-"""The directive `label-map`: the paper's labels and what stands behind each."""
+"""The directives `label-map` and `number-index`: the paper's labels and what stands behind each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from docstrings import anchor
 from docutils import nodes
-from labelrows import KINDS, rows
+from labelrows import by_number, rows
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -41,9 +41,9 @@ class LabelMap(SphinxDirective):
 
     @staticmethod
     def _entry(label: Label) -> list[str]:
-        kind = KINDS[label.name.split(":")[0]]
-        lines = [f".. _{anchor(label.name)}:", "", f".. rubric:: {label.title}", "   :class: label"]
-        lines += ["", f"{kind} ``{label.name}``", ""]
+        lines = [f".. index:: single: {label.number} ({label.title})", ""]
+        lines += [f".. _{anchor(label.name)}:", "", f".. rubric:: {label.title}"]
+        lines += ["   :class: label", "", f"{label.number} ``{label.name}``", ""]
         if label.functions:
             lines += [":Functions: " + ", ".join(f":py:obj:`{n}`" for n in label.functions)]
         if label.tests:
@@ -57,7 +57,29 @@ class LabelMap(SphinxDirective):
         return [*lines, ""]
 
 
+class NumberIndex(SphinxDirective):
+    """One row for each statement, by kind and number."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write the table as reST."""
+        self.env.note_dependency(str(files("posquad.core").joinpath("numbers.toml")))
+        lines = [".. list-table::", "   :header-rows: 1", "   :widths: auto", ""]
+        lines += self._row("number", "statement", "label", "functions", "experiments")
+        for label in by_number():
+            names = ", ".join(f":py:obj:`{n.rpartition('.')[2]} <{n}>`" for n in label.functions)
+            shown = ", ".join(key.removeprefix("exp") for key in label.experiments)
+            title = f":ref:`{label.title} <{anchor(label.name)}>`"
+            lines += self._row(label.number, title, f"``{label.name}``", names, shown)
+        return self.parse_text_to_nodes("\n".join(lines))
+
+    @staticmethod
+    def _row(*cells: str) -> list[str]:
+        marks = ("   * -", *["     -"] * (len(cells) - 1))
+        return [f"{mark} {cell}".rstrip() for mark, cell in zip(marks, cells, strict=True)]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("label-map", LabelMap)
+    app.add_directive("number-index", NumberIndex)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

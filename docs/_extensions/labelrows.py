@@ -1,19 +1,20 @@
-"""The rows of the label map, without Sphinx, so that a test can read them."""
+"""The rows of the label map and of the index, without Sphinx, so that a test can read them."""
 
 from __future__ import annotations
 
 from posquad.labels import Label, labels
 
-KINDS = {
-    "thm": "Theorem",
-    "prop": "Proposition",
-    "lem": "Lemma",
-    "cor": "Corollary",
-    "def": "Definition",
-    "rem": "Remark",
-}
-
 
 def rows() -> list[Label]:
     """Every labelled statement, in the paper's order."""
     return list(labels().values())
+
+
+def by_number() -> list[Label]:
+    """Every labelled statement, by kind and number."""
+    return sorted(rows(), key=_place)
+
+
+def _place(label: Label) -> tuple[str, list[int]]:
+    kind, number = label.number.split()
+    return kind, [int(part) for part in number.split(".")]

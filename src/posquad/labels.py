@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from posquad.core.citations import cite
+
 __all__ = ["Label", "labels"]
 
 
@@ -26,6 +28,11 @@ class Label:
     tests: tuple[str, ...] = ()  # "tests/test_x.py::test_name"
     experiments: tuple[str, ...] = ()
     note: str = ""  # why nothing is computed, or what else a reader should know
+
+    @property
+    def number(self) -> str:
+        """The kind and number of the statement in the paper, for instance `Theorem 3.1`."""
+        return cite(self.name)
 
 
 def labels() -> dict[str, Label]:

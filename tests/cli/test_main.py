@@ -27,12 +27,14 @@ from posquad.experiments.claims import claims
 from posquad.experiments.records import record_key
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import plan
+from posquad.experiments.suite import paper_suite
 from posquad.report import figures
+from posquad.report.formulas import as_plain
 from posquad.report.panel import Panel
 
 FIELDS = (
     *("id", "experiment", "label", "statement", "kind", "published", "printed", "measured"),
-    *("tolerance", "verdict", "why", "note", "source"),
+    *("tolerance", "verdict", "why", "note", "source", "given", "changed"),
 )
 
 
@@ -75,7 +77,7 @@ def test_a_run_whose_strict_claims_hold_exits_with_0(calls, out):
     assert "[1/2] exp5" in result.stdout
     assert "[2/2] exp6" in result.stdout
     assert f"Report: {out / 'report.html'}" in result.stdout
-    assert "published claims hold, none differs" in result.stdout
+    assert "hold given choices of ours; none differs" in result.stdout
     assert result.stderr == ""
 
 
@@ -86,8 +88,11 @@ def test_claims_json_has_the_documented_fields(calls, out):
     assert len(entries) == len(expected)
     for entry, claim in zip(entries, expected, strict=True):
         assert set(entry) == set(FIELDS)
-        for name in ("id", "experiment", "label", "statement", "kind", "note", "source"):
+        for name in ("id", "experiment", "label", "kind", "source"):
             assert entry[name] == getattr(claim, name)
+        for name in ("statement", "note"):  # as text, with formulas that a terminal can show
+            assert entry[name] == as_plain(getattr(claim, name))
+            assert not set("$\\{}") & set(entry[name])
         assert entry["printed"] == claim.published
         assert entry["kind"] in {"identity", "deterministic", "statistical", "qualitative"}
         assert entry["verdict"] in {"holds", "differs", "not-comparable"}
@@ -121,6 +126,37 @@ def test_a_qualitative_claim_that_differs_is_named_and_exits_with_0(calls, monke
     assert result.exit_code == 0
     (affected,) = [claim for claim in claims() if claim.measure == "stop_changes"]
     assert f"differs: {affected.id}: published in words, measured false" in result.stdout
+
+
+def test_a_changed_parameter_is_marked_and_a_claim_that_differs_says_so(out):
+    """The paper's y is (1, 0.3); with another one the minimum trace is another number."""
+    arguments = ("--only", "6", "--set", "exp6.y=1,0.4", "--set", "exp6.samples=3", "--out", out)
+    result = posquad_command("reproduce", *arguments)
+    assert result.exit_code == 1
+    changed = "exp6.y = (1, 0.4) (paper: (1, 0.3))"
+    assert f"Changed by you: {changed}, exp6.samples = 3 (default: 400)." in result.stdout
+    assert "0 of 28 published claims hold as printed;" in result.stdout
+    assert "hold with parameters that you changed;" in result.stdout
+    (line,) = [line for line in result.stdout.splitlines() if "exp6.minimum-trace:" in line]
+    assert (
+        f"published 1.3, measured 1.4; off by 1e+08 times the tolerance; you changed {changed}"
+        in line
+    )
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<td>changed by you (paper: (1, 0.3))</td>" in page
+    assert (
+        "<strong>Changed by you:</strong> <code>exp6.y = (1, 0.4) (paper: (1, 0.3))</code>" in page
+    )
+    entries = {entry["id"]: entry for entry in strict_json(out / "claims.json")}
+    assert entries["exp6.minimum-trace"]["changed"][0] == changed
+
+
+def test_an_unchanged_run_has_no_banner(calls, out):
+    result = reproduce(out, "--seed", "3")  # another seed is no change of the experiment
+    assert "Changed by you" not in result.stdout
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Changed by you" not in page
+    assert "changed by you (default: 0)" in page  # the seed, in the table of parameters
 
 
 def test_without_a_value_that_was_asked_for_its_claims_are_not_comparable(calls, monkeypatch, out):
@@ -338,12 +374,15 @@ def test_claims_shows_a_finished_run(calls, out):
     for entry in entries:
         (line,) = [line for line in lines if line.split()[0] == entry["id"]]
         assert line.split()[1] == entry["kind"]
-        assert line.rstrip().endswith(entry["verdict"])
-    published = [entry["verdict"] for entry in entries if entry["source"] == "paper"]
-    ours = [entry["verdict"] for entry in entries if entry["source"] != "paper"]
+        depends = entry["verdict"] == "holds" and entry["given"]
+        end = f"{entry['verdict']} (given our choice)" if depends else entry["verdict"]
+        assert line.rstrip().endswith(f"  {end}")
+    published = [entry for entry in entries if entry["source"] == "paper"]
+    holding = [bool(entry["given"]) for entry in published if entry["verdict"] == "holds"]
     assert lines[-1] == (
-        f"{published.count('holds')} of {len(published)} published claims hold, none differs, "
-        f"2 cannot be compared; {ours.count('holds')} of {len(ours)} additional checks hold."
+        f"{holding.count(False)} of {len(published)} published claims hold as printed; "
+        f"{holding.count(True)} hold given choices of ours; none differs; 2 cannot be compared; "
+        "the additional check holds."
     )
 
 
@@ -371,7 +410,7 @@ def test_claims_of_a_folder_without_a_run(out):
 
 
 ENTRY = dict.fromkeys(FIELDS, "x") | {"measured": 1.0, "published": 1.0, "printed": "1.0"}
-ENTRY |= {"source": "paper", "verdict": "holds"}
+ENTRY |= {"source": "paper", "verdict": "holds", "given": [], "changed": []}
 
 
 @pytest.mark.parametrize(
@@ -449,9 +488,10 @@ def test_info_names_versions():
         ([], ["posquad reproduce", "reproduce ", "claims ", "info "]),
         (["reproduce"], ["posquad reproduce --quick --only 1,4", "--set exp2.n=1600", "130"]),
         (["claims"], ["posquad claims --verdict differs"]),
+        (["experiment"], ["posquad experiment new my.py", "reproduce --experiment my.py"]),
         (["info"], ["versions"]),
     ],
-    ids=["main", "reproduce", "claims", "info"],
+    ids=["main", "reproduce", "claims", "experiment", "info"],
 )
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_has_examples(command, examples, option):
@@ -461,8 +501,10 @@ def test_help_has_examples(command, examples, option):
         assert example in result.stdout
 
 
-def test_the_examples_in_the_help_are_valid():
+def test_the_examples_in_the_help_are_valid(tmp_path, monkeypatch):
     """Every line that starts with `posquad reproduce` parses and plans; none is run."""
+    monkeypatch.chdir(tmp_path)
+    assert posquad_command("experiment", "new", "my.py").exit_code == 0
     text = posquad_command("reproduce", "--help").stdout
     lines = [line.split() for line in text.splitlines() if line.strip().startswith("posquad ")]
     assert len(lines) >= 3
@@ -525,7 +567,7 @@ def test_list_shows_parameters_with_changes_and_runs_nothing(calls, out):
 
 def test_plain_lines_without_a_terminal(calls, out):
     assert "\x1b" not in reproduce(out).stdout
-    with progress.watcher_for(plan(["exp5"]), quick=False) as watcher:
+    with progress.watcher_for(paper_suite(), plan(["exp5"]), quick=False) as watcher:
         assert isinstance(watcher, progress.Lines)
 
 
@@ -537,7 +579,7 @@ def test_a_bar_in_expected_seconds_on_a_terminal(monkeypatch):
     )
     parameters = plan(["exp1", "exp5"])
     weights = [EXPERIMENTS[key].seconds for key in parameters]
-    with progress.watcher_for(parameters, quick=False) as watcher:
+    with progress.watcher_for(paper_suite(), parameters, quick=False) as watcher:
         assert isinstance(watcher, progress.Bar)
         assert isinstance(watcher.progress, Progress)
         (task,) = watcher.progress.tasks

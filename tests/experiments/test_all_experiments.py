@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import re
@@ -16,6 +17,7 @@ import pytest
 from posquad.experiments.framework import describe_parameters
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import picture, save_figures, themed_svg
+from posquad.report.formulas import as_html, as_plain
 from posquad.report.palette import COLOURS, DARK
 
 # Labels of the subfigures and tables of section 5, in the paper's order.
@@ -127,9 +129,9 @@ def test_panels_draw_and_describe(size, key):
         figure = picture(panel, run_of(size, key))
         if size == "minimal":  # the grid is drawn below, and quick is a coarser grid
             figure.draw_without_rendering()
-        (axes,) = figure.axes[:1]
-        assert axes.get_xlabel()
-        assert axes.get_ylabel()
+        assert len(figure.axes) == len(panel.heights)
+        assert figure.axes[-1].get_xlabel()  # the axes above it share it
+        assert all(axes.get_ylabel() for axes in figure.axes)
         words = panel.describe(run_of(size, key))
         assert len(words) >= 20
         assert not re.search(r"\b(nan|inf|None)\b", words), words
@@ -265,3 +267,95 @@ def test_palette_is_one_to_one():
     assert len({*DARK, *DARK.values()}) == 2 * len(DARK)
     assert set(COLOURS) <= set(DARK)
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for pair in DARK.items() for colour in pair)
+
+
+# What a reader is told.
+
+SIZES_WITH_FINDINGS = ["grid", "quick"]
+PUBLISHED = {
+    "exp1-invariance", "exp1-recursion", "exp2-rate", "exp2-metrics", "exp3-rates", "exp3-budgets",
+    "exp4-rates", "exp4-stability", "exp5-residual", "exp5-agreement", "exp6-trace-gap",
+    "exp6-entropy", "exp6-face", "exp6-sampled",
+}  # fmt: skip
+"""The panels on which the paper prints a number that has a place there."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_experiment_says_what_it_found(key):
+    for size in SIZES_WITH_FINDINGS:
+        words = EXPERIMENTS[key].finding(run_of(size, key))
+        assert len(words) > 80
+        assert words.endswith(".")
+        assert not re.search(r"\b(nan|inf|None)\b", words), words
+        as_html(words)  # its formulas are known
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_published_values_are_hollow_markers(key):
+    for panel in EXPERIMENTS[key].panels:
+        axes = picture(panel, run_of("grid", key)).axes
+        hollow = [
+            line
+            for one in axes
+            for line in one.lines
+            if line.get_marker() not in ("", "None", None)
+            and line.get_markerfacecolor() == "none"
+            and len(line.get_xdata())
+        ]
+        assert bool(hollow) == (panel.key in PUBLISHED), panel.key
+        labels = [t.get_text() for one in axes if one.get_legend() for t in one.get_legend().texts]
+        assert any("published" in label for label in labels) == bool(hollow), panel.key
+
+
+def test_hollow_markers_are_where_the_paper_says():
+    """Table 1 of the paper, typed here once more."""
+    panel = EXPERIMENTS["exp2"].panels[0]
+    top, bottom = picture(panel, run_of("grid", "exp2")).axes
+    (hollow,) = [line for line in top.lines if line.get_markerfacecolor() == "none"]
+    np.testing.assert_array_equal(
+        hollow.get_xdata(), [3.008130, 2.301692, 1.658780, 1.165631, 0.834176]
+    )
+    np.testing.assert_array_equal(
+        hollow.get_ydata(), [3.008125, 2.301375, 1.659065, 1.165867, 0.834372]
+    )
+    (below,) = [line for line in bottom.lines if line.get_markerfacecolor() == "none"]
+    printed = [0.999998, 0.999862, 1.000172, 1.000203, 1.000234]
+    np.testing.assert_allclose(below.get_ydata() + 1, printed, rtol=0, atol=1e-6)
+
+
+def test_the_third_panel_of_experiment_2_shows_the_deviation_from_the_exponential():
+    """Drawn from an exact exponential it is zero; from another rate, a growing deviation."""
+    panel = EXPERIMENTS["exp2"].panels[2]
+    measured = copy.deepcopy(run_of("grid", "exp2"))
+    for rate, largest in ((1.0, 0.0), (0.9, np.expm1(0.1 * 2.0))):
+        s = np.broadcast_to(np.linspace(0, 2.0, measured["scaled_time"].shape[-1]),
+                            measured["scaled_time"].shape)  # fmt: skip
+        dims = measured.quantities["scaled_time"].dims
+        measured.add("scaled_time", s, *dims)
+        measured.add("scaled_error", np.exp(-rate * s), *dims)
+        lines = [line.get_ydata() for line in picture(panel, measured).axes[0].lines]
+        drawn = max(abs(np.asarray(values, dtype=float)).max() for values in lines)
+        assert drawn == pytest.approx(largest, abs=1e-14)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_formula_of_an_experiment_is_known(key):
+    """Captions, remarks, headers, questions and parameters; a typing error in TeX is found here."""
+    experiment = EXPERIMENTS[key]
+    measured = run_of("grid", key)
+    texts = [experiment.question, *measured.remarks, *(p.caption for p in experiment.panels)]
+    texts += [p.describe(measured) for p in experiment.panels]
+    texts += [cell for t in experiment.tables for cell in (t.title, *t.header)]
+    texts += [entry["doc"] for entry in describe_parameters(experiment.parameters())]
+    for text in texts:
+        assert "$" not in as_html(text), text
+        assert not set("$\\{}") & set(as_plain(text)), text
+        # Names of variables belong into formulas or code.
+        assert not re.search(
+            r"(?<![`.\w$\\])(lambda_|epsilon\b|kappa\b|N_star|R²)", without_formulas(text)
+        ), text
+
+
+def without_formulas(text):
+    """The text without its formulas and code."""
+    return re.sub(r"\$[^$]*\$|`[^`]*`", "", text)

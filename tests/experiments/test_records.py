@@ -399,7 +399,7 @@ def test_experiments_with_equal_parameters_have_different_keys():
         ("exp1", "experiments/problems.py", True),
         ("exp5", "experiments/exp1/run.py", False),
         ("exp5", "estimator/regressor.py", False),
-        ("exp2", "experiments/exp2/ratios.py", True),
+        ("exp2", "experiments/words.py", True),
         ("exp3", "experiments/exp3/published.py", True),
         *((f"exp{k}", f"experiments/exp{k}/panels.py", False) for k in range(1, 9)),
         ("exp5", "report/palette.py", False),

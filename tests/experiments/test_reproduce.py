@@ -18,7 +18,7 @@ from experiments_support import REAL, contents, falsified, measured, stand_in
 from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, PosquadError
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError
-from posquad.experiments import report, reproduce
+from posquad.experiments import cells, report, suite
 from posquad.experiments.claims import Agreement, claims, judge
 from posquad.experiments.framework import ReportTable
 from posquad.experiments.records import load, record_key
@@ -26,6 +26,7 @@ from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import ExperimentError, Outcome, Watcher, plan
 from posquad.experiments.reproduce import reproduce as run
 from posquad.report import figures
+from posquad.report.formulas import as_plain
 from posquad.report.panel import Panel
 
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
@@ -430,7 +431,7 @@ def hostile(monkeypatch, tmp_path):
         dataclasses.replace(evil[0], measure="base_stop", where=w, tolerance=none)
         for w in ({"epsilon": 0.1}, {"epsilon": 0.3})
     ]
-    monkeypatch.setattr(reproduce, "claims", lambda: tuple(evil))
+    monkeypatch.setattr(suite, "claims", lambda: tuple(evil))
     run(tmp_path, plan(["exp5"]), command=HOSTILE)
     return tmp_path
 
@@ -447,6 +448,7 @@ def test_hostile_text_is_escaped(hostile):
             *("alt", "aria-hidden", "aria-label", "aria-labelledby", "charset", "class", "content"),
             *("data-label", "height", "href", "http-equiv", "id", "lang", "name", "open", "rel"),
             *("preserveaspectratio", "role", "scope", "src", "tabindex", "value", "viewbox"),
+            *("mathvariant", "stretchy", "lspace", "rspace"),
             *("width", "x", "y", "title", "colspan", "rowspan", "loading", "decoding", "fill", "d"),
         }
     (image,) = [a for tag, a in page.tags if tag == "img"]
@@ -530,8 +532,8 @@ def test_a_check_of_our_own_is_called_so_where_it_cannot_be_compared(calls, monk
     monkeypatch.setitem(EXPERIMENTS, "exp5", stand_in("exp5", calls, answer=answer))
     run(tmp_path, plan(["exp5"]), quick=True)
     text = " ".join(Page((tmp_path / "report.html").read_text(encoding="utf-8")).text.split())
-    assert "0 of our 1 own checks hold; 1 cannot be compared." in text
-    told = f"{own.statement} : one of our own checks; this run did not measure its quantity."
+    assert "0 of 1 additional checks hold; 1 of them cannot be compared." in text
+    told = f"{own.statement} : not a published number; this run did not measure its quantity."
     assert told.replace(" :", ":") in text.replace(" :", ":")
     assert own.measure not in text
 
@@ -545,12 +547,13 @@ def test_the_summary_counts_what_was_judged(calls, monkeypatch, tmp_path):
     counts = {word: sum(j.verdict is word for j in paper) for word in Agreement}
     assert counts[Agreement.DIFFERS] == 1
     assert len(outcome.judged) == len(paper) + 1
-    assert "Our own check also holds." in text
+    assert "the additional check holds." in text
     total = sum(counts.values())
-    assert f"{counts[Agreement.HOLDS]} of {total} published claims hold; 1 differs;" in text
+    assert f"0 of {total} published claims hold as printed;" in text  # the system is ours
+    assert f"{counts[Agreement.HOLDS]} hold given choices of ours; 1 differs;" in text
     assert f"{counts[Agreement.NOT_COMPARABLE]} cannot be compared" in text
     (differs,) = [j for j in outcome.judged if j.verdict is Agreement.DIFFERS]
-    assert differs.claim.statement in text
+    assert as_plain(differs.claim.statement) in text
     assert "What differs, and why" in text
     assert "quick run" in text
 
@@ -561,7 +564,7 @@ def test_the_command_in_the_report_gives_the_same_parameters(key, quick):
     values = plan([key], quick=quick, seed=3)[key]
     changes = {"exp5": {"B": "[[1, 0.1], [1e-5, 2]]", "epsilons": "0.5"}}.get(key, {})
     values = plan([key], quick=quick, seed=3, changes={key: changes})[key]
-    words = shlex.split(report._alone(values, key))
+    words = shlex.split(report._alone(suite.paper_suite(), EXPERIMENTS[key], values))
     number = key.removeprefix("exp")
     assert words[:6] == ["posquad", "reproduce", "--only", number, "--out", key]
     again: dict[str, str] = {}
@@ -593,7 +596,7 @@ def test_the_command_in_the_report_gives_the_same_parameters(key, quick):
     ],
 )
 def test_values_in_few_characters(value, text):
-    assert report.format_value(value) == text
+    assert cells.format_value(value) == text
 
 
 @pytest.mark.parametrize(
@@ -607,14 +610,14 @@ def test_values_in_few_characters(value, text):
     ],
 )
 def test_what_is_published(source, published, text):
-    assert report.published_cell({"source": source, "published": published}) == text
+    assert cells.published_cell({"source": source, "published": published}) == text
 
 
 def test_render_of_an_unfinished_run_with_nothing_judged(calls, tmp_path):
     outcome = Outcome(records=(), judged=(), missing=("exp5",), interrupted=True, seconds=0.0)
     page = report.render(outcome, plan(["exp5"]), {}, quick=False, command="posquad reproduce")
     assert "This run was not finished" in page
-    assert "No published claim belongs to this run" in " ".join(Page(page).text.split())
+    assert "No claim belongs to this run" in " ".join(Page(page).text.split())
 
 
 def test_pictures_do_not_depend_on_the_date(calls, tmp_path):

@@ -59,7 +59,7 @@ def certify(
       obey `Certificate.flow_envelope`. For y itself, every critical point within half of this
       distance lies within `details["critical_points_within"]`. `details["step"]` is the certified
       step size of Theorem B, and `details["paper"]` holds the constants of
-      `thm:local-secant-regularity` if they exist.
+      Theorem 3.3 (`thm:local-secant-regularity`) if they exist.
     - `global_uniqueness`: UU' is the only positive semidefinite matrix, of any rank, with
       measurements `A(UU')`. Every other one whose root mean square misfit to y is at most eps lies
       within `value * (eps + residual)` of it (Theorem D), also for noisy data. `details["within"]`

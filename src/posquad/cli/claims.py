@@ -13,8 +13,9 @@ from rich.text import Text
 
 from posquad.cli.failure import Failure
 from posquad.cli.options import RESULTS
-from posquad.experiments.claims import Agreement, tally
-from posquad.experiments.report import measured_cell, published_cell
+from posquad.experiments.cells import measured_cell, published_cell
+from posquad.experiments.claims import Agreement
+from posquad.experiments.headline import headline, standing
 
 __all__ = ["claims_command"]
 
@@ -61,12 +62,14 @@ def claims_command(out: Path, verdict: str | None, as_json: bool) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    words = tally([(entry["source"], entry["verdict"]) for entry in entries])
+    words = headline(entries)
     console.print(f"{words[0].upper()}{words[1:]}.", highlight=False)
 
 
 def _claim_row(entry: dict[str, Any]) -> list[Text]:
-    colour = {"holds": "green", "differs": "bold red", "not-comparable": "yellow"}
+    colour = {"differs": "bold red", "unknown": "yellow"}
+    depends = {"given": " (given our choice)", "changed": " (as changed)"}
+    place = standing(entry)
     if not all(isinstance(entry[name], str) for name in ("id", "kind")):
         raise TypeError("an id or a kind is not text")
     return [  # as Text, so that brackets in a value are not markup
@@ -74,7 +77,7 @@ def _claim_row(entry: dict[str, Any]) -> list[Text]:
         Text(entry["kind"]),
         Text(published_cell(entry | {"published": entry["printed"]})),
         Text(measured_cell(entry["measured"])),
-        Text(entry["verdict"], style=colour[entry["verdict"]]),
+        Text(entry["verdict"] + depends.get(place, ""), style=colour.get(place, "green")),
     ]
 
 

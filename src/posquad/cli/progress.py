@@ -21,8 +21,8 @@ from rich.progress import (
 from posquad.core.progress import Progress as Step
 from posquad.experiments.framework import Experiment
 from posquad.experiments.records import Record
-from posquad.experiments.registry import EXPERIMENTS
 from posquad.experiments.reproduce import Watcher
+from posquad.experiments.suite import Suite
 
 __all__ = ["Bar", "Lines", "fit_progress", "watcher_for"]
 
@@ -69,10 +69,11 @@ class Bar(Watcher):
 
 
 @contextmanager
-def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]:
+def watcher_for(suite: Suite, parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]:
     """Choose a bar for a terminal, and plain lines for other outputs.
 
-    >>> with watcher_for({}, quick=False) as watcher:
+    >>> from posquad.experiments.suite import paper_suite
+    >>> with watcher_for(paper_suite(), {}, quick=False) as watcher:
     ...     isinstance(watcher, (Lines, Bar))
     True
     """
@@ -80,7 +81,7 @@ def watcher_for(parameters: Mapping[str, Any], quick: bool) -> Iterator[Watcher]
         yield Lines()
         return
     weights = {
-        key: EXPERIMENTS[key].quick_seconds if quick else EXPERIMENTS[key].seconds
+        key: suite.experiments[key].quick_seconds if quick else suite.experiments[key].seconds
         for key in parameters
     }
     columns = (

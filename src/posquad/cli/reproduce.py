@@ -11,14 +11,18 @@ from typing import NoReturn
 import click
 
 from posquad.cli.failure import Failure
-from posquad.cli.options import RESULTS
+from posquad.cli.options import FILE, RESULTS
 from posquad.cli.progress import watcher_for
 from posquad.core.errors import DomainError, PosquadError
-from posquad.experiments.claims import Agreement, failures, tally
-from posquad.experiments.framework import Parameters, describe_parameters
-from posquad.experiments.registry import EXPERIMENTS
-from posquad.experiments.report import format_value, measured_cell, published_cell
+from posquad.experiments.cells import format_value, measured_cell, published_cell
+from posquad.experiments.changes import changed_parameters, describe_sources
+from posquad.experiments.claims import Agreement, failures
+from posquad.experiments.framework import Parameters
+from posquad.experiments.headline import headline
+from posquad.experiments.own import load_suite
 from posquad.experiments.reproduce import Outcome, plan, reproduce
+from posquad.experiments.suite import Suite, paper_suite
+from posquad.report.formulas import as_plain
 
 __all__ = ["reproduce_command"]
 
@@ -26,6 +30,13 @@ __all__ = ["reproduce_command"]
 @click.command("reproduce")
 @click.option("--quick", is_flag=True, help="Fewer seeds and steps: under a minute.")
 @click.option("--only", metavar="N,N", default="", help="Experiments to run, such as 1,4.")
+@click.option(
+    "--experiment",
+    "own",
+    type=FILE,
+    metavar="FILE",
+    help="Run the experiment of a Python file instead of the paper's.",
+)
 @RESULTS
 @click.option("--seed", type=click.IntRange(min=0), help="Base seed of every experiment.")
 @click.option(
@@ -41,6 +52,7 @@ __all__ = ["reproduce_command"]
 def reproduce_command(
     quick: bool,
     only: str,
+    own: Path | None,
     out: Path,
     seed: int | None,
     settings: tuple[str, ...],
@@ -62,14 +74,15 @@ def reproduce_command(
       posquad reproduce
       posquad reproduce --quick --only 1,4
       posquad reproduce --set exp2.n=1600 --set exp2.lambda_r=1,0.5 --out more-samples
+      posquad reproduce --experiment my.py --out mine
     """
     try:
-        changes = _parse_settings(settings)
-        parameters = plan(_parse_only(only), quick=quick, seed=seed, changes=changes)
+        changes, suite = _parse_settings(settings), _suite(own, only)
+        parameters = plan(_parse_only(only), quick=quick, seed=seed, changes=changes, suite=suite)
         if listing:
-            _list(parameters)
+            _list(suite, parameters, quick)
             return
-        with watcher_for(parameters, quick) as watcher:
+        with watcher_for(suite, parameters, quick) as watcher:
             outcome = reproduce(
                 out,
                 parameters,
@@ -77,6 +90,7 @@ def reproduce_command(
                 fresh=fresh,
                 command=shlex.join(["posquad", *sys.argv[1:]]),
                 watcher=watcher,
+                suite=suite,
             )
     except PosquadError as problem:
         if traceback:
@@ -84,7 +98,7 @@ def reproduce_command(
         raise Failure(str(problem)) from None
     except KeyboardInterrupt:  # while results were being written
         _stop_interrupted()
-    _summarize(outcome, out)
+    _summarize(outcome, out, _changed(suite, parameters, quick))
     if outcome.interrupted:
         _stop_interrupted()
     if failures(list(outcome.judged)):
@@ -96,6 +110,14 @@ def _stop_interrupted() -> NoReturn:
         "Interrupted. Finished experiments are saved; run the same command again to continue."
     )
     raise SystemExit(130)
+
+
+def _suite(own: Path | None, only: str) -> Suite:
+    if own is None:
+        return paper_suite()
+    if only.strip():
+        raise DomainError("--only", expected="no numbers together with --experiment", got=only)
+    return load_suite(own)
 
 
 def _parse_only(text: str) -> list[str]:
@@ -114,20 +136,31 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, dict[str, str]]:
     return changes
 
 
-def _list(parameters: Mapping[str, Parameters]) -> None:
+def _list(suite: Suite, parameters: Mapping[str, Parameters], quick: bool) -> None:
     for key, values in parameters.items():
-        click.echo(f"{key}  {EXPERIMENTS[key].title}")
-        for entry in describe_parameters(values):
+        click.echo(f"{key}  {suite.experiments[key].title}")
+        for entry in describe_sources(suite.experiments[key], values, quick=quick):
             click.echo(f"  {key}.{entry['name']} = {format_value(entry['value'])}")
-            click.echo(f"      {entry['doc']} ({entry['source']})")
+            click.echo(f"      {as_plain(entry['doc'])} ({entry['source']})")
 
 
-def _summarize(outcome: Outcome, out: Path) -> None:
-    words = tally([(judged.claim.source, judged.verdict.value) for judged in outcome.judged])
+def _changed(suite: Suite, parameters: Mapping[str, Parameters], quick: bool) -> list[str]:
+    return [
+        change.words
+        for key, values in parameters.items()
+        for change in changed_parameters(suite.experiments[key], values, quick=quick)
+    ]
+
+
+def _summarize(outcome: Outcome, out: Path, changed: list[str]) -> None:
+    entries = [judged.as_dict() for judged in outcome.judged]
+    words = headline(entries)
+    if changed:
+        click.echo(f"Changed by you: {', '.join(changed)}.")
     click.echo(f"{words[0].upper()}{words[1:]} ({outcome.seconds:.0f} s).")
-    for judged in outcome.judged:
+    for judged, entry in zip(outcome.judged, entries, strict=True):
         if judged.verdict is Agreement.DIFFERS:
-            published = published_cell(judged.as_dict() | {"published": judged.claim.published})
+            published = published_cell(entry | {"published": judged.claim.published})
             click.echo(
                 f"  differs: {judged.claim.id}: published {published}, measured "
                 f"{measured_cell(judged.measured)}; {judged.why}"

@@ -2,8 +2,8 @@
 
 The paper's guarantees control `T_n` on the whole of S^d. These functions compute the quantities in
 their assumptions: the constants m, M of `eq:abstract-operator-bounds` and the norm `||T_n - T||_op`
-of `thm:full-space-operator-concentration`. They are matrix-free; a product costs one `apply` and
-one `adjoint`.
+of Theorem 3.2 (`thm:full-space-operator-concentration`). They are matrix-free; a product costs one
+`apply` and one `adjoint`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def operator_bounds(
     """Largest m and smallest M with `m ||H||^2 <= <H, T_n(H)> <= M ||H||^2` on S^d.
 
     `eq:abstract-operator-bounds`; m = 0 whenever there are fewer than d(d+1)/2 independent
-    measurements. The population has m = 2, M = d + 2 (`lem:gaussian-population-operator`).
+    measurements. The population has m = 2, M = d + 2 (Lemma 3.1,
+    `lem:gaussian-population-operator`).
 
     >>> bounds = operator_bounds(GaussianPopulation(3))
     >>> round(bounds.smallest, 9), round(bounds.largest, 9)
@@ -71,7 +72,7 @@ def operator_deviation(
 ) -> OperatorBounds:
     """Extreme eigenvalues of `T_n - T`; `.norm` is `||T_n - T||_op`.
 
-    `thm:full-space-operator-concentration` bounds this norm in probability.
+    Theorem 3.2 (`thm:full-space-operator-concentration`) bounds this norm in probability.
 
     >>> operator_deviation(GaussianPopulation(3)).norm
     0.0

@@ -93,8 +93,9 @@ def effective_spectrum(
 ) -> Spectrum:
     """Eigenvalues of the Riemannian Hessian at `Q = UU'` in the quotient metric.
 
-    At an interpolating U they are the effective eigenvalues of `thm:effective-hessian`,
-    `<xi, T(xi)> / g_Q(xi, xi)`; the smallest is the rate of the slowest mode of the gradient flow.
+    At an interpolating U they are the effective eigenvalues of Theorem 3.1
+    (`thm:effective-hessian`), `<xi, T(xi)> / g_Q(xi, xi)`; the smallest is the rate of the slowest
+    mode of the gradient flow.
 
     Args:
         objective: any objective; `U[..., d, r]` full-rank factors.

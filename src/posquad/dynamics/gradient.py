@@ -63,7 +63,7 @@ def gradient_flow(
     observables: Mapping[str, Observable] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Trajectory:
-    """Integrate `dU/dt = -grad L(U)` (`thm:exact-quotient-gradient-flow`).
+    """Integrate `dU/dt = -grad L(U)` (Theorem 2.3, `thm:exact-quotient-gradient-flow`).
 
     Args:
         objective: for instance `LeastSquares(RankOne(X), y)`.
@@ -156,8 +156,8 @@ def gradient_descent(
 
     Returns:
         `Trajectory`. Rank loss and divergence are detected at the step where they happen. The
-        conditions of `prop:exact-discrete-predictor-dynamics` for keeping the rank are
-        `posquad.dynamics.sufficient_rank_margin` and `exact_rank_margin`.
+        conditions of Proposition 2.6 (`prop:exact-discrete-predictor-dynamics`) for keeping the
+        rank are `posquad.dynamics.sufficient_rank_margin` and `exact_rank_margin`.
 
     >>> from posquad import PopulationRisk, gradient_descent
     >>> path = gradient_descent(PopulationRisk(np.eye(3, 1)), 0.5 * np.ones((3, 1)),

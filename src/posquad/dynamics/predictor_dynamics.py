@@ -37,7 +37,8 @@ __all__ = [
 def predictor_step(Q: A, G: A, step: float | Array) -> A:
     """Predictor after one step of descent: `(I - 2 eta G) Q (I - 2 eta G)`.
 
-    The congruence recursion of `prop:exact-discrete-predictor-dynamics`; `[..., d, d]`.
+    The congruence recursion of Proposition 2.6 (`prop:exact-discrete-predictor-dynamics`);
+    `[..., d, d]`.
 
     >>> predictor_step(np.eye(1), np.array([[0.25]]), 1.0)
     array([[0.25]])
@@ -48,7 +49,9 @@ def predictor_step(Q: A, G: A, step: float | Array) -> A:
 
 
 def riemannian_gradient(Q: A, G: A) -> A:
-    """Gradient of ell in the quotient metric, `2 (GQ + QG)` (`thm:exact-quotient-gradient-flow`).
+    """Gradient of ell in the quotient metric, `2 (GQ + QG)`.
+
+    Theorem 2.3 (`thm:exact-quotient-gradient-flow`).
 
     >>> riemannian_gradient(np.eye(1), np.array([[0.25]]))
     array([[1.]])
@@ -71,7 +74,7 @@ def discretization_correction(Q: A, G: A, step: float | Array) -> A:
     """Difference `4 eta G Q G` between `(Q_{k+1} - Q_k)/eta` and the flow field.
 
     `eq:discrete-gradient-plus-correction`; exact, `[..., d, d]`. Because of this term, descent of
-    the factor is not Riemannian descent (`rem:continuous-discrete-quotient`).
+    the factor is not Riemannian descent (Remark 2.4, `rem:continuous-discrete-quotient`).
 
     >>> discretization_correction(np.eye(1), np.array([[0.25]]), 1.0)
     array([[0.25]])

@@ -1,11 +1,11 @@
 """Standard errors of predictions, from the effective Hessian; rotations of U do not change them.
 
 With the fitted predictor as the truth, the Hessian on the quotient is `J'WJ / n`, where J is the
-derivative of the predictions along horizontal directions (`thm:effective-hessian`). To first order,
-its inverse times the variance of the noise is the covariance of the estimate, and its kernel is
-what the data do not determine. Unconstrained terms are eliminated: J is then the part of the
-derivative that they do not explain. All is computed for whitened inputs, where bad scaling does not
-look like a kernel, and transformed back.
+derivative of the predictions along horizontal directions (Theorem 3.1, `thm:effective-hessian`). To
+first order, its inverse times the variance of the noise is the covariance of the estimate, and its
+kernel is what the data do not determine. Unconstrained terms are eliminated: J is then the part of
+the derivative that they do not explain. All is computed for whitened inputs, where bad scaling does
+not look like a kernel, and transformed back.
 """
 
 from __future__ import annotations

@@ -89,9 +89,10 @@ class PositiveQuadraticRegressor(
             cross-validation, `standard_error`; empty if the rank was given.
         rank_confidence_: weight of the rank among those tried; 1 if given, NaN if chosen by
             cross-validation or if c is fitted.
-        effective_spectrum_: eigenvalues of the effective Hessian (`thm:effective-hessian`) for the
-            fitted responses, ascending; only the two ends if p > 1000. NaN if the columns of X
-            differ so much in size (1e16) that U does not have full rank, or if U is out of range.
+        effective_spectrum_: eigenvalues of the effective Hessian (Theorem 3.1,
+            `thm:effective-hessian`) for the fitted responses, ascending; only the two ends if
+            p > 1000. NaN if the columns of X differ so much in size (1e16) that U does not have
+            full rank, or if U is out of range.
         gauge_dimension_: r(r-1)/2, the number of rotations, which the spectrum leaves out.
         kernel_dimension_: number of directions that the data leave free; NaN if not computed.
         identifiable_: whether the data determine the predictor, at least locally: there are more

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -21,11 +22,23 @@ import scipy
 
 from posquad.experiments.framework import Measured
 from posquad.experiments.problems import wilson
+from posquad.report.formulas import as_plain
 
-__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "tally"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "number"]
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
+RULES: Mapping[str, tuple[str, ...]] = {
+    "printed": (),
+    "near": ("absolute",),
+    "at-most": ("bound",),
+    "at-least": ("bound",),
+    "prediction": ("level",),
+    "rate": ("level", "trials"),
+    "true": (),
+    "none": ("reason",),
+}
+"""The rules of comparison, each with what its tolerance must contain."""
 _FEWEST = 8  # samples needed to describe a distribution
 
 
@@ -43,15 +56,16 @@ class Claim:
 
     id: str
     experiment: str
-    label: str
-    statement: str
-    kind: str  # identity, deterministic, statistical, qualitative
-    published: Any  # the printed text, a list of such texts, or true for a statement in words
-    measure: str  # name of the measured quantity
-    tolerance: Mapping[str, Any]
+    label: str = ""  # in the paper
+    statement: str = ""  # formulas are TeX between dollar signs
+    kind: str = "qualitative"  # or identity, deterministic, statistical
+    published: Any = True  # the printed text, a list of such texts, or true for words
+    measure: str = ""  # name of the measured quantity
+    tolerance: Mapping[str, Any] = field(default_factory=dict)  # "rule", and what the rule needs
     where: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
-    source: str = "paper"  # or "posquad" for one of our own checks, which the paper does not print
+    source: str = "paper"  # otherwise a check that the paper does not print
+    given: Sequence[str] = ()  # ids of the choices of ours on which the comparison depends
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,7 @@ class Judged:
     tolerance: str  # the tolerance rule in words
     verdict: Agreement
     why: str
+    changed: tuple[str, ...] = ()  # parameters of its experiment that the user changed, in words
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that is written to `claims.json`."""
@@ -73,19 +88,22 @@ class Judged:
             "id": c.id,
             "experiment": c.experiment,
             "label": c.label,
-            "statement": c.statement,
+            "statement": as_plain(c.statement),
             "kind": c.kind,
-            "published": _number(c.published),
+            "published": number(c.published),
             "printed": c.published,
             "measured": self.measured,
             "tolerance": self.tolerance,
             "verdict": self.verdict.value,
             "why": self.why,
-            "note": c.note,
+            "note": as_plain(c.note),
             "source": c.source,
+            "given": list(c.given),
+            "changed": list(self.changed),
         }
 
 
+@cache
 def claims() -> tuple[Claim, ...]:
     """Return all claims, in the order of the paper.
 
@@ -105,7 +123,7 @@ def judge(claim: Claim, measured: Measured) -> Judged:
     >>> judge(claim, measured).verdict.value
     'holds'
     """
-    rule = _RULES[claim.tolerance["rule"]]
+    rule = _JUDGES[claim.tolerance["rule"]]
     if claim.measure not in measured.quantities:
         return _unknown(claim, "this run did not measure its quantity")
     values = measured.at(claim.measure, claim.where)
@@ -129,22 +147,15 @@ def failures(judged: list[Judged]) -> list[Judged]:
     return [j for j in judged if j.verdict is Agreement.DIFFERS and j.claim.kind in STRICT]
 
 
-def tally(verdicts: Sequence[tuple[str, str]]) -> str:
-    """Count how many claims hold, from pairs of source and verdict.
+def number(published: Any) -> Any:
+    """Convert a published text, or a list of them, to numbers; a truth value stays as it is.
 
-    >>> tally([("paper", "holds"), ("paper", "differs"), ("posquad", "holds")])
-    '1 of 2 published claims hold, 1 differs; 1 of 1 additional checks hold'
+    >>> number("4.96e-16"), number(["1", "1/2"]), number(True)
+    (4.96e-16, [1.0, 0.5], True)
     """
-    parts = []
-    for ours, noun in ((False, "published claims"), (True, "additional checks")):
-        found = [verdict for source, verdict in verdicts if (source != "paper") == ours]
-        holds, differs, unknown = (found.count(verdict.value) for verdict in Agreement)
-        words = f"{holds} of {len(found)} {noun} hold"
-        if differs or not ours:
-            words += f", {differs or 'none'} {'differ' if differs > 1 else 'differs'}"
-        words += f", {unknown} cannot be compared" if unknown else ""
-        parts += [words] if found else []
-    return "; ".join(parts) or "no claim belongs to this run"
+    if isinstance(published, list):
+        return [_value(text) for text in published]
+    return published if isinstance(published, bool) else _value(published)
 
 
 def _unknown(claim: Claim, reason: str) -> Judged:
@@ -265,7 +276,7 @@ def _none(claim: Claim, values: np.ndarray, _: Measured) -> Judged:
     return Judged(claim, float(values), "not compared", Agreement.NOT_COMPARABLE, reason)
 
 
-_RULES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
+_JUDGES: dict[str, Callable[[Claim, np.ndarray, Measured], Judged]] = {
     "printed": _printed,
     "near": _near,
     "at-most": _at_most,
@@ -286,9 +297,3 @@ def _half_unit(text: str) -> float:
     """Return half a unit of the last printed digit."""
     exponent = Decimal(text).as_tuple().exponent
     return 0.5 * 10.0 ** int(exponent)
-
-
-def _number(published: Any) -> Any:
-    if isinstance(published, list):
-        return [_value(text) for text in published]
-    return published if isinstance(published, bool) else _value(published)

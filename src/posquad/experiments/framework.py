@@ -205,17 +205,19 @@ class Experiment:
     key: str  # "exp1"
     title: str
     question: str  # for a reader who has not read the paper
-    section: str  # label of the subsection of the paper, or empty
-    labels: tuple[str, ...]  # labels of the paper's statements that are tested
     parameters: type[Parameters]
-    quick: Mapping[str, Any]  # parameters that --quick changes
     run: Callable[[Any, ProgressCallback], Measured]
-    panels: tuple[Panel, ...]
+    section: str = ""  # label of the subsection of the paper
+    labels: tuple[str, ...] = ()  # labels of the paper's statements that are tested
+    quick: Mapping[str, Any] = field(default_factory=dict)  # parameters that --quick changes
+    finding: Callable[[Measured], str] | None = None  # what was found, for the summary
+    panels: tuple[Panel, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     seconds: float = 1.0  # expected duration of a full run on 2 cores, for the progress bar
     quick_seconds: float = 1.0
 
     @property
-    def number(self) -> int:
-        """The number of the experiment, by which the report is ordered."""
-        return int(self.key.removeprefix("exp"))
+    def number(self) -> int | None:
+        """The number of an experiment of the paper, by which the report is ordered."""
+        digits = self.key.removeprefix("exp")
+        return int(digits) if digits.isdecimal() else None

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 
 from posquad._version import __version__
 from posquad.core.files import FileError, write_file
-from posquad.core.sources import ROOT, source_closure
+from posquad.core.sources import ROOT, imported_modules, module_path, source_closure
 from posquad.core.store import StoreError, read_arrays, read_body, save_pair
 from posquad.experiments.framework import Experiment, Measured, Parameters, Quantity
 
@@ -62,10 +63,28 @@ def record_key(experiment: Experiment, parameters: Parameters) -> str:
     identity |= {"parameters": dataclasses.asdict(parameters), "posquad": __version__}
     identity |= {"torch": torch.__version__, "numpy": np.__version__, "scipy": scipy.__version__}
     digest.update(json.dumps(identity, sort_keys=True).encode())
-    for path in source_closure(experiment.run.__module__, leave_out=_draws):
-        digest.update(path.relative_to(ROOT).as_posix().encode())
+    for name, path in _sources(experiment.run.__module__):
+        digest.update(name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _sources(module: str) -> list[tuple[str, Path]]:
+    """Return the source files that compute a result, with the names under which they count.
+
+    For a file of the user these are the file and what it imports from posquad.
+    """
+    if module_path(module) is not None and module.split(".")[0] == ROOT.name:
+        files = source_closure(module, leave_out=_draws)
+        return [(path.relative_to(ROOT).as_posix(), path) for path in files]
+    own = Path(str(sys.modules[module].__file__))
+    imported = {
+        path for name in imported_modules(own) for path in source_closure(name, leave_out=_draws)
+    }
+    return [
+        (own.name, own),
+        *((path.relative_to(ROOT).as_posix(), path) for path in sorted(imported)),
+    ]
 
 
 def _draws(module: str) -> bool:

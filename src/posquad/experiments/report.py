@@ -5,28 +5,48 @@ The parts that every page shares (security policy, style sheet) are in `posquad.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from posquad.core.citations import cite
+from posquad.core.errors import DomainError
+from posquad.core.extras import import_extra
+from posquad.experiments.cells import (
+    format_value,
+    interval,
+    measured_cell,
+    published_cell,
+    shorten_numbers,
+)
+from posquad.experiments.changes import changed_parameters, describe_sources
+from posquad.experiments.choices import HOW, choices
 from posquad.experiments.claims import Agreement, Judged
-from posquad.experiments.framework import Parameters, ReportTable, describe_parameters
+from posquad.experiments.framework import Experiment, Parameters, ReportTable
+from posquad.experiments.headline import Counts, count, headline, standing
 from posquad.experiments.records import Record
-from posquad.experiments.registry import EXPERIMENTS
+from posquad.experiments.suite import Suite, paper_suite
 from posquad.report.figures import Drawing
+from posquad.report.formulas import as_html, as_plain
 from posquad.report.page import image, page
 
 if TYPE_CHECKING:
     from posquad.experiments.reproduce import Outcome
 
-__all__ = ["format_value", "interval", "measured_cell", "published_cell", "render"]
+__all__ = ["render"]
 
 KINDS = ("identity", "deterministic", "statistical", "qualitative")
 WORDS = {
-    Agreement.HOLDS: ("holds", "✓"),
-    Agreement.DIFFERS: ("differs", "≠"),
-    Agreement.NOT_COMPARABLE: ("not comparable", "?"),
+    "printed": ("holds", "✓"),
+    "given": ("holds, given our choice", "✓"),
+    "changed": ("holds, as changed by you", "✓"),
+    "differs": ("differs", "≠"),
+    "unknown": ("not comparable", "?"),
 }
+_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d+)(?!\w|\.\d)")
+_SETTINGS_SHOWN = 4  # numbers of a tuple that are shown with a choice
 
 
 def render(
@@ -36,6 +56,7 @@ def render(
     *,
     quick: bool,
     command: str,
+    suite: Suite | None = None,
 ) -> str:
     """Render the page for these records and verdicts; `drawings` maps panel keys to figures.
 
@@ -44,61 +65,87 @@ def render(
     >>> "Content-Security-Policy" in page
     True
     """
-    published = [j for j in outcome.judged if j.claim.source == "paper"]
+    suite = suite or paper_suite()
+    lines = [_line(j) for j in outcome.judged]
+    published = [line for line in lines if line["source"] == "paper"]
+    counted = published or lines  # an experiment of the user may have no published claim
+    changes = [
+        change
+        for key, values in parameters.items()
+        for change in changed_parameters(suite.experiments[key], values, quick=quick)
+    ]
     filters = {"cell": measured_cell, "interval": interval, "published": published_cell}
+    filters |= {
+        "short": shorten_numbers,
+        "cite": cite,
+        "emphasized": _emphasized,
+        "plain": as_plain,
+        "sentence": _sentence,
+    }
     return page(
         "report.html.j2",
         styles=("report.css",),
         filters={"value": format_value, **filters},
+        title=suite.title,
+        published_run=bool(published) or not suite.file,
         quick=quick,
         command=command,
         outcome=outcome,
-        counts=_counts(published),
-        kinds=[(kind, _counts([j for j in published if j.claim.kind == kind])) for kind in KINDS],
-        ours=_counts([j for j in outcome.judged if j.claim.source != "paper"]),
-        differing=[_line(j) for j in outcome.judged if j.verdict is Agreement.DIFFERS],
-        incomparable=[_line(j) for j in outcome.judged if j.verdict is Agreement.NOT_COMPARABLE],
-        missing=[EXPERIMENTS[key] for key in outcome.missing],
-        sections=[_section(r, outcome, parameters, drawings) for r in outcome.records],
+        headline=_capitalized(headline(lines)),
+        dependence=_dependence(published),
+        counts=count(counted),
+        kinds=[(kind, count(k for k in counted if k["kind"] == kind)) for kind in KINDS],
+        changes=changes,
+        changed_keys=sorted({change.name.partition(".")[0] for change in changes}),
+        chosen=_chosen(lines, parameters),
+        findings=_findings(suite, outcome),
+        differing=[line for line in lines if line["standing"] == "differs"],
+        incomparable=[line for line in lines if line["standing"] == "unknown"],
+        missing=[suite.experiments[key] for key in outcome.missing],
+        sections=[
+            _section(suite, r, lines, parameters[r.experiment], drawings, quick)
+            for r in outcome.records
+        ],
         computing=sum(record.seconds for record in outcome.records),
     )
 
 
 def _section(
+    suite: Suite,
     record: Record,
-    outcome: Outcome,
-    parameters: Mapping[str, Parameters],
+    lines: list[dict[str, Any]],
+    parameters: Parameters,
     drawings: Mapping[str, Drawing],
+    quick: bool,
 ) -> dict[str, Any]:
-    experiment = EXPERIMENTS[record.experiment]
-    judged = [j for j in outcome.judged if j.claim.experiment == record.experiment]
-    values = parameters[record.experiment]
+    experiment = suite.experiments[record.experiment]
+    own = [line for line in lines if line["experiment"] == record.experiment]
     return {
         "experiment": experiment,
-        "counts": _counts(judged),
-        "claims": [_line(j) for j in judged],
+        "tally": _tally(own),
+        "claims": own,
         "remarks": record.measured.remarks,
         "panels": [
             {"panel": p, "words": drawings[p.key].words, "image": image(drawings[p.key].svg)}
             for p in experiment.panels
         ],
         "tables": [{"table": t, "rows": _rows(t, record)} for t in experiment.tables],
-        "parameters": describe_parameters(values),
+        "parameters": describe_sources(experiment, parameters, quick=quick),
         "record": record,
-        "alone": _alone(values, experiment.key),
+        "alone": _alone(suite, experiment, parameters),
     }
 
 
-def _alone(parameters: Parameters, key: str) -> str:
+def _alone(suite: Suite, experiment: Experiment, parameters: Parameters) -> str:
     """Return the command that runs only this experiment, with these parameters."""
-    default = EXPERIMENTS[key].parameters()
+    default, key = experiment.parameters(), experiment.key
     changed = [
         f"--set '{key}.{f.name}={_written(getattr(parameters, f.name))}'"
         for f in fields(parameters)
         if getattr(parameters, f.name) != getattr(default, f.name)
     ]
-    number = key.removeprefix("exp")
-    return " ".join([f"posquad reproduce --only {number} --out {key}", *changed])
+    which = f"--experiment {shlex.quote(suite.file)}" if suite.file else f"--only {key[3:]}"
+    return " ".join([f"posquad reproduce {which} --out {key}", *changed])
 
 
 def _written(value: Any) -> str:
@@ -118,70 +165,132 @@ def _rows(table: ReportTable, record: Record) -> list[list[str]]:
         return [[f"This table cannot be made with these parameters ({reason})."]]
 
 
-def _counts(judged: Any) -> dict[str, int]:
-    counts = {verdict.name.lower(): 0 for verdict in Agreement}
-    for j in judged:
-        counts[j.verdict.name.lower()] += 1
-    return counts | {"all": len(judged)}
-
-
 def _line(judged: Judged) -> dict[str, Any]:
-    word, sign = WORDS[judged.verdict]
-    return {
-        **{name: getattr(judged, name) for name in ("measured", "tolerance", "why")},
-        **asdict(judged.claim),
+    entry = {**asdict(judged.claim), "verdict": judged.verdict.value, "changed": judged.changed}
+    place = standing(entry)
+    word, sign = WORDS[place]
+    return entry | {
+        "measured": judged.measured,
+        "why": judged.why,
         "rule": judged.tolerance,
         "word": word,
         "sign": sign,
-        "verdict": judged.verdict.name.lower().replace("_", "-"),
+        "standing": place,
+        "bold": judged.verdict is not Agreement.HOLDS,
     }
 
 
-def format_value(value: Any) -> str:
-    """Format a published or measured value in a few characters.
+def _chosen(
+    lines: list[dict[str, Any]], parameters: Mapping[str, Parameters]
+) -> list[dict[str, Any]]:
+    """List the choices on which claims of this run depend, with their values and these claims."""
+    found = []
+    for choice in choices().values():
+        claims = [line for line in lines if choice.id in line["given"]]
+        if not claims:
+            continue
+        values = parameters[choice.experiment]
+        settings = [
+            f"{choice.experiment}.{name} = {_brief(getattr(values, name))}"
+            for name in choice.parameters
+        ]
+        found.append(
+            {"choice": choice, "how": HOW[choice.how], "settings": settings, "claims": claims}
+        )
+    return found
 
-    >>> format_value(0.000123456), format_value([1.0, 0.5]), format_value(True), format_value(None)
-    ('1.23456e-04', '(1, 0.5)', 'true', 'none')
-    """
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)):
-        return f"({', '.join(format_value(entry) for entry in value)})"
-    size = abs(float(value))
-    return f"{value:.5e}" if size and (size < 1e-3 or size >= 1e6) else f"{value:.7g}"
 
-
-def measured_cell(value: Any) -> str:
-    """Format a measured value; a distribution as its median and interval.
-
-    >>> measured_cell({"median": 1.0, "interval": [0.5, 1.5], "percentile": 50, "samples": 9})
-    '1 [0.5, 1.5]'
-    """
-    if isinstance(value, dict):
-        return f"{format_value(value['median'])} {interval(value)}"
+def _brief(value: Any) -> str:
+    """Format a parameter; of a long tuple only the first entries."""
+    if isinstance(value, tuple) and isinstance(value[0], tuple):
+        return f"{len(value)} rows"
+    if isinstance(value, tuple) and len(value) > _SETTINGS_SHOWN:
+        shown = ", ".join(format_value(entry) for entry in value[:_SETTINGS_SHOWN])
+        return f"({shown}, …; {len(value)} values)"
     return format_value(value)
 
 
-def published_cell(claim: Mapping[str, Any]) -> str:
-    """Format a published value with the paper's digits; a dash for one of our own checks.
+def _findings(suite: Suite, outcome: Outcome) -> list[dict[str, Any]]:
+    """Collect what each experiment found; an experiment without its numbers says nothing."""
+    found = []
+    for record in outcome.records:
+        experiment = suite.experiments[record.experiment]
+        if experiment.finding is None:
+            continue
+        try:
+            words = experiment.finding(record.measured)
+        except (LookupError, ArithmeticError, ValueError, TypeError):
+            continue  # with unusual parameters; the section says what was measured
+        found.append({"experiment": experiment, "words": words})
+    return found
 
-    >>> published_cell({"source": "paper", "published": True, "tolerance": {"rule": "at-most"}})
-    'in words'
-    """
-    if claim["source"] != "paper":
-        return "\N{EM DASH}"
-    return "in words" if claim["published"] is True else format_value(claim["published"])
+
+def _tally(lines: list[dict[str, Any]]) -> str:
+    """Describe the claims of one experiment in a few words."""
+    published = count(line for line in lines if line["source"] == "paper")
+    others = count(line for line in lines if line["source"] != "paper")
+    words = []
+    if published.all:
+        parts = [
+            (published.printed, "as printed"),
+            (published.given, "given choices of ours"),
+            (published.changed, "as changed by you"),
+        ]
+        shown = ", ".join(f"{number} {how}" for number, how in parts if number)
+        held = f"{published.holds} of {published.all} published claims hold"
+        words.append(f"{held}{f' ({shown})' if shown else ''}{_not_held(published)}")
+    if others.all:
+        noun = "own checks" if published.all else "claims"
+        words.append(f"{others.holds} of {others.all} {noun} hold{_not_held(others)}")
+    return "; ".join(words)
 
 
-def interval(summary: Mapping[str, Any]) -> str:
-    """Format the interval of a distribution.
+def _not_held(counts: Counts) -> str:
+    differs = f", {counts.differs} {'differs' if counts.differs == 1 else 'differ'}"
+    unknown = f", {counts.unknown} not comparable"
+    return (differs if counts.differs else "") + (unknown if counts.unknown else "")
 
-    >>> interval({"interval": [0.5, 1.5]})
-    '[0.5, 1.5]'
-    """
-    low, high = summary["interval"]
-    return f"[{low:.5g}, {high:.5g}]"
+
+def _dependence(lines: list[dict[str, Any]]) -> str:
+    """Say how many claims hold only given choices of the more delicate kinds."""
+    given = [line for line in lines if line["standing"] == "given"]
+    ways = [{choices()[name].how for name in line["given"]} for line in given]
+    matched, order = (sum(way in found for found in ways) for way in ("matched", "order"))
+    if not (matched or order):
+        return ""
+    return (
+        f"Of the {len(given)} that hold given choices of ours, {matched} depend on a choice made "
+        f"so that the published value appears, and {order} compare only orders of magnitude on "
+        "a problem of our own."
+    )
+
+
+def _sentence(text: str) -> Any:
+    """Convert a sentence with formulas to HTML; a formula that is not TeX is shown as it is."""
+    markup = import_extra("markupsafe", "lab").Markup
+    short = shorten_numbers(text)
+    try:
+        return markup(as_html(_with_powers(short)))
+    except DomainError:
+        return markup.escape(short)
+
+
+def _with_powers(text: str) -> str:
+    """Write numbers such as 3.4e-04 as formulas, except in code and in other formulas."""
+    pieces = re.split(r"(\$[^$]*\$|`[^`]*`)", text)
+    pieces[::2] = [
+        _POWER.sub(lambda m: rf"${m[1]}\times 10^{{{int(m[2])}}}$", piece) for piece in pieces[::2]
+    ]
+    return "".join(pieces)
+
+
+def _emphasized(text: str) -> Any:
+    """Put the numbers of a sentence in bold."""
+    markup = import_extra("markupsafe", "lab").Markup
+    return markup(
+        re.sub(r"\b\d+(?: of \d+)?\b", r"<strong>\g<0></strong>", str(markup.escape(text)))
+    )
+
+
+def _capitalized(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

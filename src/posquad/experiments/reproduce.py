@@ -18,10 +18,11 @@ from posquad.core.extras import import_extra
 from posquad.core.files import require_folder, write_file
 from posquad.core.system import now, system_information
 from posquad.core.threads import one_thread
-from posquad.experiments.claims import Judged, claims, judge
+from posquad.experiments.changes import changed_parameters, mark_changed
+from posquad.experiments.claims import Judged, judge
 from posquad.experiments.framework import Experiment, Parameters, override
 from posquad.experiments.records import Record, load, record_key, save
-from posquad.experiments.registry import EXPERIMENTS
+from posquad.experiments.suite import Suite, paper_suite
 from posquad.report.figures import draw
 
 __all__ = ["ExperimentError", "Outcome", "Watcher", "plan", "reproduce"]
@@ -67,26 +68,28 @@ def plan(
     quick: bool = False,
     seed: int | None = None,
     changes: Mapping[str, Mapping[str, str]] | None = None,
+    suite: Suite | None = None,
 ) -> dict[str, Parameters]:
     """Return the parameters of every experiment to run, by the key of the experiment.
 
     `changes` are texts such as `{"exp2": {"n": "1600"}}`; they take precedence over `quick` and
-    `seed`.
+    `seed`. The experiments are those of the suite, by default the paper's.
 
     >>> plan(["exp2"], changes={"exp2": {"n": "1600"}})["exp2"].n
     1600
     """
+    experiments = (suite or paper_suite()).experiments
     for key in (*only, *(changes or {})):
-        if key not in EXPERIMENTS:
-            raise DomainError("experiment", expected=f"one of {', '.join(EXPERIMENTS)}", got=key)
-    chosen = [key for key in EXPERIMENTS if not only or key in only]
+        if key not in experiments:
+            raise DomainError("experiment", expected=f"one of {', '.join(experiments)}", got=key)
+    chosen = [key for key in experiments if not only or key in only]
     unused = sorted(set(changes or {}) - set(chosen))
     if unused:
         expected = f"parameters of the experiments to run ({', '.join(chosen)})"
         raise DomainError("set", expected=expected, got=f"parameters of {', '.join(unused)}")
     parameters = {}
     for key in chosen:
-        experiment = EXPERIMENTS[key]
+        experiment = experiments[key]
         values = experiment.parameters(**(experiment.quick if quick else {}))
         if seed is not None:
             values = dataclasses.replace(values, seed=seed)
@@ -102,10 +105,12 @@ def reproduce(
     fresh: bool = False,
     command: str = "posquad reproduce",
     watcher: Watcher | None = None,
+    suite: Suite | None = None,
 ) -> Outcome:
     """Run the experiments without a record in `folder`; write claims, figures and report there.
 
-    Ctrl-C stops the running experiment; the finished ones are kept and reported.
+    Ctrl-C stops the running experiment; the finished ones are kept and reported. The experiments
+    and their claims are those of the suite, by default the paper's.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -113,19 +118,20 @@ def reproduce(
     ...     (Path(folder) / "report.html").exists(), outcome.missing
     (True, ())
     """
-    watcher = watcher or Watcher()
+    watcher, suite = watcher or Watcher(), suite or paper_suite()
+    experiments = suite.experiments
     for package in ("matplotlib", "jinja2"):
         import_extra(package, "lab")
     began = time.monotonic()
     require_folder(folder, ("claims.json", "report.html"))
     for place in (RECORDS, FIGURES):
         require_folder(folder / place, ())
-    keys = {key: record_key(EXPERIMENTS[key], values) for key, values in parameters.items()}
+    keys = {key: record_key(experiments[key], values) for key, values in parameters.items()}
     known = {} if fresh else {key: load(folder / RECORDS, key, keys[key]) for key in parameters}
     records: list[Record] = []
     interrupted, failure = False, None
     for position, (key, values) in enumerate(parameters.items(), 1):
-        experiment = EXPERIMENTS[key]
+        experiment = experiments[key]
         watcher.begins(experiment, position, len(parameters))
         record = known.get(key)
         try:
@@ -144,17 +150,16 @@ def reproduce(
     outcome = Outcome(
         records=tuple(records),
         judged=tuple(
-            judge(claim, record.measured)
+            judged
             for record in records
-            for claim in claims()
-            if claim.experiment == record.experiment
+            for judged in _judge(suite, record, parameters[record.experiment], quick)
         ),
         missing=tuple(key for key in parameters if key not in finished),
         interrupted=interrupted,
         seconds=time.monotonic() - began,
     )
     if records:
-        _write(folder, outcome, parameters, quick, command, watcher)
+        _write(folder, outcome, parameters, quick, command, watcher, suite)
     if failure is not None:
         raise failure
     return dataclasses.replace(outcome, seconds=time.monotonic() - began)
@@ -183,6 +188,16 @@ def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watc
     )
 
 
+def _judge(suite: Suite, record: Record, parameters: Parameters, quick: bool) -> list[Judged]:
+    """Judge the claims of one experiment, and note what the user changed."""
+    changes = changed_parameters(suite.experiments[record.experiment], parameters, quick=quick)
+    return [
+        mark_changed(judge(claim, record.measured), changes)
+        for claim in suite.claims
+        if claim.experiment == record.experiment
+    ]
+
+
 def _write(
     folder: Path,
     outcome: Outcome,
@@ -190,6 +205,7 @@ def _write(
     quick: bool,
     command: str,
     watcher: Watcher,
+    suite: Suite,
 ) -> None:
     from posquad.experiments.report import render
 
@@ -197,10 +213,10 @@ def _write(
     write_file(folder / "claims.json", text.encode())
     drawings = {}
     for record in outcome.records:
-        experiment = EXPERIMENTS[record.experiment]
+        experiment = suite.experiments[record.experiment]
         watcher.writes(f"figures of {experiment.key}")
         for panel in experiment.panels:
             drawings[panel.key] = draw(panel, record.measured, folder / FIGURES)
     watcher.writes("report")
-    page = render(outcome, parameters, drawings, quick=quick, command=command)
+    page = render(outcome, parameters, drawings, quick=quick, command=command, suite=suite)
     write_file(folder / "report.html", page.encode())

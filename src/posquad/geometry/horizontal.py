@@ -14,7 +14,7 @@ from posquad.geometry.frames import Frame, divide_right, pair_sums, solve_sylves
 
 
 def vertical_part(u: Tensor, z: Tensor, basis: Frame) -> Tensor:
-    """Part of Z along the fiber, `U Omega` (`prop:horizontal-projection`)."""
+    """Part of Z along the fiber, `U Omega` (Proposition 2.2, `prop:horizontal-projection`)."""
     W, s, P = basis
     with torch.no_grad():
         C = s[..., :, None] * (W.mT @ z @ P)  # P'U'Z P

@@ -1,8 +1,9 @@
 """The Gaussian population curvature in factor coordinates: products, square root and inverse.
 
 On horizontal V at U, `P(V) = 2 T(VU' + UV') U = 4 [V S + U V'U + tr(U'V) U]` with `S = U'U` and T
-of `lem:gaussian-population-operator`. Every function costs O(d r^2) and forms no d x d matrix.
-Relative to P, the curvature of Gaussian measurements does not depend on the conditioning of Q.
+of Lemma 3.1 (`lem:gaussian-population-operator`). Every function costs O(d r^2) and forms no d x d
+matrix. Relative to P, the curvature of Gaussian measurements does not depend on the conditioning of
+Q.
 
 Population coordinates represent a tangent matrix xi at Q by `Y[..., d, r]` with W'Y symmetric, such
 that `||Y||_F^2 = 2 ||xi||_F^2 + tr(xi)^2`. They depend on range(U) alone, so the size of what a

@@ -56,7 +56,9 @@ __all__ = [
 
 
 def dimension(d: int, r: int) -> int:
-    """Dimension `p = dr - r(r-1)/2` of the rank-r predictors (`prop:fixed-rank-psd-manifold`).
+    """Dimension `p = dr - r(r-1)/2` of the rank-r predictors.
+
+    Proposition 2.1 (`prop:fixed-rank-psd-manifold`).
 
     >>> dimension(10, 2)
     19
@@ -82,7 +84,7 @@ def differential(U: A, Delta: A) -> A:
 
 
 def fiber_rotation(U: A, V: A, *, tolerance: float | None = None) -> A:
-    """The unique orthogonal R with `V = UR` (`thm:exact-factor-fibers`).
+    """The unique orthogonal R with `V = UR` (Theorem 2.1, `thm:exact-factor-fibers`).
 
     `U[..., d, r]` and `V[..., d, r]` give `R[..., r, r]`. If the predictors differ, that is if
     `min_R ||V - UR||_F > tolerance * ||V||_F` (default: square root of the machine epsilon),
@@ -111,9 +113,10 @@ def fiber_rotation(U: A, V: A, *, tolerance: float | None = None) -> A:
 
 
 def vertical_projection(U: A, Z: A) -> A:
-    """Part of Z along the fiber: `U Omega`, Omega skew (`prop:horizontal-projection`).
+    """Part of Z along the fiber: `U Omega`, Omega skew.
 
-    Omega solves `S Omega + Omega S = U'Z - Z'U` with `S = U'U`, r x r. Shapes `[..., d, r]`.
+    Omega solves `S Omega + Omega S = U'Z - Z'U` with `S = U'U`, r x r (Proposition 2.2,
+    `prop:horizontal-projection`). Shapes `[..., d, r]`.
 
     >>> U = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> vertical_projection(U, np.array([[1.0, 2.0], [0.0, 3.0]]))
@@ -127,8 +130,8 @@ def vertical_projection(U: A, Z: A) -> A:
 def horizontal_projection(U: A, Z: A) -> A:
     """Part of Z orthogonal to the fiber, `Z - U Omega`; its product with `U'` is symmetric.
 
-    This is the orthogonal projection onto the horizontal space (`prop:horizontal-projection`).
-    Shapes `[..., d, r]`.
+    This is the orthogonal projection onto the horizontal space (Proposition 2.2,
+    `prop:horizontal-projection`). Shapes `[..., d, r]`.
 
     >>> U = np.array([[1.0, 0.0], [0.0, 1.0]])
     >>> horizontal_projection(U, np.array([[1.0, 2.0], [0.0, 3.0]]))
@@ -144,7 +147,8 @@ def horizontal_basis(U: A) -> A:
 
     With `U = W diag(s) P'`: the products of a direction outside range(W) with a column of P, then
     for each pair i <= j the normalised `s_j W_i P_j' + s_i W_j P_i'`
-    (`prop:horizontal-projection`). It has p = dr - r(r-1)/2 elements of size dr, stored in full.
+    (Proposition 2.2, `prop:horizontal-projection`). It has p = dr - r(r-1)/2 elements of size dr,
+    stored in full.
 
     >>> horizontal_basis(np.eye(3, 2)).shape
     (5, 3, 2)
@@ -172,10 +176,11 @@ def horizontal_lift(U: A, xi: A, *, tolerance: float | None = None) -> A:
 
 
 def quotient_metric(U: A, xi: A, zeta: A, *, tolerance: float | None = None) -> A:
-    """Quotient metric `g_Q(xi, zeta)`, the inner product of lifts (`def:quotient-metric`).
+    """Quotient metric `g_Q(xi, zeta)`, the inner product of lifts.
 
-    `xi` and `zeta` are tangent matrices `[..., d, d]` at `Q = UU'`; the result is `[...]`. It does
-    not depend on the factor chosen (`prop:quotient-metric-well-defined`).
+    Definition 2.1 (`def:quotient-metric`). `xi` and `zeta` are tangent matrices `[..., d, d]` at
+    `Q = UU'`; the result is `[...]`. It does not depend on the factor chosen (Proposition 2.3,
+    `prop:quotient-metric-well-defined`).
 
     >>> U = np.array([[2.0], [0.0]])
     >>> xi = np.array([[4.0, 2.0], [2.0, 0.0]])
@@ -192,8 +197,8 @@ def quotient_metric(U: A, xi: A, zeta: A, *, tolerance: float | None = None) -> 
 def norm_bounds(U: A) -> tuple[A, A]:
     """Bounds `(2 lambda_r, 4 lambda_1)` on `||xi||_F^2 / g_Q(xi, xi)` for tangent xi.
 
-    `prop:quotient-predictor-norm-comparison`; each `[...]`. The lower bound is attained when r < d;
-    for r = d the smallest ratio is `4 lambda_r`.
+    Proposition 2.4 (`prop:quotient-predictor-norm-comparison`); each `[...]`. The lower bound is
+    attained when r < d; for r = d the smallest ratio is `4 lambda_r`.
 
     >>> low, high = norm_bounds(np.diag([2.0, 1.0]))
     >>> float(low), float(high)
@@ -207,7 +212,7 @@ def norm_bounds(U: A) -> tuple[A, A]:
 
 
 def procrustes_alignment(U: A, V: A) -> A:
-    """An orthogonal R that minimises `||U - VR||_F` (`prop:procrustes-distance`).
+    """An orthogonal R that minimises `||U - VR||_F` (Proposition 2.5, `prop:procrustes-distance`).
 
     The minimum is over all of O(r), reflections included. `(VR)'U` is then symmetric positive
     semidefinite. R is unique when `V'U` is nonsingular; otherwise one minimiser is returned.
@@ -238,9 +243,9 @@ def exp(U: A, Delta: A, *, tolerance: float | None = None) -> A:
     """Riemannian exponential: the factor `U + Delta` for horizontal Delta.
 
     Horizontal straight lines project to geodesics of the quotient metric while they keep full
-    rank (`prop:quotient-metric-well-defined`: the projection is a Riemannian submersion of a flat
-    space). A Delta that is not horizontal raises `TangencyError`; a line that meets the rank
-    boundary on (0, 1] raises `DomainError` with the parameter. Shapes `[..., d, r]`.
+    rank (Proposition 2.3, `prop:quotient-metric-well-defined`: the projection is a Riemannian
+    submersion of a flat space). A Delta that is not horizontal raises `TangencyError`; a line that
+    meets the rank boundary on (0, 1] raises `DomainError` with the parameter. Shapes `[..., d, r]`.
 
     >>> exp(np.array([[1.0], [0.0]]), np.array([[0.0], [2.0]]))
     array([[1.],
@@ -275,8 +280,8 @@ def log(U: A, V: A) -> A:
     """Riemannian logarithm: the horizontal `VR - U`, R the alignment of V to U.
 
     Its norm is the Procrustes distance, which is the geodesic distance wherever the logarithm is
-    defined (compare `rem:procrustes-versus-geodesic`). If the alignment is not unique, that is if
-    `V'U` is singular, `DomainError` is raised. Shapes `[..., d, r]`.
+    defined (compare Remark 2.2, `rem:procrustes-versus-geodesic`). If the alignment is not unique,
+    that is if `V'U` is singular, `DomainError` is raised. Shapes `[..., d, r]`.
 
     >>> log(np.array([[1.0], [0.0]]), np.array([[-1.0], [-1.0]]))
     array([[0.],
@@ -299,9 +304,10 @@ def log(U: A, V: A) -> A:
 def geodesic(U: A, V: A, t: float | A) -> A:
     """Point at parameter t of the geodesic from U (t = 0) to V (t = 1): `U + t log(U, V)`.
 
-    A geodesic of the quotient metric (`def:quotient-metric`, `prop:quotient-metric-well-defined`).
-    `t` is a number or an array that broadcasts against the batch dimensions; values outside
-    [0, 1] extend the geodesic as long as it keeps full rank. Returns a factor `[..., d, r]`.
+    A geodesic of the quotient metric (Definition 2.1, `def:quotient-metric`, Proposition 2.3,
+    `prop:quotient-metric-well-defined`). `t` is a number or an array that broadcasts against the
+    batch dimensions; values outside [0, 1] extend the geodesic as long as it keeps full rank.
+    Returns a factor `[..., d, r]`.
 
     >>> geodesic(np.array([[1.0], [0.0]]), np.array([[-1.0], [-1.0]]), 0.5)
     array([[1. ],

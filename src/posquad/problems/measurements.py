@@ -395,11 +395,12 @@ class Dense(Measurements):
 
 
 class GaussianPopulation(Measurements):
-    """The Gaussian population operator `T(H) = 2H + tr(H) I` (`lem:gaussian-population-operator`).
+    """The Gaussian population operator `T(H) = 2H + tr(H) I`.
 
-    The distribution of x enters every loss only through T, so the population is represented by the
-    `n = d(d+1)/2 + 1` measurements `A(H) = sqrt(n) (sqrt(2) svec(H), tr H)`, for which `A*A/n = T`
-    exactly (svec stacks the diagonal and sqrt(2) times the upper triangle, an isometry).
+    T is that of Lemma 3.1 (`lem:gaussian-population-operator`). The distribution of x enters every
+    loss only through T, so the population is represented by the `n = d(d+1)/2 + 1` measurements
+    `A(H) = sqrt(n) (sqrt(2) svec(H), tr H)`, for which `A*A/n = T` exactly (svec stacks the
+    diagonal and sqrt(2) times the upper triangle, an isometry).
 
     >>> GaussianPopulation(2).normal(np.diag([1.0, 2.0]))
     array([[5., 0.],

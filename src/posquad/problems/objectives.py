@@ -1,8 +1,8 @@
 """Objectives `L(U) = ell(UU')`: value, gradient, predictor gradient and Hessian product.
 
-With `G = grad ell(Q)`, the factor gradient is `2 G U` (`lem:factor-gradient`) and the second
-derivative along Delta is `2 D2ell[Delta U' + U Delta'] U + 2 G Delta`, at every U, not only where
-the data are interpolated.
+With `G = grad ell(Q)`, the factor gradient is `2 G U` (Lemma 2.1, `lem:factor-gradient`) and the
+second derivative along Delta is `2 D2ell[Delta U' + U Delta'] U + 2 G Delta`, at every U, not only
+where the data are interpolated.
 
 As for measurement operators, `loss`, `gradient`, `loss_and_gradient`, `predictor_gradient` and
 `hessian_product` are for users and check their arguments, while the kernels take checked tensors.
@@ -63,7 +63,7 @@ class Objective(ABC):
         return like(U, self.value(u))
 
     def gradient(self, U: A) -> A:
-        """Factor gradient `2 G(UU') U` (`lem:factor-gradient`), shape `[..., d, r]`."""
+        """Factor gradient `2 G(UU') U` (Lemma 2.1, `lem:factor-gradient`), shape `[..., d, r]`."""
         return self.loss_and_gradient(U)[1]
 
     def loss_and_gradient(self, U: A) -> tuple[A, A]:
@@ -83,8 +83,8 @@ class Objective(ABC):
     def hessian_product(self, U: A, Delta: A) -> A:
         """Second derivative of L at U along Delta, exact at every U; shape `[..., d, r]`.
 
-        At an interpolating U it is the lift of `thm:effective-hessian`; elsewhere it has the
-        further term `2 G Delta`.
+        At an interpolating U it is the lift of Theorem 3.1 (`thm:effective-hessian`); elsewhere it
+        has the further term `2 G Delta`.
         """
         u, delta = self.admit(U=U, Delta=Delta)
         require_shape("Delta", delta, u.shape[-2:], "(..., d, r) as for U")
@@ -198,10 +198,11 @@ class LeastSquares(Objective):
 class PopulationRisk(Objective):
     """Exact Gaussian population objective `||E||_F^2 + tr(E)^2/2`, `E = UU' - Q*`.
 
-    That is `<E, T(E)>/2` with T of `lem:gaussian-population-operator` and `Q* = U* U*'`,
-    `U_star[..., d, r*]`. No d x d matrix is formed. With the aligned difference `D = U - U*R` and
-    `W = U + U*R`, `E = (DW' + WD')/2`. The relative error is therefore that of D, about
-    `eps ||U|| / ||D||`; expanding the squared norms would cancel and lose twice as many digits.
+    That is `<E, T(E)>/2` with T of Lemma 3.1 (`lem:gaussian-population-operator`) and
+    `Q* = U* U*'`, `U_star[..., d, r*]`. No d x d matrix is formed. With the aligned difference
+    `D = U - U*R` and `W = U + U*R`, `E = (DW' + WD')/2`. The relative error is therefore that of D,
+    about `eps ||U|| / ||D||`; expanding the squared norms would cancel and lose twice as many
+    digits.
 
     >>> from posquad import PopulationRisk
     >>> float(PopulationRisk(np.array([[1.0], [0.0]])).loss(np.array([[2.0], [0.0]])))

@@ -51,7 +51,9 @@ def picture(panel: Panel[_M], measured: _M) -> Any:
     Figure = import_extra("matplotlib.figure", "lab").Figure
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(4.2, 3.2), layout="constrained")
-        panel.draw(figure.subplots(), measured)
+        rows = len(panel.heights)
+        axes = figure.subplots(rows, sharex=True, height_ratios=panel.heights)
+        panel.draw(axes, measured)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # lay out once, not again for every file format
     return figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "REFERENCE", "RULE", "draw_band", "draw_series",
-           "legend_below", "mark_values", "series"]  # fmt: skip
+__all__ = ["COLOURS", "DARK", "INK", "MARKERS", "REFERENCE", "RULE", "draw_band", "draw_published",
+           "draw_series", "legend_below", "mark_values", "series"]  # fmt: skip
 
 # Okabe and Ito's palette. The report's SVG images replace each colour by a variable, which a dark
 # page sets to the value in DARK; so each colour must be used for one purpose only.
@@ -71,6 +71,20 @@ def draw_band(
     axes.plot(x, middle, **style, label=line)
 
 
+def draw_published(
+    axes: Any, x: Any, y: Any, marker: str = "o", label: str = "published (hollow)"
+) -> None:
+    """Draw published values as hollow markers, around what was measured.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> draw_published(axes, [0, 1], [1, 2])
+    >>> axes.lines[0].get_markerfacecolor(), axes.lines[0].get_label()
+    ('none', 'published (hollow)')
+    """
+    axes.plot(x, y, ls="", marker=marker, ms=9, mfc="none", mec=INK, mew=1.1, zorder=5, label=label)
+
+
 def mark_values(axis: Any, values: Iterable[float]) -> None:
     """Set the ticks of an axis (such as `axes.xaxis`) to these values, as plain numbers.
 
@@ -95,4 +109,4 @@ def legend_below(axes: Any, columns: int) -> None:
     >>> axes.get_legend().get_texts()[0].get_text()
     'a line'
     """
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns)

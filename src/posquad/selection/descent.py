@@ -66,10 +66,10 @@ def descent_limit(
     """Limit of `q_a <- q_a (1 - (2 eta / d_a) g_a(q))^2`, factor descent on the joint spectrum.
 
     `eq:reduced-predictor-gradient-descent`; for `0 < eta <= eta_0` the limit exists and
-    interpolates (`thm:finite-step-gradient-descent-convergence`). The recursion is run until the
-    relative residual is 1e-9. From there its limit differs from the Bregman projection of the
-    current point by eta times the squared residual in order of magnitude
-    (`thm:first-order-discrete-selection-error`), which is less than rounding, so the projection is
+    interpolates (Theorem 4.7, `thm:finite-step-gradient-descent-convergence`). The recursion is run
+    until the relative residual is 1e-9. From there its limit differs from the Bregman projection of
+    the current point by eta times the squared residual in order of magnitude (Theorem 4.8,
+    `thm:first-order-discrete-selection-error`), which is less than rounding, so the projection is
     returned. If the step is too large to be stable there, no limit exists and the status is
     DIVERGED.
 
@@ -141,7 +141,10 @@ def descent_path(B: A, y: A, multiplicities: A, q0: A, step: float | A, *, steps
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DescentObservables(Result):
-    """Quantities in `thm:finite-step-gradient-descent-convergence`, measured along a path."""
+    """Quantities of the convergence theorem, measured along a path.
+
+    Theorem 4.7 (`thm:finite-step-gradient-descent-convergence`).
+    """
 
     smallest: Any  # [K+1, ...]  min_a q_a, positive
     divergence: Any  # [K+1, ...]  D_h(p, q_k), at most its first value
@@ -205,7 +208,10 @@ class DescentConstants:
         return self.residual_rate
 
     def error_bound(self, step: float) -> float:
-        """Bound on `||q_eta - Pi_h(q0)||_2` (`thm:first-order-discrete-selection-error`)."""
+        """Bound on `||q_eta - Pi_h(q0)||_2`.
+
+        Theorem 4.8 (`thm:first-order-discrete-selection-error`).
+        """
         step = positive_number("step", step)
         if step > self.eta_0:
             expected = f"at most eta_0 = {self.eta_0:.6e}, where the theorem holds"

@@ -2,8 +2,8 @@
 
 A pair (q, dual) solves `min d'q` over `B q = y`, `q >= 0` if and only if `B q = y`, `q >= 0`,
 `d - B'dual >= 0` and `d'q = y'dual`, which a few comparisons of rational numbers decide. By
-`prop:global-psd-trace-equivalence` the value is then the smallest trace over all positive
-semidefinite interpolants.
+Proposition 4.2 (`prop:global-psd-trace-equivalence`) the value is then the smallest trace over all
+positive semidefinite interpolants.
 """
 
 from __future__ import annotations

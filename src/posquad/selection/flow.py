@@ -58,7 +58,7 @@ class MirrorTrajectory(Result):
     def lyapunov_defect(self, reference: Array) -> Any:
         """`D_h(p, q0) - D_h(p, q(t)) - (1/n) int ||Bq - y||^2` for a feasible p, `[T, ...]`.
 
-        Zero along the exact flow (`lem:bregman-lyapunov-identity`).
+        Zero along the exact flow (Lemma 4.1, `lem:bregman-lyapunov-identity`).
         """
         p, path, d, spent = tensors(
             reference=reference,
@@ -86,9 +86,9 @@ def mirror_flow(
     """Integrate `dq_a/dt = -(4 q_a / d_a) [B'(Bq - y)/n]_a` from q0 > 0 to its limit.
 
     This is the factor gradient flow on the joint spectrum
-    (`thm:invariant-joint-spectral-reduction`) from any factor of Q(q0)
-    (`rem:spectral-representative-independence`), and a mirror flow of the weighted entropy
-    (`prop:exact-weighted-mirror-flow`).
+    (Theorem 4.1, `thm:invariant-joint-spectral-reduction`) from any factor of Q(q0)
+    (Remark 4.2, `rem:spectral-representative-independence`), and a mirror flow of the weighted
+    entropy (Proposition 4.1, `prop:exact-weighted-mirror-flow`).
 
     Args:
         B, y, multiplicities, q0: as in `bregman_projection`.

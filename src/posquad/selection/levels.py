@@ -1,9 +1,10 @@
-"""Extremes of the two Bregman level sets, in closed form (`lem:compact-reverse-bregman-levels`).
+"""Extremes of the two Bregman level sets, in closed form.
 
-`D_h(p, q) <= c` bounds each ratio x = q_a / p_a by `x - 1 - log x <= 4c / (d_a p_a)`, an interval
-whose ends are given by the two branches of Lambert's W; `D_h(q, p) <= c` bounds it by
-`x log x - x + 1 <= 4c / (d_a p_a)`. Everything is computed in logarithms, so that exponentials do
-not underflow and small levels do not cancel.
+They are those of Lemma 4.2 (`lem:compact-reverse-bregman-levels`). `D_h(p, q) <= c` bounds each
+ratio x = q_a / p_a by `x - 1 - log x <= 4c / (d_a p_a)`, an interval whose ends are given by the
+two branches of Lambert's W; `D_h(q, p) <= c` bounds it by `x log x - x + 1 <= 4c / (d_a p_a)`.
+Everything is computed in logarithms, so that exponentials do not underflow and small levels do not
+cancel.
 """
 
 from __future__ import annotations

@@ -54,11 +54,11 @@ class Projection(Result):
 def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int = 500) -> Projection:
     """`argmin D_h(q, q0)` over `q >= 0`, `Bq = y` (`eq:finite-initialization-bregman-projection`).
 
-    This is the limit of the mirror flow from q0 (`thm:global-convergence-bregman-projection`). It
-    is computed by Newton's method on the dual, `q = q0 exp(B'dual / d)`, in logarithms, so q0 may
-    be as small as 1e-300. The last steps use double-double arithmetic where columns of B differ
-    much in size. The status is CONVERGED only if the error of every coordinate is proved to be
-    small (see `Projection`).
+    This is the limit of the mirror flow from q0 (Theorem 4.3,
+    `thm:global-convergence-bregman-projection`). It is computed by Newton's method on the dual,
+    `q = q0 exp(B'dual / d)`, in logarithms, so q0 may be as small as 1e-300. The last steps use
+    double-double arithmetic where columns of B differ much in size. The status is CONVERGED only if
+    the error of every coordinate is proved to be small (see `Projection`).
 
     Args:
         B: `[n, m]`, rows may be redundant; `y[..., n]`; multiplicities `[m]`, positive.
@@ -66,8 +66,9 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         max_steps: maximum number of Newton steps.
 
     Raises:
-        InfeasibleError: if no q > 0 solves the system (`lem:bregman-projection-interiority` needs
-            one); the error holds a Farkas vector or the coordinates that are forced to zero.
+        InfeasibleError: if no q > 0 solves the system (Lemma 4.3,
+            `lem:bregman-projection-interiority` needs one); the error holds a Farkas vector or the
+            coordinates that are forced to zero.
 
     >>> projection = bregman_projection(
     ...     np.array([[1.0, 1.0]]), np.array([3.0]), np.array([1, 1]), np.array([1.0, 2.0]))

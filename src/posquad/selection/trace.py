@@ -75,8 +75,9 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
 
     `B[n, m]`, `y[n]`, multiplicities `[m]`. The point returned is the entropic minimizer of the
     face, and the dual vector is strictly complementary: it maximises the smallest slack off the
-    face. By `prop:global-psd-trace-equivalence` the value is the minimum over all positive
-    semidefinite interpolants; small starts approach it (`cor:global-minimum-trace-bias`).
+    face. By Proposition 4.2 (`prop:global-psd-trace-equivalence`) the value is the minimum over all
+    positive semidefinite interpolants; small starts approach it (Corollary 4.1,
+    `cor:global-minimum-trace-bias`).
 
     Coordinates and slacks are distinguished from zero down to the rounding of the data
     (`resolution` says where that is for the coordinates). The answer is checked: `Bq = y` in each
@@ -137,9 +138,9 @@ def entropic_minimizer(B: A, y: A, multiplicities: A) -> A:
     """Point of least `sum_a d_a q_a log q_a` among those of minimum trace, `[m]`.
 
     The interpolants that the flow selects tend to it as the initialization shrinks
-    (`thm:entropic-tie-breaking`), and so do those of gradient descent if its step shrinks first
-    (`cor:sequential-discrete-implicit-bias`). On the face the trace is constant, so this is the
-    Bregman projection of the vector of ones onto the face.
+    (Theorem 4.5, `thm:entropic-tie-breaking`), and so do those of gradient descent if its step
+    shrinks first (Corollary 4.2, `cor:sequential-discrete-implicit-bias`). On the face the trace is
+    constant, so this is the Bregman projection of the vector of ones onto the face.
 
     >>> entropic_minimizer(np.array([[1.0, 1.0, 1.0]]), np.array([3.0]), np.array([1, 1, 1]))
     array([1., 1., 1.])
@@ -150,8 +151,8 @@ def entropic_minimizer(B: A, y: A, multiplicities: A) -> A:
 def trace_gap_bound(constant: float, epsilon: float) -> float:
     """Bound `C / log(1/eps^2)` on `tau(q_eps) - tau*` for 0 < eps < 1.
 
-    `thm:minimum-trace-limit`. `constant` is `MinimumTrace.constant`, the smallest possible one,
-    because psi is smallest at the entropic minimizer.
+    Theorem 4.4 (`thm:minimum-trace-limit`). `constant` is `MinimumTrace.constant`, the smallest
+    possible one, because psi is smallest at the entropic minimizer.
 
     >>> round(trace_gap_bound(2.0, 0.1), 6)
     0.434294
@@ -177,8 +178,8 @@ class TraceCheck:
 def check_trace_bound(A: Array, y: Array, Q: Array, dual: Array) -> TraceCheck:
     """Check `tr Q >= y'dual` through `sum_i dual_i A_i <= I`, on the full matrices.
 
-    This applies `prop:global-psd-trace-equivalence` to any positive semidefinite interpolant; the
-    matrices `A[n, d, d]` need not commute. If slack >= 0, every feasible Q has
+    This applies Proposition 4.2 (`prop:global-psd-trace-equivalence`) to any positive semidefinite
+    interpolant; the matrices `A[n, d, d]` need not commute. If slack >= 0, every feasible Q has
     `tr Q - y'dual = <I - sum_i dual_i A_i, Q> >= 0`.
 
     >>> check = check_trace_bound(np.eye(2)[None], np.array([2.0]), np.eye(2), np.array([1.0]))

@@ -2,9 +2,9 @@
 
 Names are those of the paper. Constants of the target predictor come from a `Signal`. The operator
 bounds `m`, `M` of `eq:abstract-operator-bounds` are arguments; the paper's choices are `m=2, M=d+2`
-for the population (`lem:gaussian-population-operator`) and `m=1, M=d+3` for samples on the event
-`||T_n - T|| <= 1` (`eq:empirical-m-M`). Distances, errors, times and step counts may be numbers or
-arrays. The sharper constants of `effective.py` need neither m nor M.
+for the population (Lemma 3.1, `lem:gaussian-population-operator`) and `m=1, M=d+3` for samples on
+the event `||T_n - T|| <= 1` (`eq:empirical-m-M`). Distances, errors, times and step counts may be
+numbers or arrays. The sharper constants of `effective.py` need neither m nor M.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def L_star(signal: Signal, m: float, M: float) -> float:
 def oracle_step(signal: Signal, m: float, M: float) -> float:
     """Largest step of the descent theorem, `alpha* / L*^2`.
 
-    `thm:local-gradient-descent-convergence`; it depends on the unknown target
-    (`rem:oracle-step-size`).
+    Theorem 3.7 (`thm:local-gradient-descent-convergence`); it depends on the unknown target
+    (Remark 3.8, `rem:oracle-step-size`).
 
     >>> print(f"{oracle_step(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10):.2e}")
     5.40e-04
@@ -116,7 +116,7 @@ def oracle_step(signal: Signal, m: float, M: float) -> float:
 def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
     """Bounds `(sigma*, 2 beta* + rho*)` on `||UU' - Q*||_F / d_P(U, U*)` within radius rho*.
 
-    `lem:factor-predictor-local-comparison`.
+    Lemma 3.2 (`lem:factor-predictor-local-comparison`).
 
     >>> factor_predictor_bounds(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10)
     (1.0, 2.05)
@@ -126,10 +126,10 @@ def factor_predictor_bounds(signal: Signal, m: float, M: float) -> tuple[float, 
 
 @requires_signal
 def secant_bounds(signal: Signal, m: float, M: float) -> tuple[float, float]:
-    """Constants `(m sigma*^2 / 2, L*)` of secant regularity (`thm:local-secant-regularity`).
+    """Constants `(m sigma*^2 / 2, L*)` of secant regularity.
 
-    Within radius rho*, `<grad L, Delta> >= first * ||Delta||^2` and `||grad L|| <= second *
-    ||Delta||`.
+    Within radius rho*, `<grad L, Delta> >= first * ||Delta||^2` and
+    `||grad L|| <= second * ||Delta||` (Theorem 3.3, `thm:local-secant-regularity`).
 
     >>> [round(v, 10) for v in secant_bounds(Signal.from_eigenvalues(8, [1.0, 1.0]), m=2, M=10)]
     [1.0, 43.05]
@@ -167,8 +167,9 @@ def flow_envelope(
 ) -> Any:
     """Bound `exp(-alpha* t) d_P(U(0), U*)` on `d_P(U(t), U*)` for a start inside the basin.
 
-    `thm:local-gradient-flow-convergence`; m = 1, M = d+3 is `cor:gaussian-gradient-flow-recovery`.
-    `distance`, at most rho*, and `t` are numbers or arrays.
+    Theorem 3.6 (`thm:local-gradient-flow-convergence`); m = 1, M = d+3 is Corollary 3.3
+    (`cor:gaussian-gradient-flow-recovery`). `distance`, at most rho*, and `t` are numbers or
+    arrays.
 
     >>> float(flow_envelope(Signal.from_eigenvalues(8, [1.0, 1.0]), 0.01, 0.0))
     0.01
@@ -201,8 +202,8 @@ def descent_envelope(
     """Bound `(1 - eta alpha*/2)^k d_P(U_0, U*)` on `d_P(U_k, U*)`.
 
     `eq:discrete-factor-convergence`, for `0 < eta <= oracle_step` and a distance of at most rho*;
-    m = 1, M = d+3 is `cor:gaussian-gradient-descent-recovery`, otherwise
-    `thm:local-gradient-descent-convergence`.
+    m = 1, M = d+3 is Corollary 3.4 (`cor:gaussian-gradient-descent-recovery`), otherwise
+    Theorem 3.7 (`thm:local-gradient-descent-convergence`).
     `distance` and `k` are numbers or arrays.
 
     >>> float(descent_envelope(Signal.from_eigenvalues(8, [1.0]), 0.01, 0, step=1e-4))

@@ -61,8 +61,8 @@ def effective_secant_bound(distance: Any, lam: float, mu: float) -> Any:
     """Lower bound `(1 - delta)(1 - 2 delta) lam` on `<grad L(U), Delta> / ||Delta||^2` (Theorem A).
 
     Delta is the aligned error of size `distance`, a number or an array, inside the basin. The
-    counterpart of `secant_bounds` (`thm:local-secant-regularity`); as the distance falls to zero it
-    tends to the exact constant lam.
+    counterpart of `secant_bounds` (Theorem 3.3, `thm:local-secant-regularity`); as the distance
+    falls to zero it tends to the exact constant lam.
 
     >>> float(effective_secant_bound(0.5, 4.0, 1.0))
     1.5
@@ -77,7 +77,7 @@ def effective_flow_envelope(distance: Any, t: Any, lam: float, mu: float) -> Any
 
     `delta(t) <= (1 - 1/sqrt(1 + 4 g e^{-lam t})) / 2` with `g = delta_0 (1 - delta_0) / (1 - 2
     delta_0)^2`, which decays at the exact rate lam. The counterpart of `flow_envelope`
-    (`thm:local-gradient-flow-convergence`). `distance` and `t` are numbers or arrays.
+    (Theorem 3.6, `thm:local-gradient-flow-convergence`). `distance` and `t` are numbers or arrays.
 
     >>> round(float(effective_flow_envelope(0.25, 0.0, 4.0, 1.0)), 12)
     0.25
@@ -95,7 +95,7 @@ def effective_step(theta: float, lam: float, Lam: float) -> float:
 
     `L_theta = (sqrt(Lam) + 2 theta sqrt(lam))^2 (1 - theta) / (1 - 2 theta)`; as theta falls to 0
     it tends to 1/Lam, half of the stability limit. The counterpart of `oracle_step`
-    (`thm:local-gradient-descent-convergence`).
+    (Theorem 3.7, `thm:local-gradient-descent-convergence`).
 
     >>> effective_step(0.0, 1.0, 4.0)
     0.25

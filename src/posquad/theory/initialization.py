@@ -27,7 +27,7 @@ __all__ = [
 def response_mean_probability(n: int, epsilon: float) -> float:
     """Bound `2 / (n eps^2)` on `P(|mean(y) - tr Q*| > eps ||Q*||_F)`.
 
-    `lem:response-mean-concentration`.
+    Lemma 3.3 (`lem:response-mean-concentration`).
 
     >>> response_mean_probability(200, 1.0)
     0.01
@@ -41,7 +41,7 @@ def truncation_bounds(signal: Signal, gamma: float) -> tuple[float, float]:
 
     If `||M - Q*||_op <= gamma < lambda_r/2`, the truncation of M is within the first of Q* in
     operator norm and within the second in Procrustes distance
-    (`lem:psd-truncation-factor-perturbation`).
+    (Lemma 3.4, `lem:psd-truncation-factor-perturbation`).
 
     >>> truncation_bounds(Signal.from_eigenvalues(4, [1.0]), 0.25)
     (0.5, 1.0)
@@ -78,7 +78,7 @@ def epsilon_star(signal: Signal) -> float:
 def initialization_radius(signal: Signal) -> float:
     """Distance `rho_n / 2` within which the moment initializer lies.
 
-    `thm:initialization-enters-basin`.
+    Theorem 3.4 (`thm:initialization-enters-basin`).
 
     >>> initialization_radius(Signal.from_eigenvalues(1, [256.0]))
     0.5
@@ -90,7 +90,8 @@ def initialization_radius(signal: Signal) -> float:
 def N_star(signal: Signal, delta: float) -> float:
     """Sufficient sample size `(kappa_d + 2) / (delta eps*^2)`.
 
-    `thm:end-to-end-gaussian-recovery`, by `cor:explicit-high-probability-initialization`.
+    Theorem 3.9 (`thm:end-to-end-gaussian-recovery`), by Corollary 3.2
+    (`cor:explicit-high-probability-initialization`).
 
     >>> print(f"{N_star(Signal.from_eigenvalues(10, [1.0, 0.5]), delta=0.05):.2e}")
     2.01e+16
@@ -102,7 +103,7 @@ def N_star(signal: Signal, delta: float) -> float:
 def sample_scale(signal: Signal, delta: float) -> float:
     """Leading order `r^2 d^8 (||Q*||_F / lambda_r)^2 / delta` of `N_star / 256^2`.
 
-    `rem:conservative-sample-scale`.
+    Remark 3.5 (`rem:conservative-sample-scale`).
 
     >>> round(sample_scale(Signal.from_eigenvalues(2, [1.0]), 0.5))
     512

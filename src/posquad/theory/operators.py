@@ -34,7 +34,8 @@ def kappa_d(d: int) -> int:
 def deviation_probability(n: int, d: int, epsilon: float) -> float:
     """Bound `kappa_d / (n eps^2)` on `P(||T_n - T|| > eps)`.
 
-    `thm:full-space-operator-concentration`. A bound above 1 is vacuous; it is returned unchanged.
+    Theorem 3.2 (`thm:full-space-operator-concentration`). A bound above 1 is vacuous; it is
+    returned unchanged.
 
     >>> deviation_probability(1050, 1, 1.0)
     0.1
@@ -56,7 +57,7 @@ def deviation_sample_size(d: int, epsilon: float, delta: float) -> float:
 
 
 def population_coercivity(d: int) -> tuple[float, float]:
-    """Bounds `(2, d+2)` on `<H, T(H)> / ||H||_F^2` (`lem:gaussian-population-operator`).
+    """Bounds `(2, d+2)` on `<H, T(H)> / ||H||_F^2` (Lemma 3.1, `lem:gaussian-population-operator`).
 
     >>> population_coercivity(8)
     (2.0, 10.0)
@@ -67,7 +68,7 @@ def population_coercivity(d: int) -> tuple[float, float]:
 def empirical_coercivity(d: int, epsilon: float) -> tuple[float, float]:
     """Bounds `(2 - eps, d + 2 + eps)` on `<H, T_n(H)> / ||H||_F^2`.
 
-    They hold on the event `||T_n - T|| <= eps` (`cor:global-empirical-coercivity`).
+    They hold on the event `||T_n - T|| <= eps` (Corollary 3.1, `cor:global-empirical-coercivity`).
 
     >>> empirical_coercivity(8, 0.5)
     (1.5, 10.5)

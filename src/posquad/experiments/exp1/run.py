@@ -13,7 +13,7 @@ from posquad.core.errors import DomainError
 from posquad.core.status import Status
 from posquad.dynamics import gradient_descent
 from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
-from posquad.experiments.exp1.panels import PANELS
+from posquad.experiments.exp1.panels import PANELS, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -36,11 +36,13 @@ class Invariance(Parameters):
     r: int = paper_parameter(5, "rank")
     n: int = paper_parameter(80, "samples")
     rotations: int = paper_parameter(
-        5, "orthogonally equivalent starts U_0 R_j, in addition to U_0"
+        5, "orthogonally equivalent starts $U_0 R_j$, in addition to $U_0$"
     )
     seeds: int = own_parameter(64, "independent problems")
-    scale: float = own_parameter(1.0, "the entries of U* and U_0 are N(0, scale^2 / d)")
-    step: float = own_parameter(2e-3, "step size eta of the descent")
+    scale: float = own_parameter(
+        1.0, "the entries of $U_*$ and $U_0$ are normal with variance $\\text{scale}^2/d$"
+    )
+    step: float = own_parameter(2e-3, r"step size $\eta$ of the descent")
     steps: int = own_parameter(300, "steps of descent")
     etas: tuple[float, ...] = own_parameter(
         tuple(2e-3 / 2**k for k in range(7)), "step sizes over which the correction is fitted"
@@ -100,11 +102,11 @@ def run(parameters: Invariance, progress: ProgressCallback) -> Measured:
     for name, values in (("slope", along), ("slope_single", single)):
         measured.add(name, line_fit(np.log(q.etas), np.log(values))[0], "seed")
     measured.remarks.append(
-        "At a single point of the trajectory the correction is 4 eta GQG, so its slope is exactly "
-        f"1 (measured {measured['slope_single'].mean():.10f}). A slope other than 1, such as the "
-        "published one, arises when the correction is averaged along trajectories, which depend on "
-        f"eta. We average over {q.correction_steps} steps (`exp1.correction_steps`); averages over "
-        "more steps have slopes farther from 1."
+        r"At a single point of the trajectory the correction is $4\eta GQG$, so its slope is "
+        f"exactly 1 (measured {measured['slope_single'].mean():.10f}). A slope other than 1, such "
+        "as the published one, arises when the correction is averaged along trajectories, which "
+        rf"depend on $\eta$. We average over {q.correction_steps} steps "
+        "(`exp1.correction_steps`); averages over more steps have slopes farther from 1."
     )
     return measured
 
@@ -159,4 +161,5 @@ EXPERIMENT = Experiment(
     seconds=5,
     quick_seconds=0.6,
     panels=PANELS,
+    finding=describe_finding,
 )

@@ -11,8 +11,7 @@ from torch import Tensor
 from posquad import geometry
 from posquad.core.errors import DomainError
 from posquad.curvature import effective_spectrum
-from posquad.experiments.exp2.panels import PANELS, TABLES
-from posquad.experiments.exp2.ratios import frobenius_ratios
+from posquad.experiments.exp2.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -22,6 +21,7 @@ from posquad.experiments.framework import (
     paper_parameter,
 )
 from posquad.experiments.problems import flow_decay, planted, stacked
+from posquad.experiments.words import listed
 from posquad.problems import LeastSquares, RankOne
 
 __all__ = ["EXPERIMENT", "Curvature", "run"]
@@ -32,18 +32,19 @@ class Curvature(Parameters):
     """Sizes and spectra from the paper; perturbation, window and integrator are our choice."""
 
     d: int = paper_parameter(8, "input dimension")
-    r: int = paper_parameter(2, "rank; the other eigenvalues equal lambda_1")
+    r: int = paper_parameter(2, r"rank; the other eigenvalues equal $\lambda_1$")
     n: int = paper_parameter(800, "samples")
     lambda_r: tuple[float, ...] = paper_parameter(
-        (1.0, 0.7, 0.5, 0.35, 0.25), "smallest eigenvalue of Q*"
+        (1.0, 0.7, 0.5, 0.35, 0.25), "smallest eigenvalue of $Q_*$"
     )
-    lambda_1: float = own_parameter(1.0, "largest eigenvalue of Q*, which the paper keeps fixed")
-    seeds: int = own_parameter(128, "independent problems for each lambda_r")
+    lambda_1: float = own_parameter(1.0, "largest eigenvalue of $Q_*$, which the paper keeps fixed")
+    seeds: int = own_parameter(128, r"independent problems for each $\lambda_r$")
     perturbation: float = own_parameter(
-        1e-3, "distance of the start from U*, along the slow direction"
+        1e-3, "distance of the start from $U_*$, along the slow direction"
     )
     window: float = own_parameter(
-        3.0, "end of the fitted time window, in units of 1/(4 lambda_r), the population time scale"
+        3.0,
+        r"end of the fitted time window, in units of $1/(4\lambda_r)$, the population time scale",
     )
     records: int = own_parameter(40, "number of recorded times in the window")
     rk4_step: float = own_parameter(0.02, "largest step of the Runge-Kutta method")
@@ -96,18 +97,23 @@ def run(parameters: Curvature, progress: ProgressCallback) -> Measured:
     measured.add("ratio_highest", measured["ratio"].max(0), "seed")
     measured.add("r2_min", measured["r2"].min())
     measured.add("factor_max", abs(measured["factor"]).max())
+    shares = listed(
+        r"{:.2f} of the rate at $\lambda_r = {:g}$",
+        np.median(measured["frobenius"] / measured["rate"], 1),
+        q.lambda_r,
+    )
     measured.remarks.append(
-        "The ambient Frobenius metric ignores how far a factor must move for a given change of Q: "
-        f"it gives {frobenius_ratios(measured)}."
+        "The ambient Frobenius metric ignores how far a factor must move for a given change of "
+        f"$Q$: it gives {shares}."
     )
     if q.r > 1:
         measured.remarks.append(
-            "The factor Hessian has a zero eigenvalue for every infinitesimal rotation of U "
+            "The factor Hessian has a zero eigenvalue for every infinitesimal rotation of $U$ "
             f"(measured: at most {measured['factor_max']:.0e}); its smallest eigenvalue predicts "
             "no rate."
         )
     measured.remarks.append(
-        "Seed k has the same inputs and frame at every lambda_r; only the spectrum differs."
+        r"Seed $k$ has the same inputs and frame at every $\lambda_r$; only the spectrum differs."
     )
     return measured
 
@@ -155,5 +161,6 @@ EXPERIMENT = Experiment(
     seconds=10,
     quick_seconds=1.5,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

@@ -13,7 +13,7 @@ from posquad import geometry, theory
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
-from posquad.experiments.exp3.panels import PANELS, TABLES
+from posquad.experiments.exp3.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
 from posquad.experiments.framework import (
     Experiment,
@@ -37,14 +37,18 @@ class Initialization(Parameters):
     """Sizes from the paper, which states no step, budget or tolerance; these are our choice."""
 
     d: int = paper_parameter(10, "input dimension")
-    r: int = paper_parameter(2, "rank; the other eigenvalues equal lambda_1")
-    lambda_r: float = paper_parameter(0.5, "smallest eigenvalue of Q*")
-    lambda_1: float = own_parameter(1.0, "largest eigenvalue of Q*; gives the published N_star")
-    ratios: tuple[int, ...] = paper_parameter((2, 4, 8, 16, 32), "sample ratios n/p")
+    r: int = paper_parameter(2, r"rank; the other eigenvalues equal $\lambda_1$")
+    lambda_r: float = paper_parameter(0.5, "smallest eigenvalue of $Q_*$")
+    lambda_1: float = own_parameter(
+        1.0, r"largest eigenvalue of $Q_*$; gives the published $N_\star$"
+    )
+    ratios: tuple[int, ...] = paper_parameter((2, 4, 8, 16, 32), "sample ratios $n/p$")
     trials: int = own_parameter(256, "independent trials at each ratio (the paper uses 16)")
-    delta: float = own_parameter(0.05, "failure probability in N_star; gives the published N_star")
+    delta: float = own_parameter(
+        0.05, r"failure probability in $N_\star$; gives the published $N_\star$"
+    )
     step: float = own_parameter(
-        1.0, "step size of the descent, in units of 1/lambda_max^eff at the start"
+        1.0, r"step size of the descent, in units of $1/\lambda_{\max}^{\mathrm{eff}}$ at the start"
     )
     budgets: tuple[int, ...] = own_parameter(
         (100, 300, 1000, 2000, 5000, 10_000, 20_000, 50_000),
@@ -54,7 +58,7 @@ class Initialization(Parameters):
         5000, "budget whose recovery rates are compared with the published ones"
     )
     tolerance: float = own_parameter(
-        1e-6, "a trial counts as recovered when ||Q - Q*||_F is below this"
+        1e-6, r"a trial counts as recovered when $\|Q - Q_*\|_F$ is below this"
     )
     gradient_tolerance: float = own_parameter(
         1e-12, "a descent stops when its gradient is below this"
@@ -170,7 +174,9 @@ def _explain_budget(measured: Measured, q: Initialization) -> None:
     """Remark how the rate at the fewest samples depends on the budget."""
     few = int(np.argmin(q.ratios))
     rates = listed("{:.0%} after {} steps", measured["recovery"][few], q.budgets)
-    words = f"At n/p = {q.ratios[few]} the recovery rate depends on the iteration budget: {rates}."
+    words = (
+        f"At $n/p = {q.ratios[few]}$ the recovery rate depends on the iteration budget: {rates}."
+    )
     if q.ratios[few] == PUBLISHED_RATIO:
         needed = np.sort(measured["steps_to_recover"][few])
         crossing = needed[int(PUBLISHED_RATE * len(needed))]
@@ -198,5 +204,6 @@ EXPERIMENT = Experiment(
     seconds=55,
     quick_seconds=6,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

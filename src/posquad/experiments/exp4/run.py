@@ -14,7 +14,7 @@ from posquad.core.errors import DomainError
 from posquad.core.status import Status
 from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
-from posquad.experiments.exp4.panels import PANELS, TABLES
+from posquad.experiments.exp4.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -38,26 +38,30 @@ class Conditioning(Parameters):
     d: int = paper_parameter(8, "input dimension")
     r: int = paper_parameter(2, "rank; the other eigenvalues are 1")
     kappa: tuple[float, ...] = paper_parameter(
-        (1.0, 2.0, 4.0, 8.0), "condition numbers; lambda_r = 1/kappa"
+        (1.0, 2.0, 4.0, 8.0), r"condition numbers; $\lambda_r = 1/\kappa$"
     )
     multipliers: tuple[float, ...] = paper_parameter(
         (1.0, 10.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10_000.0),
         "step sizes, in units of the oracle step",
     )
     perturbation: float = own_parameter(
-        0.02, "distance of the start of the flow from U* along the slow mode, over sqrt(lambda_r)"
+        0.02,
+        r"distance of the flow's start from $U_*$ along the slow mode, over $\sqrt{\lambda_r}$",
     )
     perturbations: tuple[float, ...] = own_parameter(
         (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1),
         "further distances, to show how the fitted rate depends on them",
     )
     window: float = own_parameter(
-        3.0, "end of the fitted time window, in units of 1/lambda_min^eff"
+        3.0, r"end of the fitted time window, in units of $1/\lambda_{\min}^{\mathrm{eff}}$"
     )
     records: int = own_parameter(100, "number of recorded times")
-    rk4_step: float = own_parameter(0.02, "Runge-Kutta step, in units of 1/lambda_min^eff")
+    rk4_step: float = own_parameter(
+        0.02, r"Runge-Kutta step, in units of $1/\lambda_{\min}^{\mathrm{eff}}$"
+    )
     map_perturbation: float = own_parameter(
-        0.02, "distance of the stability map's starts in a random direction, over sqrt(lambda_r)"
+        0.02,
+        r"distance of the stability map's starts in a random direction, over $\sqrt{\lambda_r}$",
     )
     map_steps: int = own_parameter(5000, "steps of descent for the stability map")
     map_accuracy: float = own_parameter(
@@ -100,13 +104,13 @@ def run(parameters: Conditioning, progress: ProgressCallback) -> Measured:
     ratios = listed("{:.8f} at {:g}", measured["ratios"].mean(0), measured["perturbation"])
     measured.remarks.append(
         "The fitted rate depends on the perturbation, which the paper does not state. Mean ratio "
-        f"to the effective curvature: {ratios} of sqrt(lambda_r). The comparison uses "
+        rf"to the effective curvature: {ratios} of $\sqrt{{\lambda_r}}$. The comparison uses "
         f"{q.perturbation:g}."
     )
     limits = 2 / measured["effective_largest"] / measured["oracle_step"]
     measured.remarks.append(
-        "Locally, descent is stable for steps up to 2 / lambda_max^eff, which is "
-        + listed("{:.0f}x the oracle step at kappa = {:g}", limits, q.kappa)
+        r"Locally, descent is stable for steps up to $2/\lambda_{\max}^{\mathrm{eff}}$, which is "
+        + listed(r"{:.0f} times the oracle step at $\kappa = {:g}$", limits, q.kappa)
         + f". {int(measured['diverged'].sum())} of the {measured['diverged'].size} cells of the "
         "map diverge."
     )
@@ -201,5 +205,6 @@ EXPERIMENT = Experiment(
     seconds=4,
     quick_seconds=3,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

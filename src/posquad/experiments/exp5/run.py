@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from posquad.experiments.exp5.panels import PANELS, TABLES
+from posquad.experiments.exp5.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -31,7 +31,7 @@ class Selection(Parameters):
     """Scales from the paper; the system, redundant rows and stopping rule are our choice."""
 
     epsilons: tuple[float, ...] = paper_parameter(
-        (0.5, 0.25, 0.1, 0.05), "the flow starts at epsilon^2"
+        (0.5, 0.25, 0.1, 0.05), r"the flow starts at $\varepsilon^2$"
     )
     B: tuple[tuple[float, ...], ...] = own_parameter(
         (
@@ -43,13 +43,13 @@ class Selection(Parameters):
     )
     y: tuple[float, ...] = own_parameter((1.2, 1.0, 1.1), "responses")
     multiplicities: tuple[float, ...] = own_parameter(
-        (1.0, 1.0, 2.0, 1.0, 3.0, 2.0), "block sizes d_a"
+        (1.0, 1.0, 2.0, 1.0, 3.0, 2.0), "block sizes $d_a$"
     )
     combinations: tuple[tuple[float, ...], ...] = own_parameter(
-        ((0.5, 0.5, 0.0), (0.0, 0.3, -0.3)), "redundant rows, as combinations of the rows of B"
+        ((0.5, 0.5, 0.0), (0.0, 0.3, -0.3)), "redundant rows, as combinations of the rows of $B$"
     )
     residual_tolerance: float = own_parameter(
-        1e-10, "a flow ends when ||Bq - y|| is this times ||y||"
+        1e-10, r"a flow ends when $\|Bq - y\|$ is this times $\|y\|$"
     )
     tolerance: float = own_parameter(
         1e-11, "relative local error of the integrator (linearly implicit extrapolation)"
@@ -116,8 +116,8 @@ def run(parameters: Selection, progress: ProgressCallback) -> Measured:
     measured.add("same_feasible_set", len(set(ranks)) == 1)
     rows = "; ".join(f"({listed('{:g}', row)})" for row in wide)
     measured.remarks.append(
-        f"The system has multiplicities ({listed('{:g}', d)}); rows of B {rows}, of "
-        f"which the last {len(combinations)} are redundant; and y = ({listed('{:g}', wide_y)})."
+        f"The system has multiplicities ({listed('{:g}', d)}); rows of $B$ {rows}, of "
+        f"which the last {len(combinations)} are redundant; and $y$ = ({listed('{:g}', wide_y)})."
     )
     return measured
 
@@ -211,5 +211,6 @@ EXPERIMENT = Experiment(
     seconds=5,
     quick_seconds=5,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

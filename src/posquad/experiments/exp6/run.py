@@ -9,7 +9,7 @@ import numpy as np
 
 from posquad.core.errors import MissingExtraError
 from posquad.core.status import Status
-from posquad.experiments.exp6.panels import PANELS, TABLES
+from posquad.experiments.exp6.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -41,7 +41,7 @@ class MinimumTraceBias(Parameters):
         ((1.0, 1.0, 1.0, 0.0), (0.0, 0.0, 1.0, 1.0)), "reduced measurements, one row each"
     )
     y: tuple[float, ...] = paper_parameter((1.0, 0.3), "responses")
-    multiplicities: tuple[int, ...] = paper_parameter((1, 1, 2, 3), "block sizes d_a")
+    multiplicities: tuple[int, ...] = paper_parameter((1, 1, 2, 3), "block sizes $d_a$")
     epsilons: tuple[float, ...] = own_parameter(
         (0.7, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01, 0.005),
         "scales of the start (the paper uses twelve between 0.7 and 0.005)",
@@ -206,7 +206,7 @@ def _remark(measured: Measured, B: np.ndarray, d: np.ndarray, q: MinimumTraceBia
     for words, name, window, every, unit in fits:
         measured.remarks.append(
             f"The fit of the {words} depends on its window, which the paper does not state: the "
-            f"{window} smallest {unit} give slope {measured[f'{name}_slope']:.5f} and R² "
+            f"{window} smallest {unit} give slope {measured[f'{name}_slope']:.5f} and $R^2$ "
             f"{measured[f'{name}_r2']:.6f}, all {every} give {measured[f'{name}_all_slope']:.5f} "
             f"and {measured[f'{name}_all_r2']:.6f}."
         )
@@ -247,5 +247,6 @@ EXPERIMENT = Experiment(
     seconds=1.5,
     quick_seconds=1.2,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

@@ -21,7 +21,7 @@ from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError, MissingExtraError
 from posquad.core.status import Status
 from posquad.dynamics import gradient_flow
-from posquad.experiments.exp7.panels import PANELS, TABLES
+from posquad.experiments.exp7.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -51,12 +51,14 @@ class Dial(Parameters):
     dials: tuple[float, ...] = own_parameter(
         (0.0, 0.1, 0.3, 0.6, 1.0), "0: commuting measurements, 1: generic eigenbases"
     )
-    epsilons: tuple[float, ...] = own_parameter((0.3, 0.1, 0.03), "the flow starts at epsilon^2 I")
+    epsilons: tuple[float, ...] = own_parameter(
+        (0.3, 0.1, 0.03), r"the flow starts at $\varepsilon^2 I$"
+    )
     seeds: int = own_parameter(20, "number of independent problems")
     n: int = own_parameter(4, "number of measurements")
     d: int = own_parameter(5, "dimension; the factor is square")
     residual_tolerance: float = own_parameter(
-        1e-7, "a flow ends when ||A(Q) - y|| is below this, ||y|| = 1"
+        1e-7, r"a flow ends when $\|A(Q) - y\|$ is below this, with $\|y\| = 1$"
     )
     t_final: float = own_parameter(1e5, "largest time of a flow")
     max_steps: int = own_parameter(50_000, "maximum number of integrator steps")
@@ -200,7 +202,7 @@ def _statement(measured: Measured) -> str:
         )
     lines.append(
         f"At dial {dials[-1]:g} its typical distance from the von Neumann projection is "
-        f"{typical[-1, 0]:.1e} at epsilon = {scales[0]:g} and {typical[-1, -1]:.1e} at "
+        rf"{typical[-1, 0]:.1e} at $\varepsilon = {scales[0]:g}$ and {typical[-1, -1]:.1e} at "
         f"{scales[-1]:g}."
     )
     if np.isnan(measured["to_minimum_trace"]).all():
@@ -229,5 +231,6 @@ EXPERIMENT = Experiment(
     seconds=55,
     quick_seconds=6,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

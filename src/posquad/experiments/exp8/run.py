@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posquad.core.errors import DomainError
-from posquad.experiments.exp8.panels import PANELS, TABLES
+from posquad.experiments.exp8.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.exp8.sharpness import Kind, Sharpness, compare_starts, fit_growth
 from posquad.experiments.framework import (
     Experiment,
@@ -34,18 +34,20 @@ class Guarantees(Parameters):
 
     d: tuple[int, ...] = own_parameter((10, 20, 40), "dimensions")
     r: tuple[int, ...] = own_parameter((2, 2, 3), "ranks, one per dimension")
-    ratios: tuple[int, ...] = own_parameter((2, 4, 8, 16, 32, 64, 128, 256, 512), "n/p, increasing")
+    ratios: tuple[int, ...] = own_parameter(
+        (2, 4, 8, 16, 32, 64, 128, 256, 512), "$n/p$, increasing"
+    )
     largest_ratios: tuple[int, ...] = own_parameter(
-        (512, 256, 128), "largest n/p, one per dimension (large problems are expensive)"
+        (512, 256, 128), "largest $n/p$, one per dimension (large problems are expensive)"
     )
     trials: tuple[int, ...] = own_parameter(
-        (20, 12, 6), "problems for each n, one number per dimension"
+        (20, 12, 6), "problems for each $n$, one number per dimension"
     )
     steps: tuple[int, ...] = own_parameter(
         (10, 100), "descent steps after which the shares are measured again"
     )
     smallest: float = own_parameter(
-        0.5, "smallest eigenvalue of Q*; eigenvalues are evenly spaced from 1 to this"
+        0.5, "smallest eigenvalue of $Q_*$; eigenvalues are evenly spaced from 1 to this"
     )
 
 
@@ -219,9 +221,10 @@ def _remark(measured: Measured, p: np.ndarray) -> None:
         if known[k]
     ]
     measured.remarks.append(
-        f"Exponents of p in the certified sample size, with 95% intervals: {' and '.join(shown)}. "
+        "Exponents of $p$ in the certified sample size, with 95% intervals: "
+        f"{' and '.join(shown)}. "
         f"They rest on {len(p)} sizes, few trials at the larger ones, and interpolation on a grid "
-        "of n/p with factors of 2; without interpolation the exponents are known only up to an "
+        "of $n/p$ with factors of 2; without interpolation the exponents are known only up to an "
         f"interval of length {width:.2f}."
     )
 
@@ -255,5 +258,6 @@ EXPERIMENT = Experiment(
     seconds=55,
     quick_seconds=6,
     panels=PANELS,
+    finding=describe_finding,
     tables=TABLES,
 )

@@ -106,7 +106,7 @@ def compare_starts(
     """Measure several initializers on the same problems, whose constants are proved once.
 
     `progress` is called with the finished share of the work. The paper's initializer is that of
-    `thm:initialization-enters-basin`.
+    Theorem 3.4 (`thm:initialization-enters-basin`).
 
     >>> moment, bounded = compare_starts(4, 1, [64.0], ("moment", "bounded"), trials=2)
     >>> bool((moment.radius == bounded.radius).all())
@@ -186,7 +186,7 @@ def fit_growth(p: Sequence[float], n: Sequence[float]) -> GrowthFit:
     """Fit the growth of a sample size with the number p of degrees of freedom.
 
     The interval assumes a line in logarithms with normal errors, and needs at least three sizes.
-    Compare `rem:conservative-sample-scale`.
+    Compare Remark 3.5 (`rem:conservative-sample-scale`).
 
     >>> fit = fit_growth([10, 20, 40], [100, 400, 1600])
     >>> round(fit.exponent, 9), round(fit.constant, 9)

@@ -30,9 +30,9 @@ __all__ = ["data_driven_descent", "data_driven_step", "scaled_descent"]
 def data_driven_step(X: A, y: A, U0: A) -> A:
     """Return the step size `1 / lambda_max^eff(U0)`, `[...]`: half of the largest stable one at U0.
 
-    The paper's step size needs an oracle (`rem:oracle-step-size`). This one is measured at U0, by
-    about 20 Hessian products of one pass over X each. The curvature grows with U, so U0 must not be
-    much smaller than the solution; a spectral initializer has the right size.
+    The paper's step size needs an oracle (Remark 3.8, `rem:oracle-step-size`). This one is measured
+    at U0, by about 20 Hessian products of one pass over X each. The curvature grows with U, so U0
+    must not be much smaller than the solution; a spectral initializer has the right size.
 
     >>> X = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     >>> y = np.array([1.0, 0.0, 1.0])

@@ -1,9 +1,9 @@
 """L-BFGS in the metric of the Gaussian population, with an exact line search.
 
 The population curvature `P(V) = 4 [V S + U V'U + tr(U'V) U]`, S = U'U, has a closed-form inverse
-(`lem:gaussian-population-operator`), which is the initial matrix of the two-loop recursion. With
-it the local condition number does not depend on that of the solution, because the ratio of
-empirical to population curvature depends only on the range of U.
+(Lemma 3.1, `lem:gaussian-population-operator`), which is the initial matrix of the two-loop
+recursion. With it the local condition number does not depend on that of the solution, because the
+ratio of empirical to population curvature depends only on the range of U.
 """
 
 from __future__ import annotations
