@@ -56,6 +56,9 @@ class Interrupted(KeyboardInterrupt):
 class IdentifiabilityWarning(UserWarning):
     """The data do not determine the predictor that a fit returned."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+
 
 class ShapeError(PosquadError, ValueError):
     """An array has the wrong number of dimensions or sizes that do not fit together."""
