@@ -35,7 +35,6 @@ from posquad.selection.system import System, power_of_two_near, prepare
 __all__ = ["MirrorTrajectory", "mirror_flow"]
 
 _STAGES = 7  # extrapolation order
-_LARGEST = 1e12  # longest step, as a multiple of the time so far
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -259,11 +258,10 @@ class _Extrapolation(Method[_MirrorState]):
             residual=residual,
             dissipated=state.dissipated + spent,
         )
-        longest = _LARGEST * (state.time + h)
         return replace(
             merge(accepted, new_state, state),
             attempts=new_state.attempts,
-            step_size=torch.minimum(h * growth, longest),
+            step_size=h * growth,
         )
 
     def _euler(self, state: _MirrorState, J: Tensor, h: Tensor, substeps: int) -> Tensor:
