@@ -44,5 +44,3 @@ def test_beyond_a_value_that_is_rounding_the_margin_is_a_thousandth_of_the_norm(
         assert excludes([zero, -0.8 * 6e-3, *bulk])
         assert not excludes([zero, -1.2 * 6e-3, *bulk])
     assert not excludes([1e-9, -0.8 * 6e-3, *bulk])  # this value is not rounding
-
-

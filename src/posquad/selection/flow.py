@@ -247,7 +247,7 @@ class _Extrapolation(Method[_MirrorState]):
         ratio = torch.nan_to_num(error / self.tolerance, nan=torch.inf).clamp_min(1e-10)
         accepted = (ratio <= 1) & torch.isfinite(residual).all(-1)
         growth = 0.9 * ratio ** (-1 / _STAGES)
-        growth = torch.where(accepted, growth.clamp(0.2, 8.0), growth.clamp(0.1, 0.7))
+        growth = torch.where(accepted, growth.clamp_max(8.0), growth.clamp(0.1, 0.7))
         new_state = replace(
             state,
             time=torch.where(h < state.step_size, self.t_final, state.time + h),
