@@ -1,0 +1,227 @@
+"""The search for a second solution: how many starts, which ones, and what counts as different."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from posquad.recovery import others
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.prepare import prepare
+from posquad.recovery.search import Candidates, Task
+from posquad.recovery.shared import Shared
+from posquad.recovery.tuning import DEFAULT, Sizes
+from support import gaussian_problem, normal
+
+
+def task_of(tolerance=1e-10):
+    return Task(tolerance, 0, History(Budget(max_steps=10_000)))
+
+
+def shared_of(n, d, r, sizes=DEFAULT.sizes):
+    """A problem and the factor that explains it, in working coordinates."""
+    X, U, y = gaussian_problem(torch.Generator().manual_seed(n), n, d, r, smallest=0.5)
+    prepared = prepare(X, y, None)
+    return Shared(prepared, replace(DEFAULT, sizes=sizes)), prepared.enter(U)
+
+
+def candidates(U, residual=1e-16, starts=1):
+    number = torch.tensor(starts)
+    level = torch.tensor(residual, dtype=torch.float64)
+    return Candidates(U.shape[-1], U, level, number, number, number > 0, level * 0)
+
+
+# How many starts. The dimension of the matrices of rank 2 and 4 in five dimensions is 9 and 14.
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes", "nongeneric", "rounds", "least"),
+    [
+        (13, Sizes(), False, (24, 480), 16),
+        (14, Sizes(), False, (12, 480), 4),  # rows in general position leave no second solution
+        (13, Sizes(), True, (24, 480), 48),
+        (14, Sizes(), True, (24, 480), 48),
+        (13, Sizes(overhead_unknowns=8), False, (3, 3), 16),
+        (13, Sizes(overhead_entries=129), False, (3, 3), 16),
+        (13, Sizes(overhead_entries=130), False, (24, 480), 16),
+        (13, Sizes(others_entries=130), False, (24, 480), 16),
+        (13, Sizes(others_entries=129), True, (24, 480), 48),
+    ],
+)
+def test_random_starts_agree_before_the_search_ends(
+    n, sizes, nongeneric, rounds, least, monkeypatch
+):
+    """Rounds of five starts, of which three are random, and all lead to the first solution."""
+    shared, U = shared_of(n, 5, 2, sizes)
+
+    def fake_rounds(shared, U, task, many, most, *, nongeneric):
+        assert (many, most) == rounds
+        while True:
+            yield torch.zeros(5, 5, 2), 3
+
+    def fake_ends(shared, found, task, starts, apart):
+        reached = torch.ones(len(starts), dtype=torch.bool)
+        return reached, ~reached
+
+    monkeypatch.setattr(others, "_rounds", fake_rounds)
+    monkeypatch.setattr(others, "_ends", fake_ends)
+    different, used = others.find_second_solution(
+        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=nongeneric
+    )
+    assert not bool(different)
+    assert int(used) == 5 * -(-least // 3)
+
+
+def test_large_problems_are_not_searched():
+    shared, U = shared_of(13, 5, 2, Sizes(others_entries=129))
+    different, used = others.find_second_solution(
+        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=False
+    )
+    assert (bool(different), int(used)) == (False, 0)
+
+
+def test_a_different_end_counts_only_if_it_reproduces(monkeypatch):
+    """Rounds of two starts: the first ends elsewhere without reproducing, the second does both."""
+    shared, U = shared_of(13, 5, 2)
+    ends = iter(
+        [
+            ([False, True], [True, False]),  # the one that is elsewhere does not reproduce
+            ([False, True], [False, True]),  # found
+            ([True, True], [True, True]),  # never asked for
+        ]
+    )
+    rounds = ((torch.zeros(2, 5, 2), 2) for _ in range(3))
+    monkeypatch.setattr(others, "_rounds", lambda *a, **k: rounds)
+    monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
+    different, used = others.find_second_solution(
+        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=False
+    )
+    assert (bool(different), int(used)) == (True, 4)
+    assert len(list(ends)) == 1
+
+
+# Which starts.
+
+
+def test_rounds_double_twice():
+    shared, U = shared_of(13, 5, 2)
+    rounds = list(others._rounds(shared, U, task_of(), 24, 480, nongeneric=False))
+    assert [random for _, random in rounds] == [24, 48, 96, 96, 96, 96, 24]
+    assert [len(starts) for starts, _ in rounds] == [24 + 12, 48, 96, 96, 96, 96, 24]
+    assert not torch.equal(rounds[2][0], rounds[3][0])
+    # Other interpolants are left out where one round is all, or n x n systems are too large.
+    ((starts, random),) = others._rounds(shared, U, task_of(), 3, 3, nongeneric=False)
+    assert (len(starts), random) == (3, 3)
+    for samples, more in ((13, 12), (12, 0)):
+        shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
+        starts, random = next(others._rounds(shared, U, task_of(), 24, 480, nongeneric=False))
+        assert (len(starts), random) == (24 + more, 24)
+
+
+def test_symmetric_copies_come_first_where_the_design_has_structure():
+    shared, U = shared_of(13, 5, 2)
+    starts, random = next(others._rounds(shared, U, task_of(), 24, 480, nongeneric=True))
+    copies = others._symmetric_copies(shared, U, task_of(), 48)
+    assert (len(starts), random) == (len(copies) + 12 + 24, 24)
+    torch.testing.assert_close(starts[: len(copies)], copies)
+
+
+def test_symmetric_copies_flip_blocks_and_signs_and_permute():
+    """Inputs in two blocks of coordinates, {0, 1} and {2}, in units that are not the working."""
+    rng = torch.Generator().manual_seed(3)
+    X = normal(rng, 12, 3)
+    X[:8, 2] = 0
+    X[8:, :2] = 0
+    X[:, 1] *= 30
+    V = normal(rng, 3, 2)
+    prepared = prepare(X, (X @ V).square().sum(-1), None)
+    shared = Shared(prepared)
+    copies = others._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
+    V = prepared.transform @ prepared.enter(V)
+    there = prepared.transform @ copies
+    assert len(there) == 2 + 10 + 10
+    flips = {tuple((v / V)[:, 0].round(decimals=9).tolist()) for v in there[:2]}
+    assert flips == {(-1.0, -1.0, 1.0), (1.0, 1.0, -1.0)}
+    signs = there[2:12] / V
+    torch.testing.assert_close(signs.abs(), torch.ones_like(signs))
+    torch.testing.assert_close(signs[..., 0], signs[..., 1])  # a coordinate is a row
+    assert len(signs[..., 0].round().unique(dim=0)) > 3
+    for permuted in there[12:]:
+        np.testing.assert_allclose(
+            np.sort(permuted[:, 0].numpy()), np.sort(V[:, 0].numpy()), rtol=1e-9
+        )
+    assert len(there[12:].round(decimals=6).unique(dim=0)) > 3
+
+
+def test_other_interpolants_are_at_six_distances(monkeypatch):
+    """`A(Q + H) = A(Q)` up to the ridge of 1e-10, and `||H|| / ||Q||` is 1, 0.1, 2, 0.3, 4, 0.5."""
+    shared, U = shared_of(13, 5, 2)
+    monkeypatch.setattr(others, "positive_part", lambda Q, rank: Q)
+    found = others._other_interpolants(shared, U, 0, 8)
+    Q = U @ U.mT
+    X = shared.problem.operator.X
+    responses = torch.einsum("ni,kij,nj->kn", X, found, X)
+    expected = torch.einsum("ni,ij,nj->n", X, Q, X).expand(8, -1)
+    torch.testing.assert_close(responses, expected, rtol=0, atol=1e-7)
+    lengths = torch.linalg.matrix_norm(found - Q) / torch.linalg.matrix_norm(Q)
+    np.testing.assert_allclose(lengths, [1, 0.1, 2, 0.3, 4, 0.5, 1, 0.1], rtol=1e-12)
+
+
+# What counts as different.
+
+
+@pytest.mark.parametrize(
+    ("stretch", "residual", "reproduced", "elsewhere"),
+    [
+        (1.0, 1e-11, True, False),
+        (1.0, 1e-10, True, False),
+        (1.0, 2e-10, False, False),
+        (-1.0, 0.0, True, False),  # the same matrix
+        (1.09**0.5, 0.0, True, False),  # ||VV' - UU'|| = 0.09 ||UU'||
+        (1.11**0.5, 0.0, True, True),
+        (0.89**0.5, 0.0, True, True),
+    ],
+)
+def test_ends_are_apart_relative_to_the_solution(
+    stretch, residual, reproduced, elsewhere, monkeypatch
+):
+    shared, U = shared_of(13, 5, 2)
+    end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
+    monkeypatch.setattr(others, "iterate", lambda *a, **k: end)
+    told = others._ends(shared, candidates(U), task_of(), U[None], torch.tensor(0.1))
+    assert [bool(t) for t in told] == [reproduced, elsewhere]
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes", "dense"),
+    [
+        (13, Sizes(), True),
+        # p = 9: dense steps for n < 1.7 p = 15.3 where n x n systems are affordable.
+        (15, Sizes(overhead_unknowns=0), True),
+        (16, Sizes(overhead_unknowns=0), False),
+        (15, Sizes(overhead_unknowns=0, kernel_samples=15), True),
+        (15, Sizes(overhead_unknowns=0, kernel_samples=14), False),
+        (16, Sizes(kernel_samples=14), True),
+    ],
+)
+def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, dense, monkeypatch):
+    shared, U = shared_of(n, 5, 2, sizes)
+    seen = {}
+
+    def iterate(method, state, ends, record):
+        seen.update(method=type(method).__name__)
+        for _ in range(1000):
+            if bool(ends[-1][1](state).all()):
+                break
+            record(state)
+            seen["steps"] = seen.get("steps", 0) + 1
+        return state
+
+    monkeypatch.setattr(others, "iterate", iterate)
+    others._ends(shared, candidates(U), task_of(), U[None], torch.tensor(0.1))
+    assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
+    assert seen["steps"] == (100 if dense else 300)
