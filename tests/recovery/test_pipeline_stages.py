@@ -1,0 +1,161 @@
+"""Stages of `recover` around its search: numerical ranks, zero problems, distances, interruption."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from posquad import Status, recover
+from posquad.recovery import pipeline
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.pipeline import Pipeline
+from posquad.recovery.prepare import prepare
+from posquad.recovery.result import Answers, blank_answers
+from posquad.recovery.search import Task
+from posquad.recovery.shared import Shared
+from posquad.recovery.tuning import DEFAULT, Schedule, Tuning
+from support import gaussian_problem
+
+
+def pipeline_of(*, rank=1, max_starts=None, tuning=DEFAULT):
+    task = Task(1e-10, 0, History(Budget(max_steps=1000)))
+    return Pipeline(task, rank, None, max_starts, tuning)
+
+
+def identity_problem(responses):
+    """Three inputs of length one, so that `x'Qx` is a diagonal entry of Q."""
+    return Shared(prepare(torch.eye(3).double(), torch.tensor(responses).double(), None))
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "rank"),
+    # Eigenvalues of Q are the squares; those below 1e-7 of the largest do not count.
+    [
+        ([1.0, 1.0], 2),
+        ([1.0, 3.3e-4], 2),
+        ([1.0, 3.0e-4], 1),
+        ([1.0, 0.0], 1),
+        ([3.3e-4, 0.0], 1),  # against responses of 1
+        ([3.0e-4, 0.0], 0),
+        ([0.0, 0.0], 0),
+    ],
+)
+def test_numerical_rank_by_hand(diagonal, rank):
+    shared = identity_problem([1.0, 1.0, 1.0])
+    root = float(shared.problem.operator.squared_lengths.mean()) ** 0.5
+    U = torch.zeros(3, 2, dtype=torch.float64)
+    U[0, 0], U[1, 1] = diagonal
+    assert int(pipeline._numerical_rank(shared, U / root)) == rank
+
+
+def test_zero_responses_are_those_of_zero_if_the_inputs_span_the_space():
+    X = np.array([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    found = recover(X, np.zeros(3), 1)
+    assert found.status is Status.RECOVERED
+    assert (found.rank, float(found.residual), float(found.error_estimate)) == (0, 0, 0)
+    assert (int(found.samples), int(found.needed)) == (3, 2)
+    np.testing.assert_array_equal(found.U, 0)
+    line = recover(X * [1.0, 0.0], np.zeros(3), 1)
+    assert line.status is Status.UNDETERMINED
+    assert (line.rank, float(line.residual)) == (0, 0)
+    nothing = recover(0 * X, np.array([1.0, 2.0, 3.0]), 1)
+    assert nothing.status is Status.UNDETERMINED
+    assert (nothing.rank, float(nothing.residual)) == (0, 1)
+    assert np.isnan(float(nothing.error_estimate))
+
+
+def test_starts_are_those_given_or_of_the_schedule():
+    assert pipeline_of(max_starts=7)._starts(10, 2) == 7
+    # 100,000 over the unknowns, 19 and 199, and at most 2000.
+    assert pipeline_of()._starts(10, 2) == 2000
+    assert pipeline_of()._starts(100, 2) == 100_000 // 199
+    few = Tuning(schedule=Schedule(total_starts=1900, least_starts=3))
+    assert pipeline_of(tuning=few)._starts(10, 2) == 100
+
+
+@pytest.mark.parametrize(("error", "apart"), [(0.0, 1e-5), (0.9e-7, 1e-5), (1e-6, 1e-4)])
+def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkeypatch):
+    X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
+    shared, seen = Shared(prepare(X, y, None)), []
+
+    def second(shared, found, task, apart, *, nongeneric):
+        seen.append((float(apart), nongeneric))
+        return torch.tensor(True), torch.tensor(5)
+
+    monkeypatch.setattr(pipeline, "find_second_solution", second)
+    diagnosis = SimpleNamespace(error=torch.tensor(error, dtype=torch.float64))
+    code = torch.tensor(Status.RECOVERED.code)
+    run = pipeline_of()
+    told = run._others(shared, None, diagnosis, code, nongeneric=True)
+    assert [int(t) for t in told] == [1, 5]
+    ((distance, nongeneric),) = seen
+    assert (distance, nongeneric) == (pytest.approx(apart), True)
+    # Nothing is sought of problems that are not called recovered, or without a budget.
+    other = torch.tensor(Status.NOT_IDENTIFIED.code)
+    assert [int(t) for t in run._others(shared, None, diagnosis, other, nongeneric=True)] == [0, 0]
+    run.budget.steps = 1000
+    assert [int(t) for t in run._others(shared, None, diagnosis, code, nongeneric=True)] == [0, 0]
+    assert len(seen) == 1
+
+
+def test_nothing_more_is_sought_where_samples_determine_every_matrix(monkeypatch):
+    X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 10, 4, 1)
+    monkeypatch.setattr(pipeline, "find_second_solution", None)
+    shared, code = Shared(prepare(X, y, None)), torch.tensor(Status.RECOVERED.code)
+    told = pipeline_of()._others(shared, None, None, code, nongeneric=True)
+    assert [int(t) for t in told] == [0, 0]
+
+
+def test_an_interruption_before_any_result_leaves_zero_and_no_error():
+    run = pipeline_of(rank=2)
+    X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
+    run._single = lambda *a: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.answers(X, y, None)
+    left = run.unfinished_answers()
+    assert left.codes.tolist() == [Status.INTERRUPTED.code]
+    assert left.residual.tolist() == [1.0]
+    assert bool(left.error.isnan().all())
+    assert left.U.shape == (1, 4, 2)
+    assert not bool(left.U.any())
+
+
+def test_answers_are_padded_to_the_widest_factor():
+    X = torch.ones(2, 5, 3, dtype=torch.float64)
+    narrow, wide = blank_answers(X, 1), blank_answers(X[:1], 2)
+    assert narrow.codes.tolist() == [Status.STALLED.code] * 2
+    assert narrow.confidence.tolist() == [1.0, 1.0]
+    assert bool(narrow.curvature.isnan().all())
+    wide.U, wide.rank = wide.U + 7, wide.rank + 2
+    together = Answers.stacked([narrow, wide])
+    assert together.U.shape == (3, 3, 2)
+    assert together.rank.tolist() == [0, 0, 2]
+    narrow.put(torch.tensor([1]), wide)
+    assert narrow.U.shape == (2, 3, 2)
+    assert narrow.U[:, 0].tolist() == [[0, 0], [7, 7]]
+    narrow.put(torch.tensor([0]), blank_answers(X[:1], 1))
+    assert narrow.U[:, 0].tolist() == [[0, 0], [7, 7]]
+    assert narrow.select(torch.tensor([1])).rank.tolist() == [2]
+
+
+def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
+    answers = blank_answers(torch.ones(2, 5, 3, dtype=torch.float64), 3)
+    turn = torch.tensor([[0.6, 0.8, 0.0], [-0.8, 0.6, 0.0], [0.0, 0.0, 1.0]]).double()
+    answers.U[0] = torch.diag(torch.tensor([3.0, 2.0, 1.0]).double()) @ turn
+    answers.rank[0] = 2
+    history = History(Budget(max_steps=10))
+    told = answers.recovery(torch.Size([2]), np.zeros(1), history)
+    assert told.U.shape == (2, 3, 2)
+    np.testing.assert_allclose(np.abs(told.U[0]), [[3, 0], [0, 2], [0, 0]], atol=1e-15)
+    np.testing.assert_array_equal(told.U[1], 0)
+    assert told.steps == 0
+    np.testing.assert_array_equal(told.history, [0.0])
+    assert told.message == [Status.STALLED.value] * 2
+    for least in (0.5, 0.25):
+        history(SimpleNamespace(residual=torch.tensor([1.0, least], dtype=torch.float64)))
+    told = answers.recovery(torch.Size([2]), np.zeros(1), history)
+    np.testing.assert_array_equal(told.history, [0.5, 0.25])
+    assert told.steps == 1  # the first record is the start
