@@ -1,4 +1,4 @@
-"""Stages of `recover` around its search: numerical ranks, zero problems, distances, interruption."""
+"""Stages of `recover` around its search: ranks, zero problems, distances, interruption."""
 
 from __future__ import annotations
 
