@@ -130,6 +130,24 @@ def test_alternating_projections_reach_their_floor():
     assert size == pytest.approx(1, rel=1e-9)
 
 
+def test_short_projections_are_stretched(monkeypatch):
+    """Eigenvalues -1 and 1, and a step of (0.1, -0.02): stretched by 16 they are 0.6 and 0.68."""
+    search = search_of(X, U)
+    steps = []
+
+    def nearest(target):
+        np.testing.assert_allclose(np.linalg.eigvalsh(target), [0, 1.1])  # up to the floor 0.1
+        steps.append(target)
+        return np.array([0.1, -0.02])
+
+    monkeypatch.setattr(search, "compressed", np.diag)
+    monkeypatch.setattr(search, "_nearest_to", nearest)
+    monkeypatch.setattr(search, "_guess", lambda z, method: z)
+    found = search._alternating_projections(np.array([-1.0, 1.0]))
+    assert len(steps) == 1
+    np.testing.assert_allclose(found, [0.6, 0.68])
+
+
 # Curvature.
 
 

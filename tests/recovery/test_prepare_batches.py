@@ -68,3 +68,13 @@ def test_structure_of_each_problem_of_a_batch():
     X, _ = problem("plain", 4)
     signs = X.sign()
     assert looks_nongeneric(torch.stack([X, signs])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-3, 1.0, 1e200])
+def test_responses_are_divided_by_their_size(unit):
+    X, y = problem("plain", 5)
+    told = prepare(X, unit * y, None)
+    assert float(told.problem.y.abs().max()) == 1
+    assert float(told.scale) == pytest.approx(unit * float(y.abs().max()), rel=1e-15)
+    nothing = prepare(X, 0 * y, None)
+    assert float(nothing.scale) == 1
