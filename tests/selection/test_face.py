@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from posquad.core.errors import InfeasibleError
 from posquad.selection import _face, feasibility
 from posquad.selection._vertex import Program, optimal_vertex
 
@@ -107,3 +109,15 @@ def test_doubt_is_twenty_roundings():
     limit = 20 * 2 * EPS * np.sqrt(2) * np.sqrt(2)  # z = (1, -1), v near (1, 1)
     for share, proof in ((0.9, (1,)), (1.1, ())):
         assert checked(wide, [1 - share * limit, 1.0], [1, -1])[1] == proof
+
+
+def test_a_zero_row_does_not_hide_a_proof():
+    """`0 = 0` and `q_1 + q_2 = -1`: no q >= 0 solves the second row."""
+    B = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    y = torch.tensor([0.0, -1.0], dtype=torch.float64)
+    with pytest.raises(InfeasibleError) as raised:
+        feasibility.require_strictly_feasible(B, y)
+    z = raised.value.farkas
+    assert bool((z @ B >= 0).all())
+    assert float(z @ y) < 0
+    feasibility.require_strictly_feasible(B, -y)
