@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from posquad.curvature.eigen import _Search, _Subspace, no_preconditioner
+from posquad.curvature.eigen import Subspace, _Search, no_preconditioner
 
 
 def excludes(values, tolerance=1e-6):
@@ -15,7 +15,7 @@ def excludes(values, tolerance=1e-6):
     same = lambda block: block  # noqa: E731
     start = torch.zeros(size, 2, dtype=torch.float64)
     start[0, 0] = start[-1, 1] = 1.0
-    space = _Subspace(
+    space = Subspace(
         lambda block: A @ block, no_preconditioner(same), same, start, 1, size, largest=False
     )
     generator = torch.Generator().manual_seed(0)

@@ -81,12 +81,14 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
     shared, seen = Shared(prepare(X, y, None)), []
 
-    def second(shared, found, task, apart, *, nongeneric):
-        seen.append((float(apart), nongeneric))
+    def second(shared, found, task, radii, *, nongeneric):
+        seen.append((float(radii.apart), nongeneric))
+        assert float(radii.near) == 0.25
         return torch.tensor(True), torch.tensor(5)
 
     monkeypatch.setattr(pipeline, "find_second_solution", second)
-    diagnosis = SimpleNamespace(error=torch.tensor(error, dtype=torch.float64))
+    near = torch.tensor(0.25, dtype=torch.float64)
+    diagnosis = SimpleNamespace(error=torch.tensor(error, dtype=torch.float64), near=near)
     code = torch.tensor(Status.RECOVERED.code)
     run = pipeline_of()
     told = run._others(shared, None, diagnosis, code, nongeneric=True)
@@ -147,7 +149,7 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
     answers.U[0] = torch.diag(torch.tensor([3.0, 2.0, 1.0]).double()) @ turn
     answers.rank[0] = 2
     history = History(Budget(max_steps=10))
-    told = answers.recovery(torch.Size([2]), np.zeros(1), history)
+    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     assert told.U.shape == (2, 3, 2)
     np.testing.assert_allclose(np.abs(told.U[0]), [[3, 0], [0, 2], [0, 0]], atol=1e-15)
     np.testing.assert_array_equal(told.U[1], 0)
@@ -156,6 +158,6 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
     assert told.message == [Status.STALLED.value] * 2
     for least in (0.5, 0.25):
         history(SimpleNamespace(residual=torch.tensor([1.0, least], dtype=torch.float64)))
-    told = answers.recovery(torch.Size([2]), np.zeros(1), history)
+    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     np.testing.assert_array_equal(told.history, [0.5, 0.25])
     assert told.steps == 1  # the first record is the start

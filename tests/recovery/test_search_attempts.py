@@ -18,8 +18,8 @@ from posquad.recovery.solvers.fit import FitState
 from posquad.recovery.tuning import DEFAULT, Schedule, Sizes, Tuning
 from support import gaussian_problem
 
-CHEAP = Sizes()
-DEAR = Sizes(overhead_unknowns=0)  # d = 4 and r = 1, so p = 4 and d(d+1)/2 = 10
+CHEAP = Sizes(small_operations=0)  # without the solver of small problems
+DEAR = replace(CHEAP, overhead_unknowns=0)  # d = 4 and r = 1, so p = 4 and d(d+1)/2 = 10
 
 
 def search_of(n, sizes=CHEAP, *, max_starts=20, start=None, batch=None, rank=1, schedule=None):
@@ -181,12 +181,16 @@ EPS = 2.0**-52
         (CHEAP, 10 * EPS, None),
         (CHEAP, 11 * EPS, ("Levenberg", 60)),
         (CHEAP, 1e-3, ("Levenberg", 60)),
-        (Sizes(polish_unknowns=4), 1e-3, ("Levenberg", 60)),
-        (Sizes(polish_unknowns=3), 1e-3, ("PopulationLBFGS", 400)),
-        (Sizes(polish_unknowns=3), 1e-10, None),  # reproduced: the first run went to rounding
-        (Sizes(polish_unknowns=3), 1.1e-10, ("PopulationLBFGS", 400)),
-        (Sizes(polish_entries=48), 1e-3, ("Levenberg", 60)),  # n d r = 48
-        (Sizes(polish_entries=47), 1e-3, ("PopulationLBFGS", 400)),
+        (replace(CHEAP, polish_unknowns=4), 1e-3, ("Levenberg", 60)),
+        (replace(CHEAP, polish_unknowns=3), 1e-3, ("PopulationLBFGS", 400)),
+        (
+            replace(CHEAP, polish_unknowns=3),
+            1e-10,
+            None,
+        ),  # reproduced: the first run went to rounding
+        (replace(CHEAP, polish_unknowns=3), 1.1e-10, ("PopulationLBFGS", 400)),
+        (replace(CHEAP, polish_entries=48), 1e-3, ("Levenberg", 60)),  # n d r = 48
+        (replace(CHEAP, polish_entries=47), 1e-3, ("PopulationLBFGS", 400)),
     ],
 )
 def test_what_is_refined(sizes, residual, expected, monkeypatch):

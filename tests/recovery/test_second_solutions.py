@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from posquad.recovery import others
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.others import Radii, Round
 from posquad.recovery.prepare import prepare
 from posquad.recovery.search import Candidates, Task
 from posquad.recovery.shared import Shared
@@ -35,42 +37,46 @@ def candidates(U, residual=1e-16, starts=1):
     return Candidates(U.shape[-1], U, level, number, number, number > 0, level * 0)
 
 
+def radii(near=0.0, apart=1e-5):
+    return Radii(*torch.tensor([near, apart], dtype=torch.float64))
+
+
 # How many starts. The dimension of the matrices of rank 2 and 4 in five dimensions is 9 and 14.
 
 
 @pytest.mark.parametrize(
     ("n", "sizes", "nongeneric", "rounds", "least"),
     [
-        (13, Sizes(), False, (24, 480), 16),
-        (14, Sizes(), False, (12, 480), 4),  # rows in general position leave no second solution
-        (13, Sizes(), True, (24, 480), 48),
-        (14, Sizes(), True, (24, 480), 48),
-        (13, Sizes(overhead_unknowns=8), False, (3, 3), 16),
-        (13, Sizes(overhead_entries=129), False, (3, 3), 16),
-        (13, Sizes(overhead_entries=130), False, (24, 480), 16),
-        (13, Sizes(others_entries=130), False, (24, 480), 16),
-        (13, Sizes(others_entries=129), True, (24, 480), 48),
+        (13, Sizes(), False, (24, 480, 12), 22),
+        (14, Sizes(), False, (8, 480, 0), 3),  # rows in general position leave no second solution
+        (13, Sizes(), True, (24, 480, 12), 66),
+        (14, Sizes(), True, (24, 480, 12), 66),
+        (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 22),
+        (13, Sizes(overhead_entries=129), False, (3, 3, 0), 22),
+        (13, Sizes(overhead_entries=130), False, (24, 480, 12), 22),
+        (13, Sizes(others_entries=130), False, (24, 480, 12), 22),
+        (13, Sizes(others_entries=129), True, (24, 480, 12), 66),
     ],
 )
-def test_random_starts_agree_before_the_search_ends(
+def test_independent_starts_agree_before_the_search_ends(
     n, sizes, nongeneric, rounds, least, monkeypatch
 ):
-    """Rounds of five starts, of which three are random, and all lead to the first solution."""
+    """Rounds of five starts, of which three are independent, and all lead to the first solution."""
     shared, U = shared_of(n, 5, 2, sizes)
 
-    def fake_rounds(shared, U, task, many, most, *, nongeneric):
-        assert (many, most) == rounds
+    def fake_rounds(shared, U, task, many, most, local, *, nongeneric):
+        assert (many, most, local) == rounds
         while True:
-            yield torch.zeros(5, 5, 2), 3
+            yield Round(torch.zeros(5, 5, 2), 3)
 
-    def fake_ends(shared, found, task, starts, apart):
-        reached = torch.ones(len(starts), dtype=torch.bool)
-        return reached, ~reached
+    def fake_ends(shared, found, radii, task, starts):
+        again = torch.ones(len(starts), dtype=torch.bool)
+        return again, ~again
 
     monkeypatch.setattr(others, "_rounds", fake_rounds)
     monkeypatch.setattr(others, "_ends", fake_ends)
     different, used = others.find_second_solution(
-        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=nongeneric
+        shared, candidates(U), task_of(), radii(), nongeneric=nongeneric
     )
     assert not bool(different)
     assert int(used) == 5 * -(-least // 3)
@@ -79,26 +85,25 @@ def test_random_starts_agree_before_the_search_ends(
 def test_large_problems_are_not_searched():
     shared, U = shared_of(13, 5, 2, Sizes(others_entries=129))
     different, used = others.find_second_solution(
-        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=False
+        shared, candidates(U), task_of(), radii(), nongeneric=False
     )
     assert (bool(different), int(used)) == (False, 0)
 
 
-def test_a_different_end_counts_only_if_it_reproduces(monkeypatch):
-    """Rounds of two starts: the first ends elsewhere without reproducing, the second does both."""
+def test_the_search_ends_with_the_first_different_end(monkeypatch):
     shared, U = shared_of(13, 5, 2)
     ends = iter(
         [
-            ([False, True], [True, False]),  # the one that is elsewhere does not reproduce
-            ([False, True], [False, True]),  # found
+            ([False, False], [False, False]),  # neither reproduces
+            ([True, False], [False, True]),  # found
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    rounds = ((torch.zeros(2, 5, 2), 2) for _ in range(3))
+    rounds = (Round(torch.zeros(2, 5, 2), 2) for _ in range(3))
     monkeypatch.setattr(others, "_rounds", lambda *a, **k: rounds)
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
     different, used = others.find_second_solution(
-        shared, candidates(U), task_of(), torch.tensor(1e-5), nongeneric=False
+        shared, candidates(U), task_of(), radii(), nongeneric=False
     )
     assert (bool(different), int(used)) == (True, 4)
     assert len(list(ends)) == 1
@@ -108,26 +113,56 @@ def test_a_different_end_counts_only_if_it_reproduces(monkeypatch):
 
 
 def test_rounds_double_twice():
+    """Two reflections and the local starts come with the first round."""
     shared, U = shared_of(13, 5, 2)
-    rounds = list(others._rounds(shared, U, task_of(), 24, 480, nongeneric=False))
-    assert [random for _, random in rounds] == [24, 48, 96, 96, 96, 96, 24]
-    assert [len(starts) for starts, _ in rounds] == [24 + 12, 48, 96, 96, 96, 96, 24]
-    assert not torch.equal(rounds[2][0], rounds[3][0])
-    # Other interpolants are left out where one round is all, or n x n systems are too large.
-    ((starts, random),) = others._rounds(shared, U, task_of(), 3, 3, nongeneric=False)
-    assert (len(starts), random) == (3, 3)
-    for samples, more in ((13, 12), (12, 0)):
+    rounds = list(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=False))
+    assert [round.independent for round in rounds] == [24, 48, 96, 96, 96, 96, 24]
+    assert [len(round.starts) for round in rounds] == [24 + 2 + 12, 48, 96, 96, 96, 96, 24]
+    assert not torch.equal(rounds[2].starts, rounds[3].starts)
+    # Reflections are left out where one round is all.
+    (only,) = others._rounds(shared, U, task_of(), 3, 3, 0, nongeneric=False)
+    assert (len(only.starts), only.independent) == (3, 3)
+    for samples, more in ((13, 2 + 12), (12, 0)):  # where n x n systems are affordable
         shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
-        starts, random = next(others._rounds(shared, U, task_of(), 24, 480, nongeneric=False))
-        assert (len(starts), random) == (24 + more, 24)
+        first = next(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=False))
+        assert (len(first.starts), first.independent) == (24 + more, 24)
+
+
+def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
+    """19/20 of their part in the range of U is removed; they are as long as U."""
+    shared, U = shared_of(13, 5, 2)
+    U = 7 * U
+    first = next(others._rounds(shared, U, task_of(), 8000, 8000, 0, nongeneric=False))
+    aside, random = first.starts[:4000], first.starts[4000:]
+    size = float(torch.linalg.matrix_norm(U))
+    np.testing.assert_allclose(torch.linalg.matrix_norm(aside), size, rtol=1e-12)
+    W = torch.linalg.qr(U).Q
+    inside = torch.linalg.matrix_norm(W.mT @ aside)
+    outside = torch.linalg.matrix_norm(aside - W @ (W.mT @ aside))
+    # Of 10 normal numbers 4 are inside: a ratio of chi variables, whose mean is known.
+    mean = scipy.stats.chi(4).mean() * scipy.stats.chi(6).expect(lambda x: 1 / x)
+    assert float((inside / outside).mean()) == pytest.approx(mean / 20, rel=0.05)
+    assert float(torch.linalg.matrix_norm(random).mean()) == pytest.approx(size, rel=0.05)
+
+
+def test_reflections_at_the_least_interpolant(monkeypatch):
+    """`Q_0 - t (Q - Q_0)` with t = 1 and 3 has the responses of Q, and Q_0 is NumPy's."""
+    shared, U = shared_of(13, 5, 2)
+    monkeypatch.setattr(others, "positive_part", lambda Q, rank: Q)
+    X, y = shared.problem.operator.X.numpy(), shared.problem.y.numpy()
+    outer = np.einsum("ni,nj->nij", X, X).reshape(13, 25)
+    least = np.linalg.lstsq(outer, y, rcond=None)[0].reshape(5, 5)
+    Q = (U @ U.mT).numpy()
+    expected = [least - t * (Q - least) for t in (1, 3)]
+    np.testing.assert_allclose(others._reflections(shared, U), expected, atol=1e-9)
 
 
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
-    starts, random = next(others._rounds(shared, U, task_of(), 24, 480, nongeneric=True))
+    first = next(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=True))
     copies = others._symmetric_copies(shared, U, task_of(), 48)
-    assert (len(starts), random) == (len(copies) + 12 + 24, 24)
-    torch.testing.assert_close(starts[: len(copies)], copies)
+    assert (len(first.starts), first.independent) == (len(copies) + 2 + 12 + 24, 24)
+    torch.testing.assert_close(first.starts[: len(copies)], copies)
 
 
 def test_symmetric_copies_flip_blocks_and_signs_and_permute():
@@ -175,37 +210,38 @@ def test_other_interpolants_are_at_six_distances(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stretch", "residual", "reproduced", "elsewhere"),
+    ("stretch", "residual", "again", "elsewhere"),
     [
-        (1.0, 1e-11, True, False),
         (1.0, 1e-10, True, False),
-        (1.0, 2e-10, False, False),
+        (1.0, 2e-10, True, False),  # at U itself, whatever the residual
         (-1.0, 0.0, True, False),  # the same matrix
+        (1.04**0.5, 1.0, True, False),  # nearer than 0.05 there is no other solution
+        (1.06**0.5, 1.0, False, False),
+        (1.06**0.5, 0.0, True, False),
         (1.09**0.5, 0.0, True, False),  # ||VV' - UU'|| = 0.09 ||UU'||
-        (1.11**0.5, 0.0, True, True),
-        (0.89**0.5, 0.0, True, True),
+        (1.11**0.5, 0.0, False, True),
+        (0.89**0.5, 0.0, False, True),
+        (0.89**0.5, 1.1e-10, False, False),
     ],
 )
-def test_ends_are_apart_relative_to_the_solution(
-    stretch, residual, reproduced, elsewhere, monkeypatch
-):
-    shared, U = shared_of(13, 5, 2)
+def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsewhere, monkeypatch):
+    shared, U = shared_of(13, 5, 2, Sizes(small_operations=0))
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(others, "iterate", lambda *a, **k: end)
-    told = others._ends(shared, candidates(U), task_of(), U[None], torch.tensor(0.1))
-    assert [bool(t) for t in told] == [reproduced, elsewhere]
+    told = others._ends(shared, candidates(U), radii(0.05, 0.1), task_of(), U[None])
+    assert [bool(t) for t in told] == [again, elsewhere]
 
 
 @pytest.mark.parametrize(
     ("n", "sizes", "dense"),
     [
-        (13, Sizes(), True),
+        (13, Sizes(small_operations=0), True),
         # p = 9: dense steps for n < 1.7 p = 15.3 where n x n systems are affordable.
         (15, Sizes(overhead_unknowns=0), True),
         (16, Sizes(overhead_unknowns=0), False),
         (15, Sizes(overhead_unknowns=0, kernel_samples=15), True),
         (15, Sizes(overhead_unknowns=0, kernel_samples=14), False),
-        (16, Sizes(kernel_samples=14), True),
+        (16, Sizes(small_operations=0, kernel_samples=14), True),
     ],
 )
 def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, dense, monkeypatch):
@@ -222,6 +258,6 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(others, "iterate", iterate)
-    others._ends(shared, candidates(U), task_of(), U[None], torch.tensor(0.1))
+    others._ends(shared, candidates(U), radii(), task_of(), U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)
