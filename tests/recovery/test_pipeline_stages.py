@@ -157,7 +157,8 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
     np.testing.assert_array_equal(told.history, [0.0])
     assert told.message == [Status.STALLED.value] * 2
     for least in (0.5, 0.25):
-        history(SimpleNamespace(residual=torch.tensor([1.0, least], dtype=torch.float64)))
+        residual = torch.tensor([1.0, least], dtype=torch.float64)
+        history(SimpleNamespace(residual=residual, running=residual > 0))
     told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     np.testing.assert_array_equal(told.history, [0.5, 0.25])
     assert told.steps == 1  # the first record is the start
