@@ -28,7 +28,7 @@ from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
 from posquad.estimator._coordinates import Coordinates, coordinates
 from posquad.estimator._model import Fit, Quadratic, Terms, count_terms
-from posquad.estimator._profiled import Descent, Profiled, descend
+from posquad.estimator._profiled import Endpoint, Profiled, descend
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
@@ -72,14 +72,14 @@ def fit_with_terms(
     `given` are factors `[d, r]` to start from, such as that of the fit without other terms. The
     result is never worse than any of them, nor than rank 0.
     """
-    search = Search(samples, rank, terms, options)
+    search = TermsSearch(samples, rank, terms, options)
     try:
         return search.run(given or [])
     except KeyboardInterrupt as stop:
         raise Interrupted(search.fit(Status.INTERRUPTED)) from stop
 
 
-class Search:
+class TermsSearch:
     """A search for the factor, in coordinates in which the samples have covariance I."""
 
     def __init__(self, samples: WeightedSamples, rank: int, terms: Terms, options: Options) -> None:
@@ -123,8 +123,8 @@ class Search:
         another = reproduced and self.best.V.size > 0 and self._has_another()
         return self.fit(self._status(another=another))
 
-    def _zero(self) -> Descent:
-        return Descent(np.zeros((self.k, 0)), self.problem.size, 0.0)
+    def _zero(self) -> Endpoint:
+        return Endpoint(np.zeros((self.k, 0)), self.problem.size, 0.0)
 
     def _try(self, V: np.ndarray) -> None:
         """Descend from V; keep the best, and count the starts that agree with it."""
@@ -144,7 +144,7 @@ class Search:
         if better:
             self.best = end
 
-    def _vanishes(self, end: Descent) -> bool:
+    def _vanishes(self, end: Endpoint) -> bool:
         return self.problem.form_size(end.V) <= 1e-3
 
     def _record(self, loss: float) -> None:
@@ -226,7 +226,7 @@ class Search:
                 return
             self.best = lower
 
-    def _limit(self) -> Descent | None:
+    def _limit(self) -> Endpoint | None:
         """Return a factor far out if the error has no minimum, else None."""
         best, rank = self.best, min(self.rank, self.k)
         limits = [self._limit_along(v, rank) for v in self._unbounded()]
@@ -251,7 +251,7 @@ class Search:
             if column.any() and two.max() <= 1e-9 * np.abs(column).max():
                 yield self.frame.inverse[:, j] / np.abs(column).max()
 
-    def _limit_along(self, v: np.ndarray, rank: int) -> Descent | None:
+    def _limit_along(self, v: np.ndarray, rank: int) -> Endpoint | None:
         """Return a factor of nearly the least error with one column far out along v.
 
         Its other columns need no part along v, because all products with v'x are free.
@@ -284,7 +284,7 @@ class Search:
         if back.loss < least * (1 - 1e-6) and self.problem.form_size(back.V) <= _FAR:
             self.best = back
             return None
-        return Descent(V, loss, 1.0)
+        return Endpoint(V, loss, 1.0)
 
     def _has_another(self) -> bool:
         """Tell whether another factor of this rank reproduces the responses, as far as tried."""

@@ -25,7 +25,7 @@ _PATIENCE, _RATE = 20, 0.999  # a descent ends if this many steps leave this sha
 _STEPS = 400  # maximum number of steps of a descent
 
 
-class Descent(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a descent ended."""
 
     V: np.ndarray  # [k, r]
@@ -115,7 +115,7 @@ def descend(
     record: Callable[[float], None],
     *,
     polish: bool = False,
-) -> Descent:
+) -> Endpoint:
     """Descend from V by damped Gauss-Newton steps; the damping follows Nielsen's rule.
 
     Every step lowers the loss, or leaves it unchanged up to rounding while the slope falls. With
@@ -162,7 +162,7 @@ def descend(
         if damping > 1e30 * total or (stuck and not small and not polish):
             break
     length = np.sqrt(total * loss)
-    return Descent(V, loss, float(np.linalg.norm(g)) / length if length > 0 else 0.0)
+    return Endpoint(V, loss, float(np.linalg.norm(g)) / length if length > 0 else 0.0)
 
 
 def _step(

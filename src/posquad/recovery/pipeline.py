@@ -121,7 +121,7 @@ class Pipeline:
                 part = shared if len(chosen) == len(regular) else shared.select(chosen)
                 where = regular[chosen]
                 self._begin(part, begin + where)
-                solved, alone = self._together(part, rank, first, sure)
+                solved, alone = self._solve_at_rank(part, rank, first, sure)
                 done = where[~alone]
                 answers.put(done, solved.select(~alone))
                 self._finish(begin + done, answers.select(done))
@@ -158,7 +158,7 @@ class Pipeline:
             groups.append((rank, choice.factors[rank][members], sure, chosen[members]))
         return groups
 
-    def _together(
+    def _solve_at_rank(
         self, shared: Shared, rank: int, start: Tensor | None, sure: Tensor | None
     ) -> tuple[Answers, Tensor]:
         """Solve regular problems at one rank; also return which of them must be solved alone."""
