@@ -37,8 +37,8 @@ def find_second_solution(
 
     Half of the starts are random. The others are random and nearly orthogonal to the first
     solution, which fewer of them reach again. Where n x n systems are affordable, reflections of
-    the first solution are tried as well and, unless rows in general position would determine it,
-    other interpolants: a second solution differs from the first by a matrix that A does not see.
+    the first solution and other interpolants are tried as well: a second solution differs from the
+    first by a matrix that A does not see.
     Where the design is `nongeneric` (one problem only), so are its symmetries: inputs with zeros,
     signs or few distinct values can have separate solutions that differ by the signs or the order
     of coordinates.
@@ -61,7 +61,7 @@ def find_second_solution(
         # Rows in general position determine every matrix of rank r, because A does not vanish on
         # matrices of rank 2r; only the structure of a design can have two solutions.
         many, least = schedule.determined_others, schedule.agreeing_determined_others
-        local = 0
+        local = many
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
         local = 0
