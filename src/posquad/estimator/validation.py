@@ -32,7 +32,7 @@ class Validation:
     model: float  # R2 of the model at its rank
     linear_regression: float  # R2 of linear regression
     with_linear: float | None = None  # R2 of the model with linear terms, if tried
-    rank_with_linear: int | None = None  # its rank, chosen by the information criterion
+    rank_with_linear: int | None = None  # its rank, given or chosen as that of the model
 
 
 def cross_validated(
@@ -47,9 +47,9 @@ def cross_validated(
     """Return the cross-validated R2 of a fitted model and of linear regression.
 
     Samples are divided at random, but in the same way at every call. The rank is that of the fitted
-    model, so that its choice is not validated. If the model has no linear terms and R2 is below
-    0.9, the model with linear terms is validated as well. None is returned if there are too few
-    samples, or if the responses are constant.
+    model, so that its choice is not validated; if it is 0, every part chooses its own. If the model
+    has no linear terms and R2 is below 0.9, the model with linear terms is validated as well. None
+    is returned if there are too few samples, or if the responses are constant.
 
     Args:
         model: a fitted regressor.
@@ -95,10 +95,10 @@ def cross_validated(
         own = score(at_rank(model, model.rank_), progress=progress)
         line = score(LinearRegression())
         d = X.shape[1]
-        enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, 1) + d + 1)
+        enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, model.rank or 1) + d + 1)
         if model.linear or own >= _POOR or not enough:
             return Validation(folds, own, line)
-        better = at_rank(model, 0).set_params(linear=True)
+        better = at_rank(model, model.rank or 0).set_params(linear=True)
         rank = better.fit(X, y, sample_weight=w, progress=progress).rank_
         with_linear = score(at_rank(better, rank), progress=progress)
     return Validation(folds, own, line, with_linear, rank)
