@@ -85,6 +85,25 @@ def test_cross_validated_scores_by_hand(weighted):
         assert score == pytest.approx(1 - mass @ (told - y) ** 2 / total, rel=1e-9)
 
 
+@pytest.mark.parametrize("terms", ["none", "constant", "linear"])
+def test_rank_zero_is_validated_as_what_it_is(terms):
+    """A negative form: the best positive one is zero, though parts of the samples may differ."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((80, 2)) + 5 * (terms == "linear")
+    y = X @ [1.0, 2.0] + 20 + rng.standard_normal(80) if terms == "linear" else -(X[:, 0] ** 2)
+    options = {"linear": terms == "linear", "fit_intercept": terms == "constant"}
+    model = PositiveQuadraticRegressor(**options).fit(X, y)
+    assert model.rank_ == 0
+    left = y.copy()
+    for train, test in KFold(5, shuffle=True, random_state=0).split(X):
+        if terms == "linear":
+            left[test] -= LinearRegression().fit(X[train], y[train]).predict(X[test])
+        elif terms == "constant":
+            left[test] -= y[train].mean()
+    expected = 1 - (left**2).sum() / ((y - y.mean()) ** 2).sum()
+    assert cross_validated(model, X, y).model == pytest.approx(expected, rel=1e-9)
+
+
 def test_too_few_samples_and_constant_responses_are_not_validated():
     X = np.random.default_rng(0).standard_normal((30, 2))
     model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2)
