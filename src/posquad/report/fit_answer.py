@@ -344,8 +344,8 @@ def _suits(fit: FittedModel) -> list[str | Step]:
         both += f", with --linear {format_r_squared(better)}"
     if max(own, line) < _GAIN:
         return [
-            f"Linear regression does not predict better than the mean either ({both}): these "
-            "columns hardly explain the response."
+            f"Linear regression does not predict better than the mean either ({both}): neither a "
+            "positive quadratic form nor a linear function of these columns explains the response."
         ]
     if own < line + _GAIN:
         how = "better" if line > own + _GAIN else "as well"
