@@ -96,7 +96,8 @@ def cross_validated(
         enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, model.rank or 1) + d + 1)
         if model.linear or own >= _POOR or not enough:
             return Validation(folds, own, line)
-        better: Any = clone(model).set_params(linear=True, standard_errors=False)
+        better: Any = clone(model)
+        better.set_params(linear=True, standard_errors=False)
         rank = better.fit(X, y, sample_weight=w, progress=progress).rank_
         with_linear = score(_at_rank(better, rank))
     return Validation(folds, own, line, with_linear, rank)
