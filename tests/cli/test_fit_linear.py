@@ -85,6 +85,25 @@ def test_cross_validated_scores_by_hand(weighted):
         assert score == pytest.approx(1 - mass @ (told - y) ** 2 / total, rel=1e-9)
 
 
+@pytest.mark.parametrize("terms", ["none", "constant", "linear"])
+def test_rank_zero_is_validated_as_what_it_is(terms):
+    """A negative form: the best positive one is zero, though parts of the samples may differ."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((80, 2)) + 5 * (terms == "linear")
+    y = X @ [1.0, 2.0] + 20 + rng.standard_normal(80) if terms == "linear" else -(X[:, 0] ** 2)
+    options = {"linear": terms == "linear", "fit_intercept": terms == "constant"}
+    model = PositiveQuadraticRegressor(**options).fit(X, y)
+    assert model.rank_ == 0
+    left = y.copy()
+    for train, test in KFold(5, shuffle=True, random_state=0).split(X):
+        if terms == "linear":
+            left[test] -= LinearRegression().fit(X[train], y[train]).predict(X[test])
+        elif terms == "constant":
+            left[test] -= y[train].mean()
+    expected = 1 - (left**2).sum() / ((y - y.mean()) ** 2).sum()
+    assert cross_validated(model, X, y).model == pytest.approx(expected, rel=1e-9)
+
+
 def test_too_few_samples_and_constant_responses_are_not_validated():
     X = np.random.default_rng(0).standard_normal((30, 2))
     model = PositiveQuadraticRegressor(1).fit(X, X[:, 0] ** 2)
@@ -120,8 +139,62 @@ def test_where_linear_regression_is_as_good_it_is_said(tmp_path):
     rng = np.random.default_rng(2)
     X = rng.standard_normal((80, 2)) + 5
     y = X @ [1.0, 2.0] + 20 + rng.standard_normal(80)
-    told = said(written(tmp_path, X, y), "--out", tmp_path / "fit")
+    told = said(written(tmp_path, X, y), "--linear", "--out", tmp_path / "fit")
     assert "Linear regression predicts as well" in told
+
+
+def test_where_linear_regression_is_better_the_score_with_linear_terms_is_said(tmp_path):
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((80, 2))
+    y = X @ [1.0, 2.0] + 20 + rng.standard_normal(80)
+    told = said(written(tmp_path, X, y), "--out", tmp_path / "fit")
+    folds = KFold(5, shuffle=True, random_state=0)
+    line = cross_val_predict(LinearRegression(), X, y, cv=folds)
+    score = 1 - ((line - y) ** 2).sum() / ((y - y.mean()) ** 2).sum()
+    assert f"Linear regression predicts better (cross-validated R² {score:.4g}, this" in told
+    assert f"with --linear {score:.4g})" in told  # rank 0: linear regression itself
+
+
+def test_where_nothing_predicts_linear_regression_is_no_advice(tmp_path):
+    rng = np.random.default_rng(6)
+    data = written(tmp_path, rng.standard_normal((80, 2)), rng.standard_normal(80) + 5)
+    told = said(data, "--out", tmp_path / "fit")
+    assert "Linear regression does not predict better than the mean either" in told
+    assert "Linear regression predicts" not in told
+
+
+def test_negative_responses_are_named_beside_linear_regression(tmp_path):
+    X = np.random.default_rng(7).standard_normal((80, 2))
+    told = said(written(tmp_path, X, -(X**2).sum(axis=1)), "--out", tmp_path / "fit")
+    assert "80 of 80 responses are negative" in told
+
+
+def test_linear_terms_are_validated_at_the_rank_of_the_command_advised(tmp_path):
+    rng = np.random.default_rng(8)
+    X = rng.standard_normal((120, 3))
+    y = (X**2) @ [3.0, 2.0, 0.0] + 4 * X[:, 2] + 0.1 * rng.standard_normal(120)
+    given = PositiveQuadraticRegressor(1).fit(X, y)
+    chosen = PositiveQuadraticRegressor(max_rank=1).fit(X, y).set_params(max_rank=None)
+    assert cross_validated(given, X, y).rank_with_linear == 1
+    assert cross_validated(chosen, X, y).rank_with_linear == 2
+
+
+def test_constant_and_shifted_columns_are_named_with_linear_terms(tmp_path):
+    X = np.random.default_rng(9).standard_normal((60, 2))
+    columns = [X, np.full(60, 0.1), 2 * X[:, 0] + 1]
+    data = written(tmp_path, np.column_stack(columns), X[:, 0] ** 2 + X[:, 1])
+    told = said(data, "--linear", "--out", tmp_path / "fit")
+    assert told.startswith("Not determined: ")
+    assert "the same in every row: --drop x2" in told
+    assert "(x3 is 2 times x0 plus a constant): --drop x3" in told
+
+
+def test_one_row_makes_no_columns_alike(tmp_path):
+    for options in ([], ["--linear"]):
+        told = said(written(tmp_path, [[1.0, 2.0]], [3.0]), *options, "--out", tmp_path / "fit")
+        assert "1 row for 2 columns are too few" in told
+        assert "repeat others" not in told
+        assert "in every row" not in told
 
 
 def test_validation_can_be_left_out(tmp_path):
@@ -133,11 +206,11 @@ def test_validation_can_be_left_out(tmp_path):
 
 def test_no_minimum_names_the_columns_and_the_option(tmp_path):
     x = np.linspace(0, 3, 40)
-    data = written(tmp_path, np.column_stack([np.ones(40), x]), np.sqrt(x))
+    data = written(tmp_path, np.column_stack([np.ones(40), x, x > 1]), np.sqrt(x))
     told = said(data, "--rank", 1, "--intercept", "--out", tmp_path / "fit")
     assert told.startswith("No minimum: ")
     assert "--linear" in told
-    assert "--drop x0" in told
+    assert "only one value: --drop x0 " in told
 
 
 def test_ctrl_c_writes_the_best_model_so_far(tmp_path):

@@ -147,6 +147,21 @@ def test_centring_and_units_change_nothing():
         np.testing.assert_allclose(mine, other, rtol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{"fit_intercept": True}, {"linear": True}])
+@pytest.mark.parametrize(
+    ("inputs", "responses"), [(1e140, 1), (1e-140, 1), (1, 1e150), (1, 1e-150)]
+)
+def test_extreme_units_change_nothing(options, inputs, responses):
+    """Responses in a unit scale all predictions; the spectrum is quadratic in inputs of a unit."""
+    X, _, _, y = table(8, noise=0.3)
+    plain = PositiveQuadraticRegressor(2, **options).fit(X, y)
+    model = PositiveQuadraticRegressor(2, **options).fit(X * inputs, y * responses)
+    assert model.status_ is plain.status_
+    np.testing.assert_allclose(model.predict(X * inputs) / responses, plain.predict(X), rtol=1e-9)
+    spectrum = model.effective_spectrum_ / inputs / inputs / responses
+    np.testing.assert_allclose(spectrum, plain.effective_spectrum_, rtol=1e-8)
+
+
 def test_a_column_of_ones_is_a_different_model():
     """A positive form of (x, 1) is never negative; with linear terms the function may be."""
     x = np.linspace(-2, 2, 40)[:, None]

@@ -79,7 +79,7 @@ def test_a_claim_that_does_not_hold_differs(file, tmp_path):
     )
     result = posquad_command("reproduce", "--experiment", file(source), "--out", tmp_path / "out")
     assert result.exit_code == 1, result.output
-    assert "differs: mine.enough" in result.stdout
+    assert "differs: mine.enough: expected at most 1e-08; measured 1." in result.stdout
 
 
 def test_settings_seed_and_list_work_as_for_the_paper(file, tmp_path):
@@ -142,6 +142,39 @@ def test_what_is_wrong_is_named_before_anything_runs(file, tmp_path, name):
     assert result.exit_code == 2
     assert "Traceback" not in result.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("return measured", "return {}"), "TypeError: `run` returned dict, not Measured"),
+        (("    return measured\n", ""), "TypeError: `run` returned NoneType, not Measured"),
+        (("rng, errors =", "1 / 0; rng, errors ="), "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_run_that_fails_says_why_and_how_to_see_where(file, tmp_path, change, message):
+    source = MINE.replace(*change)
+    result = posquad_command("reproduce", "--experiment", file(source), "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert message in result.stderr
+    assert "--traceback" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (('measure="error"', 'measure="eror"'), "this run did not measure its quantity ('eror')"),
+        (
+            ('where={"n": 32}', 'where={"n": 33}'),
+            "this run has no single value at n = 33 ('error')",
+        ),
+    ],
+)
+def test_a_claim_that_cannot_be_compared_says_why(file, tmp_path, change, reason):
+    source = MINE.replace(*change)
+    result = posquad_command("reproduce", "--experiment", file(source), "--out", tmp_path / "out")
+    assert f"  cannot be compared: mine.enough: {reason}\n" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "got"), [("none.py", "no such file"), ("folder.py", "a folder")])

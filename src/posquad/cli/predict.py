@@ -64,7 +64,7 @@ def predict_command(
     out: Path | None,
     std: bool | None,
 ) -> None:
-    """Predict x'Qx for the rows of DATA with MODEL, the model.json of a fit or its folder.
+    """Predict the responses of DATA with MODEL, the model.json of a fit or its folder.
 
     DATA is a table as for `posquad fit`. Columns are found by name, in any order, and other columns
     are ignored; if the model or the data have no names, columns are found by position. Columns that

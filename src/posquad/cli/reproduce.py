@@ -98,7 +98,7 @@ def reproduce_command(
         raise Failure(str(problem)) from None
     except KeyboardInterrupt:  # while results were being written
         _stop_interrupted()
-    _summarize(outcome, out, _changed(suite, parameters, quick))
+    _summarize(outcome, out, _changed(suite, parameters, quick), own=own is not None)
     if outcome.interrupted:
         _stop_interrupted()
     if failures(list(outcome.judged)):
@@ -152,7 +152,7 @@ def _changed(suite: Suite, parameters: Mapping[str, Parameters], quick: bool) ->
     ]
 
 
-def _summarize(outcome: Outcome, out: Path, changed: list[str]) -> None:
+def _summarize(outcome: Outcome, out: Path, changed: list[str], *, own: bool) -> None:
     entries = [judged.as_dict() for judged in outcome.judged]
     words = headline(entries)
     if changed:
@@ -161,9 +161,12 @@ def _summarize(outcome: Outcome, out: Path, changed: list[str]) -> None:
     for judged, entry in zip(outcome.judged, entries, strict=True):
         if judged.verdict is Agreement.DIFFERS:
             published = published_cell(entry | {"published": judged.claim.published})
-            click.echo(
-                f"  differs: {judged.claim.id}: published {published}, measured "
-                f"{measured_cell(judged.measured)}; {judged.why}"
-            )
+            target = f"published {published}, measured {measured_cell(judged.measured)}"
+            if judged.claim.source != "paper":  # nothing was published
+                target = f"expected {judged.tolerance}"
+            click.echo(f"  differs: {judged.claim.id}: {target}; {judged.why}")
+        elif own and judged.verdict is Agreement.NOT_COMPARABLE:
+            measure = judged.claim.measure
+            click.echo(f"  cannot be compared: {judged.claim.id}: {judged.why} ({measure!r})")
     if outcome.records:
         click.echo(f"Report: {out / 'report.html'}")

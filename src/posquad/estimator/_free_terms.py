@@ -91,12 +91,16 @@ class TermsSearch:
         self.t, self.d = self.frame.enter(X), X.shape[1]
         self.mass = samples.mass
         mean = float(self.mass @ y / self.mass.sum())
-        self.mean, self.y = mean, y - mean
+        # The search sees deviations from the mean of size 1, so that no product is out of range.
+        # A power of 4 changes no digit of them, nor its root of the factor.
+        largest = float(np.abs(y - mean).max(initial=0.0)) or 1.0
+        self.factor_unit = 2.0 ** np.round(np.log2(largest) / 2)
+        self.mean, self.y = mean, (y - mean) / self.factor_unit**2
         constant = np.ones((len(y), 1))
         self.Z = np.column_stack([self.t, constant]) if terms == "linear" else constant
         self.problem = Profiled(self.t, self.y, self.mass, self.Z)
         self.spread = float(self.mass @ self.y**2)  # of the responses about their mean
-        largest = float(np.abs(y).max(initial=0.0))
+        largest = float(np.abs(y).max(initial=0.0)) / self.factor_unit**2
         self.rounding = float(self.mass.sum()) * (_ROUNDING * largest) ** 2
         self.k = self.t.shape[1]
         self.best = self._zero()
@@ -183,7 +187,7 @@ class TermsSearch:
             first = _leading(S, rank, rng)
             yield first
         for U in given:
-            V = self.frame.inverse @ (U * self.frame.unit[:, None])
+            V = self.frame.inverse @ (U * self.frame.unit[:, None]) / self.factor_unit
             yield _widened(V[:, :rank], rank, rng)
         weighted = (self.problem.root * self.problem.y)[:, None] * self.t
         first = self.problem.scaled(_leading(self.t.T @ weighted / len(self.y), rank, rng))
@@ -337,8 +341,8 @@ class TermsSearch:
 
     def _in_given_coordinates(self, V: np.ndarray) -> Quadratic:
         frame: Coordinates = self.frame
-        b = self.problem.coefficients(V, self.y)
-        U = frame.T @ V / frame.unit[:, None]
+        b = self.problem.coefficients(V, self.y) * self.factor_unit**2
+        U = frame.T @ (V * self.factor_unit) / frame.unit[:, None]
         slope = frame.T @ b[:-1] / frame.unit if self.terms == "linear" else np.zeros(self.d)
         return Quadratic(U, frame.origin * frame.unit, slope, float(b[-1]) + self.mean)
 

@@ -26,6 +26,7 @@ from posquad.problems.objectives import LeastSquares
 
 DENSE_MOST = 1000  # unknowns up to which standard errors are computed by default
 _ENTRIES = 2**22  # slopes computed at a time
+_POWER_MOST = 500  # of 2 in the size of inputs up to which eigenvalues are in range
 _SEEN = 1e-9  # relative size up to which a component counts as zero
 
 
@@ -122,26 +123,33 @@ def spectrum_of(samples: WeightedSamples, function: Quadratic, terms: Terms) -> 
     """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 
     With other terms they are those of the loss minimised over these terms, unless the problem is
-    large. They are NaN if U does not have full rank or is out of range in these coordinates.
+    large. They are NaN if U does not have full rank, or if they are out of range.
     """
-    X, mass, U = samples.X.astype(np.float64, copy=False), samples.mass, function.U
-    X = X - function.center
-    p, n = dimension(*U.shape), len(mass)
+    mass, n = samples.mass, len(samples.mass)
+    X = samples.X - function.center
+    # Eigenvalues are quadratic in the unit of X; with a unit near its size, nothing overflows.
+    power = np.round(np.log2(np.abs(X).max(initial=0.0) or 1.0))
+    X /= 2.0**power
+    U = function.U * 2.0**power
+    p = dimension(*U.shape)
     ends = ("smallest", "largest") if p > DENSE_MOST else ("all",)
     try:
         parts = [_spectrum(X, mass, U, which=which) for which in ends]
     except (RankDeficientError, DomainError):
+        parts = []
+    if not parts or abs(power) > _POWER_MOST:
         return np.full(p if len(ends) == 1 else 2, np.nan)
     values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
-    Z = _term_columns(X, terms)
-    if Z.shape[1] and len(ends) == 1 and np.isfinite(values).all():
+    if terms != "none" and len(ends) == 1 and np.isfinite(values).all():
+        units = np.abs(X).max(axis=0)  # lest a column of small unit count as zero
+        Z = _term_columns(X / np.where(units > 0, units, 1.0), terms)
         values = _profiled(X, mass, U, Z, values, parts[0].vectors)[0]
-    return values / mass.sum()
+    return values / mass.sum() * 4.0**power
 
 
 def _term_columns(X: np.ndarray, terms: Terms) -> np.ndarray:
     """Return the columns `[n, m]` of the other terms."""
-    columns = {"none": X[:, :0], "linear": X}.get(terms, X[:, :0])
+    columns = X if terms == "linear" else X[:, :0]
     return columns if terms == "none" else np.column_stack([columns, np.ones(len(X))])
 
 

@@ -92,7 +92,7 @@ class PositiveQuadraticRegressor(
         effective_spectrum_: eigenvalues of the effective Hessian (Theorem 3.1,
             `thm:effective-hessian`) for the fitted responses, ascending; only the two ends if
             p > 1000. NaN if the columns of X differ so much in size (1e16) that U does not have
-            full rank, or if U is out of range.
+            full rank, or if they are out of range.
         gauge_dimension_: r(r-1)/2, the number of rotations, which the spectrum leaves out.
         kernel_dimension_: number of directions that the data leave free; NaN if not computed.
         identifiable_: whether the data determine the predictor, at least locally: there are more

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
@@ -32,7 +33,7 @@ class Validation:
     model: float  # R2 of the model at its rank
     linear_regression: float  # R2 of linear regression
     with_linear: float | None = None  # R2 of the model with linear terms, if tried
-    rank_with_linear: int | None = None  # its rank, chosen by the information criterion
+    rank_with_linear: int | None = None  # its rank, given or chosen as that of the model
 
 
 def cross_validated(
@@ -77,28 +78,38 @@ def cross_validated(
     parts = list(KFold(folds, shuffle=True, random_state=0).split(X))
     total = float(w @ (y - np.average(y, weights=w)) ** 2)
 
-    def score(one: Any, **options: Any) -> float:
+    def score(one: Any) -> float:
         predicted = np.empty(len(y))
+        watched = isinstance(one, PositiveQuadraticRegressor)
+        options = {"progress": progress} if watched else {}
         for train, test in parts:
             copy: Any = clone(one)
             fitted = copy.fit(X[train], y[train], sample_weight=w[train], **options)
             predicted[test] = fitted.predict(X[test])
         return 1 - float(w @ (predicted - y) ** 2) / total
 
-    def at_rank(one: PositiveQuadraticRegressor, rank: int) -> PositiveQuadraticRegressor:
-        quick = {"standard_errors": False, "certify": False}
-        copy: Any = clone(one)
-        return copy.set_params(rank=rank or None, **quick)
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a fold; those of the whole were issued by `fit`
-        own = score(at_rank(model, model.rank_), progress=progress)
+        own = score(_at_rank(model, model.rank_))
         line = score(LinearRegression())
         d = X.shape[1]
-        enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, 1) + d + 1)
+        enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, model.rank or 1) + d + 1)
         if model.linear or own >= _POOR or not enough:
             return Validation(folds, own, line)
-        better = at_rank(model, 0).set_params(linear=True)
+        better: Any = clone(model)
+        better.set_params(linear=True, standard_errors=False)
         rank = better.fit(X, y, sample_weight=w, progress=progress).rank_
-        with_linear = score(at_rank(better, rank), progress=progress)
+        with_linear = score(_at_rank(better, rank))
     return Validation(folds, own, line, with_linear, rank)
+
+
+def _at_rank(model: PositiveQuadraticRegressor, rank: int) -> Any:
+    """Return an estimator of the same terms at this rank; at rank 0, of the other terms alone."""
+    if rank:
+        copy: Any = clone(model)
+        return copy.set_params(rank=rank, standard_errors=False, certify=False)
+    if model.linear:
+        return LinearRegression()
+    return (
+        DummyRegressor() if model.fit_intercept else DummyRegressor(strategy="constant", constant=0)
+    )

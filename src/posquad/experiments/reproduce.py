@@ -20,7 +20,7 @@ from posquad.core.system import now, system_information
 from posquad.core.threads import one_thread
 from posquad.experiments.changes import changed_parameters, mark_changed
 from posquad.experiments.claims import Judged, judge
-from posquad.experiments.framework import Experiment, Parameters, override
+from posquad.experiments.framework import Experiment, Measured, Parameters, override
 from posquad.experiments.records import Record, load, record_key, save
 from posquad.experiments.suite import Suite, paper_suite
 from posquad.report.figures import draw
@@ -171,10 +171,13 @@ def _run(experiment: Experiment, parameters: Parameters, key: str, watcher: Watc
         with one_thread():
             measured = experiment.run(parameters, watcher.advances)
             system = system_information()
-    except Exception as problem:  # unusual parameters can raise anything
+        if not isinstance(measured, Measured):
+            raise TypeError(f"`run` returned {type(measured).__name__}, not Measured")
+    except Exception as problem:  # unusual parameters and code of a user can raise anything
         raise ExperimentError(
             experiment.key,
-            expected="parameters with which it can run (finished experiments are kept)",
+            expected="an experiment that runs with these parameters (finished ones are kept; "
+            "--traceback shows where it stops)",
             got=f"{type(problem).__name__}: {problem}",
         ) from problem
     return Record(

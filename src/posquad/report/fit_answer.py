@@ -302,7 +302,7 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
     steps += [*other, *_outlier_step(fit)]
     offset = float(fit.residuals.mean())
     uneven = abs(offset) > 0.1 * float(fit.residuals.std()) > 0
-    if not _has_constant(model) and _beyond_noise(fit) and not other:
+    if not _has_constant(model) and _beyond_noise(fit):
         count, n = int((fit.observed < 0).sum()), len(fit.observed)
         told = "1 response is" if count == 1 else f"{count} of {n} responses are"
         pronoun = "its" if count == 1 else "their"
@@ -334,18 +334,23 @@ def _suits(fit: FittedModel) -> list[str | Step]:
     scores = fit.validation
     if scores is None:
         return []
-    own, line = scores.model, scores.linear_regression
-    better = scores.with_linear
+    own, line, better = scores.model, scores.linear_regression, scores.with_linear
     if better is not None and better > max(own, line) + _GAIN and scores.rank_with_linear:
         told = f"With linear terms, cross-validated R² would be {format_r_squared(better)}, now it "
         told += f"is {format_r_squared(own)}:"
         return [Step(told, _again(fit, "--linear"))]
-    if own < line + _GAIN:
+    both = f"cross-validated R² {format_r_squared(line)}, this model {format_r_squared(own)}"
+    if better is not None:
+        both += f", with --linear {format_r_squared(better)}"
+    if max(own, line) < _GAIN:
         return [
-            "Linear regression predicts as well (cross-validated R² "
-            f"{format_r_squared(line)}, this model {format_r_squared(own)}): the quadratic form "
-            "does not suit these data."
+            f"Linear regression does not predict better than the mean either ({both}): neither a "
+            "positive quadratic form nor a linear function of these columns explains the response."
         ]
+    if own < line + _GAIN:
+        how = "better" if line > own + _GAIN else "as well"
+        told = f"Linear regression predicts {how} ({both}): the quadratic form does not suit these "
+        return [f"{told}data."]
     return []
 
 
@@ -401,24 +406,26 @@ def _not_identified(fit: FittedModel) -> list[str | Step]:
 
 
 def _undetermined(fit: FittedModel) -> list[str | Step]:
-    X = fit.samples.X
-    dead = [
-        name for name, column in zip(fit.samples.features, X.T, strict=True) if not column.any()
-    ]
-    steps: list[str | Step] = []
-    if fit.model.n_samples_ < X.shape[1]:
+    X, n, names = fit.samples.X, fit.model.n_samples_, fit.samples.features
+    least, nothing, shift = X.shape[1], "zero in every row", ""
+    if fit.model.linear:  # the constant absorbs shifts of the columns
+        X, least = X - X[0], least + 1
+        nothing, shift = "the same in every row", " plus a constant"
+    steps = _suits(fit)
+    if n < least:
         steps.append(
-            f"Collect more samples: {fit.model.n_samples_} rows for {X.shape[1]} columns are too "
+            f"Collect more samples: {n} row{'s' if n > 1 else ''} for {X.shape[1]} columns are too "
             f"few; at least {fit.model.needed_} are needed."
         )
-    if dead:
+    dead = [name for name, column in zip(names, X.T, strict=True) if not column.any()]
+    if dead and n > 1:
         steps.append(
-            "Leave out the columns that are zero in every row: "
+            f"Leave out the columns that are {nothing}: "
             f"--drop {quoted_names(fit.samples.sources(dead))}"
         )
-    alike = proportional_columns(X, fit.samples.features)
-    if alike:
-        pairs = ", ".join(f"{b} is {how} {a}" for a, b, how in alike[:_NAMED])
+    alike = proportional_columns(X, names)
+    if alike and n > least - X.shape[1] + 1:  # fewer rows make all columns alike
+        pairs = ", ".join(f"{b} is {how} {a}{shift}" for a, b, how in alike[:_NAMED])
         told = f"--drop {quoted_names(fit.samples.sources([b for _, b, _ in alike]))}"
         steps.append(f"Leave out columns that repeat others ({pairs}): {told}")
     return [
@@ -452,18 +459,19 @@ def proportional_columns(X: np.ndarray, names: Sequence[str]) -> list[tuple[str,
 
 
 def _no_minimum(fit: FittedModel) -> list[str | Step]:
-    X = fit.samples.X
+    # With linear terms, columns of two values are the cause; with a constant alone, of one.
+    most, values = (2, "two values") if fit.model.linear else (1, "one value")
     few = [
         name
-        for name, column in zip(fit.samples.features, X.T, strict=True)
-        if len(np.unique(column)) <= 2
+        for name, column in zip(fit.samples.features, fit.samples.X.T, strict=True)
+        if len(np.unique(column)) <= most
     ]
-    steps: list[str | Step] = []
+    steps = _suits(fit) if fit.model.linear else []
     if not fit.model.linear:
         steps.append(Step("Fit linear terms instead of a constant alone:", _again(fit, "--linear")))
     if few:
         left = quoted_names(fit.samples.sources(few))
-        steps.append(f"Or leave out the columns that take at most two values: --drop {left}")
+        steps.append(f"Leave out the columns that take only {values}: --drop {left}")
     return [*steps, "Do not interpret the components; predictions near these inputs can be used."]
 
 
@@ -471,7 +479,8 @@ def _stalled(fit: FittedModel) -> list[str | Step]:
     rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave out --rank to have it chosen, or try the next higher rank"
-    return [*_outlier_step(fit), f"{rank}.", "Allow more starts (--max-starts), or add samples."]
+    steps = [*_suits(fit), *_outlier_step(fit)]
+    return [*steps, f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 
 def _interrupted(fit: FittedModel) -> list[str | Step]:
