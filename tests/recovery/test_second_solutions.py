@@ -48,7 +48,7 @@ def radii(near=0.0, apart=1e-5):
     ("n", "sizes", "nongeneric", "rounds", "least"),
     [
         (13, Sizes(), False, (24, 480, 12), 22),
-        (14, Sizes(), False, (8, 480, 0), 3),  # rows in general position leave no second solution
+        (14, Sizes(), False, (8, 480, 8), 3),  # rows in general position leave no second solution
         (13, Sizes(), True, (24, 480, 12), 66),
         (14, Sizes(), True, (24, 480, 12), 66),
         (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 22),

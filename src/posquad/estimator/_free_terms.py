@@ -40,11 +40,13 @@ _OTHERS = 10  # starts from which a second solution is sought
 _SPREAD = DEFAULT.schedule.spread
 _ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
 _SAME = 1e-9  # relative difference of losses that does not count
-_FAR = 1e6  # size of the form, relative to the responses, that other terms would have to cancel
-_HUGE = 1e9  # the same at which the errors are rounding errors
-_UNSETTLED = 1e3  # the same for a descent that did not end at a stationary point
+_UNBOUNDED_SIZE = (
+    1e6  # size of the form, relative to the responses, that other terms would have to cancel
+)
+_ROUNDING_SIZE = 1e9  # the same at which the errors are rounding errors
+_SUSPECT_SIZE = 1e3  # the same for a descent that did not end at a stationary point
 _DECADES = 8  # sizes tried for a factor far out; beyond them, rounding hides the error
-_NOTHING = 1e-8  # length of a column, relative to the longest, whose square is rounding
+_NEGLIGIBLE_LENGTH = 1e-8  # length of a column, relative to the longest, whose square is rounding
 _FLAT = DEFAULT.acceptance.flat
 
 
@@ -104,7 +106,7 @@ class TermsSearch:
         self.rounding = float(self.mass.sum()) * (_ROUNDING * largest) ** 2
         self.k = self.t.shape[1]
         self.best = self._zero()
-        self.starts, self.agreeing = 0, 0
+        self.tried, self.agreeing = 0, 0
 
     def run(self, given: list[np.ndarray]) -> Fit:
         """Search, lower the rank if a lower one does as well, and say how it ended."""
@@ -133,8 +135,8 @@ class TermsSearch:
     def _try(self, V: np.ndarray) -> None:
         """Descend from V; keep the best, and count the starts that agree with it."""
         end = descend(self.problem, V, self.options.budget, self._record)
-        self.starts += 1
-        if self.problem.form_size(end.V) > _HUGE:  # its errors are rounding errors
+        self.tried += 1
+        if self.problem.form_size(end.V) > _ROUNDING_SIZE:  # its errors are rounding errors
             return
         agreement = (1 + DEFAULT.acceptance.agreement) ** 2
         if end.loss < self.best.loss / agreement:
@@ -167,7 +169,7 @@ class TermsSearch:
         if self._reproduces(self.best.loss) or self.options.budget.spent:
             return True
         most = self.options.max_starts or _STARTS
-        return self.starts >= most or self._is_settled(rank)
+        return self.tried >= most or self._is_settled(rank)
 
     def _is_settled(self, rank: int) -> bool:
         """Tell whether enough starts agree: more of them if there are hardly enough samples."""
@@ -239,7 +241,7 @@ class TermsSearch:
             return min(limits, key=lambda end: end.loss)
         size = self.problem.form_size(best.V)
         stationary = best.cosine <= 1e-8 or self.options.budget.spent
-        return best if size > _FAR or (size > _UNSETTLED and not stationary) else None
+        return best if size > _UNBOUNDED_SIZE or (size > _SUSPECT_SIZE and not stationary) else None
 
     def _unbounded(self) -> Iterator[np.ndarray]:
         """Yield directions `v[k]` whose squares the other terms express."""
@@ -273,7 +275,7 @@ class TermsSearch:
             ends = [descend(inner, V, self.options.budget, self._record) for V in starts]
             W = min(ends, key=lambda end: end.loss).V
         least = inner.loss(W)
-        if least >= self.best.loss * (1 - _SAME) or inner.form_size(W) > _HUGE:
+        if least >= self.best.loss * (1 - _SAME) or inner.form_size(W) > _ROUNDING_SIZE:
             return None
         w = inner.coefficients(W, self.y)[self.Z.shape[1] :] / 2
         unit = float(np.linalg.norm(w)) or 1.0
@@ -285,7 +287,7 @@ class TermsSearch:
         loss = self.problem.loss(V)
         # A descent from here may come back: then there is a minimum after all.
         back = descend(self.problem, V, self.options.budget, self._record)
-        if back.loss < least * (1 - 1e-6) and self.problem.form_size(back.V) <= _FAR:
+        if back.loss < least * (1 - 1e-6) and self.problem.form_size(back.V) <= _UNBOUNDED_SIZE:
             self.best = back
             return None
         return Endpoint(V, loss, 1.0)
@@ -298,10 +300,8 @@ class TermsSearch:
             if self.options.budget.spent:
                 break
             end = descend(self.problem, next(starts), self.options.budget, self._record)
-            apart = np.linalg.norm(end.V @ end.V.T - Q) > DEFAULT.acceptance.apart * np.linalg.norm(
-                Q
-            )
-            if self._reproduces(end.loss) and apart:
+            distance = np.linalg.norm(end.V @ end.V.T - Q) / np.linalg.norm(Q)
+            if self._reproduces(end.loss) and distance > DEFAULT.acceptance.apart:
                 return True
         return False
 
@@ -334,7 +334,7 @@ class TermsSearch:
         """Return the best function so far, without columns that are zero up to rounding."""
         V = _rotated(self.best.V)
         lengths = np.linalg.norm(V, axis=0)
-        V = V[:, lengths > _NOTHING * lengths.max(initial=0.0)]
+        V = V[:, lengths > _NEGLIGIBLE_LENGTH * lengths.max(initial=0.0)]
         residual = math.sqrt(self.problem.loss(V) / self.spread) if self.spread else 0.0
         function = self._in_given_coordinates(V)
         return Fit(function, status, residual, np.array(self.options.history))

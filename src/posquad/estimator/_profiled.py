@@ -15,7 +15,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from posquad.recovery.budget import Budget
 
-_ENTRIES = 2**21  # entries of a block of rows of the Jacobian
+_BLOCK_ENTRIES = 2**21  # entries of a block of rows of the Jacobian
 _DENSE_MOST = 1200  # entries of V up to which Gauss-Newton systems are solved densely
 _ROUNDING = 8 * np.finfo(float).eps
 _STATIONARY = 1e-13  # cosine between errors and slopes at which a point is stationary
@@ -69,7 +69,7 @@ class Profiled:
         W, width = self.t @ V, V.size
         K = np.zeros((width, width))
         explained = np.zeros((self.N.shape[1], width))
-        step = max(1, _ENTRIES // width)
+        step = max(1, _BLOCK_ENTRIES // width)
         for begin in range(0, len(W), step):
             rows = slice(begin, begin + step)
             J = (self.t[rows, :, None] * W[rows, None, :]).reshape(-1, width)
