@@ -40,9 +40,7 @@ _OTHERS = 10  # starts from which a second solution is sought
 _SPREAD = DEFAULT.schedule.spread
 _ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
 _SAME = 1e-9  # relative difference of losses that does not count
-_UNBOUNDED_SIZE = (
-    1e6  # size of the form, relative to the responses, that other terms would have to cancel
-)
+_UNBOUNDED_SIZE = 1e6  # size of a form, relative to the responses, that other terms cancel
 _ROUNDING_SIZE = 1e9  # the same at which the errors are rounding errors
 _SUSPECT_SIZE = 1e3  # the same for a descent that did not end at a stationary point
 _DECADES = 8  # sizes tried for a factor far out; beyond them, rounding hides the error
