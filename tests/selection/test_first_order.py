@@ -303,8 +303,8 @@ def test_growth_for_small_starts_has_the_predicted_power_and_constant():
     """`R_12 ~ y_1^(1-k/2) y_2^(1/2) Beta(1 + k/2, (1-k)/2) / 2 eps^(-(1-k)/2)`, k = y_2/y_1."""
     k, starts = 0.4, np.array([1e-6, 1e-9, 1e-12])
     B = np.array([[[0.0, 1.0], [1.0, 0.0]], np.zeros((2, 2))])
-    law = first_order_selection(np.eye(2), B, np.array([1.0, k]), starts[:, None] * np.ones(2))
-    constant = np.sqrt(k) * float(mpmath.beta(1 + k / 2, (1 - k) / 2)) / 2
+    law = first_order_selection(np.eye(2), B, np.array([2.0, 2 * k]), starts[:, None] * np.ones(2))
+    constant = 2 ** (1 - k / 2) * np.sqrt(2 * k) * float(mpmath.beta(1 + k / 2, (1 - k) / 2)) / 2
     deviations = np.abs(law.R[:, 0, 1] * starts ** ((1 - k) / 2) / constant - 1)
     assert (deviations[1:] < 0.3 * deviations[:-1]).all()
     assert deviations[-1] < 1e-3

@@ -2,7 +2,8 @@
 
 The paper proves its selection law, a Bregman projection, for commuting measurements. Without that
 assumption the natural candidate is the projection in the von Neumann divergence, computed here so
-that the two can be compared numerically. This is not a theorem.
+that the two can be compared numerically. Near commuting measurements they differ to first order, in
+general; `first_order_selection` computes by how much.
 """
 
 from __future__ import annotations
