@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from posquad.selection.flow import _Extrapolation
+from posquad.selection.flow import _Dissipation
 from posquad.selection.system import prepare
 
 B = np.array([[1.0, 0.5, 0.0], [0.2, 0.0, 1.0]])
@@ -20,7 +20,7 @@ y, d, q0 = np.array([1.0, 0.8]), np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 
 def method_of(tolerance, *, t_final=math.inf):
     system, points = prepare(*(torch.as_tensor(a) for a in (B, y, d)), q0=torch.as_tensor(q0))
     end = torch.tensor(t_final, dtype=torch.float64)
-    return _Extrapolation(system, points["q0"].log(), end, tolerance)
+    return _Dissipation(system, points["q0"].log(), end, tolerance)
 
 
 def number(x):
@@ -57,7 +57,7 @@ def test_a_step_is_the_extrapolation_of_seven_euler_steps(h):
     expected = extrapolated(h, 1)
     # Weights up to 7^6 / 6! = 163 enlarge the rounding.
     np.testing.assert_allclose(state.w, expected[:2], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(state.dissipated, expected[2], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(state.integrals[..., 0], expected[2], rtol=0, atol=1e-13)
     assert np.abs(extrapolated(h, 2) - expected).min() > 1e-12  # the test can tell them apart
     assert float(state.time) == h
     assert (int(state.steps), int(state.attempts)) == (1, 1)

@@ -37,7 +37,7 @@ from posquad.selection import (
     von_neumann_projection,
 )
 from posquad.selection.projection import Projection
-from posquad.selection.von_neumann import _divided_differences
+from posquad.selection.von_neumann import divided_differences
 
 EPS = np.finfo(float).eps
 X, Z = np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([1.0, -1.0])
@@ -254,10 +254,10 @@ def test_scaling_and_rotation(seed, c):
 
 
 @pytest.mark.parametrize("top", [-300.0, 0.0, 1.5, 300.0])
-def test_divided_differences(top):
+def testdivided_differences(top):
     for gap in (0.0, 1e-300, 1e-12, 1e-6, 1.9e-3, 2.1e-3, 0.1, 1.0, 50.0, 900.0):
         values = torch.tensor([top, top - gap, top - 2 * gap], dtype=torch.float64)
-        found = _divided_differences(values[None])[0]
+        found = divided_differences(values[None])[0]
         with mpmath.workdps(400):  # a gap of 1e-300 cancels as many digits
             for i, j in itertools.product(range(3), repeat=2):
                 a, b = mpmath.mpf(float(values[i])), mpmath.mpf(float(values[j]))

@@ -6,6 +6,7 @@ from posquad.selection.descent import descent_observables as descent_observables
 from posquad.selection.descent import descent_path as descent_path
 from posquad.selection.families import commutator_size as commutator_size
 from posquad.selection.families import dialed_family as dialed_family
+from posquad.selection.first_order import first_order_selection as first_order_selection
 from posquad.selection.flow import mirror_flow as mirror_flow
 from posquad.selection.interpolant import distance_to_minimum_trace as distance_to_minimum_trace
 from posquad.selection.interpolant import minimum_trace_interpolant as minimum_trace_interpolant

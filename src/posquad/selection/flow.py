@@ -8,6 +8,7 @@ integrated by extrapolating the linearly implicit Euler method.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,19 +116,19 @@ def mirror_flow(
         start = points["q0"]
         batch = broadcast_shape(system.y.shape[:-1], start.shape[:-1])
         bregman_projection(system.B, system.y, system.d, start)  # raises if there is no limit
-        units = _Units(system, start, batch)
+        units = Units(system, start, batch)
         size = units.system.size(units.start)
-        method = _Extrapolation(units.system, units.log_start, t_final / units.time, tolerance)
-        rows: list[_MirrorState] = []
+        method = _Dissipation(units.system, units.log_start, t_final / units.time, tolerance)
+        rows: list[MirrorState] = []
 
-        def record(state: _MirrorState) -> None:
+        def record(state: MirrorState) -> None:
             rows.append(state)
             if progress is not None and state.time.numel():
                 residual = units.residual * state.residual.norm(dim=-1)
                 progress(float((units.time * state.time).max()), float(residual.max()))
 
         rounding = 4 * torch.finfo(start.dtype).eps
-        rules: list[Rule[_MirrorState]] = [
+        rules: list[Rule[MirrorState]] = [
             (Status.LOSS_REACHED, lambda s: s.residual.norm(dim=-1) <= goal * size),
             (Status.TIME_REACHED, lambda s: (s.time >= method.t_final) & (s.time < torch.inf)),
             (Status.STEP_UNDERFLOW, lambda s: s.step_size <= rounding * s.time),
@@ -137,7 +138,7 @@ def mirror_flow(
         path = units.q[..., None] * torch.stack([method.point(row.w) for row in rows])
         times = units.time * torch.stack([row.time for row in rows])
         residual = units.residual * torch.stack([row.residual.norm(dim=-1) for row in rows])
-        dissipated = units.q * torch.stack([row.dissipated for row in rows])
+        dissipated = units.q * torch.stack([row.integrals[..., 0] for row in rows])
     return MirrorTrajectory(
         q=like(B, units.q[..., None] * method.point(state.w)),
         status=from_codes(state.outcome),
@@ -150,7 +151,7 @@ def mirror_flow(
     )
 
 
-class _Units:
+class Units:
     """Units, powers of two, in which B, y and q are near one.
 
     With `B = b B'`, `y = b u y'` and `q = u q'`, the time of the flow is `t = t' / (b^2 u)`, its
@@ -163,6 +164,7 @@ class _Units:
         b = system.B.abs().amax()
         every = 64 if start.dtype == torch.float64 else 16
         b = power_of_two_near(torch.where(b > 0, b, 1.0), every=every)
+        self.B = b
         responses = (system.y / b).abs().amax(-1)
         level = torch.where(responses > 0, responses, start.amax(-1))
         self.q = power_of_two_near(level, every=every).expand(batch)
@@ -184,14 +186,19 @@ class _Units:
 
 
 @dataclass(frozen=True)
-class _MirrorState(State):
+class MirrorState(State):
+    """A batch of mirror flows between two steps."""
+
     w: Tensor  # [..., n]  (1/n) int (Bq - y)
     residual: Tensor  # [..., n]  Bq - y
-    dissipated: Tensor  # [...]
+    integrals: Tensor  # [..., k]  integrals over time of the k integrands of the method
 
 
-class _Extrapolation(Method[_MirrorState]):
-    """Linearly implicit Euler with 1, 2, ..., k substeps, extrapolated to order k."""
+class Extrapolation(Method[MirrorState]):
+    """Linearly implicit Euler with 1, 2, ..., k substeps, extrapolated to order k.
+
+    A subclass names the functions of w that are integrated over time together with the flow.
+    """
 
     def __init__(
         self, system: System, log_start: Tensor, t_final: Tensor, tolerance: float
@@ -202,47 +209,60 @@ class _Extrapolation(Method[_MirrorState]):
         self._steps_taken = 0
         self._eye = torch.eye(self.n, dtype=self.B.dtype, device=self.B.device)
 
-    def start(self) -> _MirrorState:
+    @abstractmethod
+    def integrands(self, w: Tensor, residual: Tensor) -> Tensor:
+        """The functions of w to integrate, `[..., k]`."""
+
+    @abstractmethod
+    def integrands_derivative(self, state: MirrorState, J: Tensor) -> Callable[[Tensor], Tensor]:
+        """Their derivative at the state as a map from `[..., n]` to `[..., k]`."""
+
+    def start(self) -> MirrorState:
+        """The state at time zero."""
         w = torch.zeros(
             *self.log_start.shape[:-1], self.n, dtype=self.B.dtype, device=self.B.device
         )
         residual = self._residual(w)
         # The time in which log q would move by a hundredth.
         speed = (4 / self.n * (residual @ self.B) / self.d).abs().amax(-1)
-        return _MirrorState(
+        return MirrorState(
             **clock(0.01 / torch.where(speed > 0, speed, 1.0)),
             w=w,
             residual=residual,
-            dissipated=torch.zeros_like(speed),
+            integrals=torch.zeros_like(self.integrands(w, residual)),
         )
 
-    def record_due(self, state: _MirrorState) -> bool:
+    def record_due(self, state: MirrorState) -> bool:
         """Whether at least one flow accepted the last step."""
         taken = int(state.steps.sum())
         due, self._steps_taken = taken > self._steps_taken, taken
         return due
 
+    def log_point(self, w: Tensor) -> Tensor:
+        """`log q0 - (4/d) B'w`, `[..., m]`."""
+        return self.log_start - 4 * (w @ self.B) / self.d
+
     def point(self, w: Tensor) -> Tensor:
         """`q0 exp(-(4/d) B'w)`, `[..., m]`."""
-        return (self.log_start - 4 * (w @ self.B) / self.d).exp()
+        return self.log_point(w).exp()
 
     def _residual(self, w: Tensor) -> Tensor:
         return self.point(w) @ self.B.mT - self.y
 
-    def advance(self, state: _MirrorState) -> _MirrorState:
+    def advance(self, state: MirrorState) -> MirrorState:
         h = torch.minimum(state.step_size, self.t_final - state.time)
         q = self.point(state.w)
         J = (-4 / self.n) * (self.B * (q / self.d)[..., None, :]) @ self.B.mT  # [..., n, n]
-        rows: list[Tensor] = []  # the last row of the extrapolation table, [..., n + 1] each
-        error = torch.zeros_like(h)
+        derivative = self.integrands_derivative(state, J)
+        rows: list[Tensor] = []  # the last row of the extrapolation table, [..., n + k] each
         for j in range(1, _STAGES + 1):
-            new = [self._euler(state, J, h / j, j)]
+            new = [self._euler(state, J, derivative, h / j, j)]
             for k in range(1, j):
                 new.append(new[-1] + (new[-1] - rows[k - 1]) / (j / (j - k) - 1))
-            if j > 1:
-                error = self._distance(new[-1] - new[-2])
             rows = new
-        w, spent = rows[-1][..., :-1], rows[-1][..., -1]
+        correction = rows[-1] - rows[-2]
+        error = self.distance(state, correction[..., : self.n], correction[..., self.n :])
+        w, gain = rows[-1][..., : self.n], rows[-1][..., self.n :]
         residual = self._residual(w)
         ratio = torch.nan_to_num(error / self.tolerance, nan=torch.inf).clamp_min(1e-10)
         accepted = (ratio <= 1) & torch.isfinite(residual).all(-1)
@@ -256,7 +276,7 @@ class _Extrapolation(Method[_MirrorState]):
             error=ratio,
             w=w,
             residual=residual,
-            dissipated=state.dissipated + spent,
+            integrals=state.integrals + gain,
         )
         return replace(
             merge(accepted, new_state, state),
@@ -264,21 +284,39 @@ class _Extrapolation(Method[_MirrorState]):
             step_size=h * growth,
         )
 
-    def _euler(self, state: _MirrorState, J: Tensor, h: Tensor, substeps: int) -> Tensor:
-        """Take linearly implicit Euler steps; return w and the increase of the dissipation."""
+    def _euler(
+        self,
+        state: MirrorState,
+        J: Tensor,
+        derivative: Callable[[Tensor], Tensor],
+        h: Tensor,
+        substeps: int,
+    ) -> Tensor:
+        """Take linearly implicit Euler steps; return w and the increase of the integrals."""
         matrix = self._eye - h[..., None, None] * J
         factor, pivots = torch.linalg.lu_factor(matrix)
-        slope = 2 * (J @ state.residual[..., None])[..., 0]  # gradient of ||r||^2/n in w
-        w, spent, residual = state.w, torch.zeros_like(h), state.residual
+        w, residual = state.w, state.residual
+        gain = torch.zeros_like(state.integrals)
         for i in range(substeps):
             right = (h[..., None] * residual / self.n)[..., None]
             delta = torch.linalg.lu_solve(factor, pivots, right)[..., 0]
-            gain = residual.square().sum(-1) / self.n + (slope * delta).sum(-1)
-            w, spent = w + delta, spent + h * gain
+            gain = gain + h[..., None] * (self.integrands(w, residual) + derivative(delta))
+            w = w + delta
             if i + 1 < substeps:
                 residual = self._residual(w)
-        return torch.cat([w, spent[..., None]], dim=-1)
+        return torch.cat([w, gain], dim=-1)
 
-    def _distance(self, difference: Tensor) -> Tensor:
-        """Size of a difference as a change of `log q`, to which the tolerance refers."""
-        return (4 * (difference[..., :-1] @ self.B) / self.d).abs().amax(-1)
+    def distance(self, state: MirrorState, w: Tensor, integrals: Tensor) -> Tensor:
+        """Size `[...]` of a difference as a change of log q, to which the tolerance refers."""
+        return (4 * (w @ self.B) / self.d).abs().amax(-1)
+
+
+class _Dissipation(Extrapolation):
+    """The flow with the integral of `||Bq - y||^2 / n`, k = 1."""
+
+    def integrands(self, w: Tensor, residual: Tensor) -> Tensor:
+        return residual.square().sum(-1, keepdim=True) / self.n
+
+    def integrands_derivative(self, state: MirrorState, J: Tensor) -> Callable[[Tensor], Tensor]:
+        slope = 2 * (J @ state.residual[..., None])[..., 0]
+        return lambda delta: (slope * delta).sum(-1, keepdim=True)

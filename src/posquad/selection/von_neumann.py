@@ -2,7 +2,8 @@
 
 The paper proves its selection law, a Bregman projection, for commuting measurements. Without that
 assumption the natural candidate is the projection in the von Neumann divergence, computed here so
-that the two can be compared numerically. This is not a theorem.
+that the two can be compared numerically. Near commuting measurements they differ to first order, in
+general; `first_order_selection` computes by how much.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class _MatrixFamily(ExponentialFamily):
         values, vectors = torch.linalg.eigh(_finite(L))
         inside = vectors.mT[:, None] @ self.a @ vectors[:, None]  # [b, n, d, d]
         q = values.exp()
-        divided = _divided_differences(values)
+        divided = divided_differences(values)
         gram = torch.einsum("kiab,kab,kjab->kij", inside, divided, inside)
         return torch.einsum("kiaa,ka->ki", inside, q), gram
 
@@ -153,7 +154,7 @@ class _MatrixFamily(ExponentialFamily):
 
     def tangent(self, L: Tensor, direction: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(_finite(L))
-        moved = _divided_differences(values) * (vectors.mT @ direction @ vectors)
+        moved = divided_differences(values) * (vectors.mT @ direction @ vectors)
         return torch.einsum("iab,kab->ki", self.a, vectors @ moved @ vectors.mT)
 
     def rounding(self, L: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ class _MatrixFamily(ExponentialFamily):
         return level[:, None, None] * torch.eye(L0.shape[-1], dtype=L0.dtype, device=L0.device)
 
 
-def _divided_differences(values: Tensor) -> Tensor:
+def divided_differences(values: Tensor) -> Tensor:
     """`(e^a - e^b) / (a - b)` for all pairs of eigenvalues, `[b, d, d]`, without cancellation."""
     a, b = values[..., :, None], values[..., None, :]
     half = (a - b) / 2
