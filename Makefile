@@ -14,7 +14,7 @@ help:
 	@echo "make docs        build the documentation site, every warning an error"
 	@echo "make bench       the benchmarks of docs/measured.md"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
-	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery"
+	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
 	@echo "make mutants     random errors in the library, and how many the tests notice"
 	@echo "make clean       remove .venv and everything built"
 
