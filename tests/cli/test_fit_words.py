@@ -15,8 +15,9 @@ from cli_support import command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import HEADINGS, FittedModel, answer, format_r_squared
+from posquad.report.fit_answer import HEADINGS, answer
 from posquad.report.fit_report import render
+from posquad.report.fitted_model import FittedModel, format_r_squared
 
 # Words and page.
 

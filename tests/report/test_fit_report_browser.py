@@ -15,9 +15,9 @@ from posquad import IdentifiabilityWarning
 from posquad.cli.demo_data import make
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
-from posquad.report.fit_answer import FittedModel
 from posquad.report.fit_figures import panels
 from posquad.report.fit_report import render
+from posquad.report.fitted_model import FittedModel
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LONG = "a_name_without_a_blank_" * 8

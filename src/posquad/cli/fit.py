@@ -43,8 +43,9 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
 from posquad.io.tables import PLAIN, Samples, TableError, read_samples
-from posquad.report.fit_answer import Answer, FittedModel, answer
+from posquad.report.fit_answer import Answer, answer
 from posquad.report.fit_report import render
+from posquad.report.fitted_model import FittedModel
 
 __all__ = ["fit_command"]
 

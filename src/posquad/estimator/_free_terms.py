@@ -27,7 +27,7 @@ from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
 from posquad.estimator._coordinates import Coordinates, coordinates
-from posquad.estimator._model import Fit, Quadratic, Terms, count_terms
+from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, count_unknowns
 from posquad.estimator._profiled import Endpoint, Profiled, descend
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
@@ -313,7 +313,7 @@ class TermsSearch:
                 return Status.INTERRUPTED
             settled = self.problem.size <= self.rounding or self._is_settled(max(1, rank))
             return Status.BEST_FIT if settled or self.rank == 0 else Status.STALLED
-        unknowns = (dimension(self.d, rank) if rank else 0) + count_terms(self.terms, self.d)
+        unknowns = count_unknowns(self.d, rank) + count_terms(self.terms, self.d)
         if another or len(self.y) <= unknowns or self._has_free_direction():
             return Status.NOT_IDENTIFIED
         return Status.INTERRUPTED if self.options.budget.spent else Status.RECOVERED

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from posquad.core.status import Status
+from posquad.geometry import dimension
 from posquad.recovery import Recovery
 
 Terms = Literal["none", "constant", "linear"]
@@ -16,6 +17,11 @@ Terms = Literal["none", "constant", "linear"]
 def count_terms(terms: Terms, d: int) -> int:
     """Return the number of unconstrained coefficients for d inputs."""
     return {"none": 0, "constant": 1, "linear": d + 1}[terms]
+
+
+def count_unknowns(d: int, rank: int) -> int:
+    """Return the number of unknowns of a form of this rank in d inputs; 0 for rank 0."""
+    return dimension(d, rank) if rank else 0
 
 
 class Quadratic(NamedTuple):

@@ -13,7 +13,7 @@ from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator._free_terms import Options, fit_with_terms
-from posquad.estimator._model import Fit, Terms, count_terms, from_recovery
+from posquad.estimator._model import Fit, Terms, count_terms, count_unknowns, from_recovery
 from posquad.estimator._samples import WeightedSamples, merged
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
@@ -121,10 +121,10 @@ def by_information(solve: Solver, samples: WeightedSamples) -> tuple[int, RankTa
     size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
 
     def trial(rank: int) -> Trial:
-        fit = solve(samples, rank, trial_starts(_unknowns(d, rank)))
+        fit = solve(samples, rank, trial_starts(count_unknowns(d, rank)))
         errors = samples.y - fit.predict(samples.X)
         share = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
-        score = bic(share, n, _unknowns(d, rank) + count_terms(solve.terms, d))
+        score = bic(share, n, count_unknowns(d, rank) + count_terms(solve.terms, d))
         return Trial(score, fit.residual, np.nan, fit.residual <= level)
 
     return _lowest(trial, solve, n, d)
@@ -150,7 +150,7 @@ def by_validation(
     def trial(rank: int) -> Trial:
         inside, outside = [], []
         for train, test in parts:
-            fit = solve(train, rank, trial_starts(_unknowns(d, rank)))
+            fit = solve(train, rank, trial_starts(count_unknowns(d, rank)))
             errors = (test.y - fit.predict(test.X)) / size
             outside.append(float(np.average(errors**2, weights=test.mass)))
             inside.append(fit.residual)
@@ -181,7 +181,3 @@ def _lowest(trial: Callable[[int], Trial], solve: Solver, n: int, d: int) -> tup
     best = min(range(len(trials)), key=lambda k: (not trials[k].reproduced, trials[k].score))
     columns = {name: np.array([getattr(t, name) for t in trials]) for name in Trial._fields[:3]}
     return first + best, {"rank": np.arange(first, first + len(trials)), **columns}
-
-
-def _unknowns(d: int, rank: int) -> int:
-    return dimension(d, rank) if rank else 0

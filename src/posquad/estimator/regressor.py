@@ -26,11 +26,17 @@ from posquad.core.errors import DomainError, IdentifiabilityWarning, Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator import _files
-from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, from_recovery
+from posquad.estimator._model import (
+    Fit,
+    Quadratic,
+    Terms,
+    count_terms,
+    count_unknowns,
+    from_recovery,
+)
 from posquad.estimator._rank_choice import RankTable, Solver, by_information, by_validation
 from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
-from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.diagnose import needed_samples
@@ -240,7 +246,7 @@ class PositiveQuadraticRegressor(
         if not return_std:
             return mean
         if self.uncertainty_ is None:
-            p = _unknowns(self.n_features_in_, self.rank_)
+            p = count_unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"
             raise DomainError(
                 "return_std", expected=expected, got=f"one without, for p = {p} unknowns"
@@ -379,7 +385,7 @@ class PositiveQuadraticRegressor(
         elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
             self.status_ = Status.BEST_FIT
         others = count_terms(self._terms, d)
-        unknowns = _unknowns(d, r) + others
+        unknowns = count_unknowns(d, r) + others
         free = int(np.nan_to_num(self.kernel_dimension_))
         if self.uncertainty_ is not None:
             free += others - len(self.uncertainty_.terms)
@@ -398,7 +404,7 @@ class PositiveQuadraticRegressor(
     def _measure(self, samples: WeightedSamples, function: Quadratic, *, brief: bool) -> None:
         """Set the effective spectrum, and the arrays for standard errors."""
         r = function.U.shape[1]
-        p = _unknowns(*function.U.shape)
+        p = count_unknowns(*function.U.shape)
         self.effective_spectrum_ = np.full(p, np.nan) if brief else np.empty(0)
         if r and not brief:
             self.effective_spectrum_ = spectrum_of(samples, function, self._terms)
@@ -436,10 +442,6 @@ def _ordered(U: np.ndarray) -> np.ndarray:
     U = U.astype(np.float64) @ np.linalg.svd(U, full_matrices=False)[2].T
     largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
     return U * np.where(largest < 0, -1.0, 1.0)
-
-
-def _unknowns(d: int, r: int) -> int:
-    return dimension(d, r) if r else 0
 
 
 def _folds(cv: Any, n: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from posquad.geometry import dimension
-from posquad.report.fit_answer import FittedModel, format_r_squared
+from posquad.report.fitted_model import FittedModel, format_r_squared
 from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
 from posquad.report.panel import Panel
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from posquad.certificates.certificate import FINDINGS, Certificate, Verdict
 from posquad.report.figures import draw
-from posquad.report.fit_answer import FittedModel, answer, can_certify
+from posquad.report.fit_answer import answer
 from posquad.report.fit_certificate import certificate_words
 from posquad.report.fit_figures import eigenvalues, panels
+from posquad.report.fit_steps import can_certify
+from posquad.report.fitted_model import FittedModel
 from posquad.report.page import image, page
 
 __all__ = ["render"]
