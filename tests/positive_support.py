@@ -41,3 +41,21 @@ def clarabel_fit(X: np.ndarray, y: np.ndarray) -> np.ndarray:
         settings,
     )
     return symmetric(np.array(solver.solve().x[:m]), i, j)
+
+
+def extreme_trace(X: np.ndarray, y: np.ndarray, sign: int) -> float:
+    """Least (sign 1) or greatest (sign -1) trace of a positive semidefinite Q with `A(Q) = y`."""
+    A, i, j = system(X)
+    m = A.shape[1]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    trace = np.where(i == j, 1.0, 0.0)
+    solver = clarabel.DefaultSolver(
+        scipy.sparse.csc_matrix((m, m)),
+        sign * trace,
+        scipy.sparse.csc_matrix(np.vstack([A, -np.eye(m)])),
+        np.concatenate([y, np.zeros(m)]),
+        [clarabel.ZeroConeT(len(A)), clarabel.PSDTriangleConeT(X.shape[1])],
+        settings,
+    )
+    return float(trace @ np.array(solver.solve().x))

@@ -53,8 +53,10 @@ def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
     (n, d), r = twins[0].X.shape, twins[0].U.shape[1]
     outcome = Outcome(tried=count)
 
-    def judge(how: str, k: int, word: str, rank: int, Q: np.ndarray) -> None:
+    def judge(how: str, k: int, word: str, rank: int, Q: np.ndarray, excluded: bool) -> None:
         outcome.said[f"{how} {word}"] += 1
+        if excluded and rank == r:
+            outcome.broken.append(f"{how}, problem {k}: the other solution is excluded")
         # A lower rank than that of the two solutions may have one solution only.
         if word == "CERTIFIED" or (word == "RECOVERED" and rank == r):
             distances = f"{away(Q, twins[k].U):.1e}, {away(Q, twins[k].V):.1e}"
@@ -63,11 +65,13 @@ def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
 
     for k, one in enumerate(twins):
         found = recover(one.X, one.y, r, certify=count > 1 and k == seed % 8)
-        judge("alone", k, found.status.name, int(found.rank), found.Q.dense())
+        told = int(found.rank), found.Q.dense(), bool(found.excluded)
+        judge("alone", k, found.status.name, *told)
     if count > 1:
         found = recover(np.array([t.X for t in twins]), np.array([t.y for t in twins]), r)
         for k, Q in enumerate(found.Q.dense()):
-            judge("batch", k, found.status[k].name, int(found.rank[k]), Q)
+            told = int(found.rank[k]), Q, bool(found.excluded[k])
+            judge("batch", k, found.status[k].name, *told)
     return outcome
 
 

@@ -89,26 +89,28 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     monkeypatch.setattr(pipeline, "find_second_solution", second)
     near = torch.tensor(0.25, dtype=torch.float64)
     diagnosis = SimpleNamespace(error=torch.tensor(error, dtype=torch.float64), near=near)
-    code = torch.tensor(Status.RECOVERED.code)
+    open = torch.tensor(True)
     run = pipeline_of()
-    told = run._others(shared, None, diagnosis, code, nongeneric=True)
+    told = run._others(shared, None, diagnosis, open, nongeneric=True)
     assert [int(t) for t in told] == [1, 5]
     ((distance, nongeneric),) = seen
     assert (distance, nongeneric) == (pytest.approx(apart), True)
-    # Nothing is sought of problems that are not called recovered, or without a budget.
-    other = torch.tensor(Status.NOT_IDENTIFIED.code)
-    assert [int(t) for t in run._others(shared, None, diagnosis, other, nongeneric=True)] == [0, 0]
+    # Nothing is sought of problems that are not open, or without a budget.
+    assert [int(t) for t in run._others(shared, None, diagnosis, ~open, nongeneric=True)] == [0, 0]
     run.budget.steps = 1000
-    assert [int(t) for t in run._others(shared, None, diagnosis, code, nongeneric=True)] == [0, 0]
+    assert [int(t) for t in run._others(shared, None, diagnosis, open, nongeneric=True)] == [0, 0]
     assert len(seen) == 1
 
 
-def test_nothing_more_is_sought_where_samples_determine_every_matrix(monkeypatch):
-    X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 10, 4, 1)
-    monkeypatch.setattr(pipeline, "find_second_solution", None)
-    shared, code = Shared(prepare(X, y, None)), torch.tensor(Status.RECOVERED.code)
-    told = pipeline_of()._others(shared, None, None, code, nongeneric=True)
-    assert [int(t) for t in told] == [0, 0]
+@pytest.mark.parametrize(
+    ("n", "status"),
+    [(10, Status.RECOVERED), (9, Status.NOT_IDENTIFIED)],  # d(d+1)/2 = 10 determine every matrix
+)
+def test_a_dual_matrix_is_sought_only_where_it_decides(n, status, monkeypatch):
+    X, U, y = gaussian_problem(torch.Generator().manual_seed(0), n, 4, 1)
+    monkeypatch.setattr(pipeline, "excludes_others", None)
+    shared, code = Shared(prepare(X, y, None)), torch.tensor(status.code)
+    assert not bool(pipeline_of()._excluded(shared, SimpleNamespace(U=U), code))
 
 
 def test_an_interruption_before_any_result_leaves_zero_and_no_error():

@@ -91,9 +91,10 @@ def recover(
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
-        `needed` independent samples, the effective spectrum has no kernel, and no second solution
-        was found from `others` further starts. It is CERTIFIED only if `certificate.proved`: then
-        no other matrix, of any rank, reproduces the responses. `docs/statuses.md` has the details.
+        `needed` independent samples, the effective spectrum has no kernel, and a second solution is
+        `excluded` or was not found from `others` further starts. It is CERTIFIED only if
+        `certificate.proved`: then no other matrix, of any rank, reproduces the responses.
+        `docs/statuses.md` has the details.
 
     >>> rng = np.random.default_rng(0)
     >>> U = rng.standard_normal((10, 2))

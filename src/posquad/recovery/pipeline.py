@@ -12,6 +12,7 @@ from posquad.geometry import dimension
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
+from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
 from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.result import Answers, blank_answers
@@ -240,11 +241,12 @@ class Pipeline:
         task.history.best = found
         diagnosis = diagnose_any(shared, found, self.budget)
         codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
-        another, others = self._others(shared, found, diagnosis, codes, nongeneric=nongeneric)
+        excluded = self._excluded(shared, found, codes)
+        open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
+        another, others = self._others(shared, found, diagnosis, open, nongeneric=nongeneric)
         codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
         if self.budget.spent:  # whether there is another solution is not known
-            unsure = (codes == Status.RECOVERED.code) & ~shared.linear
-            codes = torch.where(unsure, Status.INTERRUPTED.code, codes)
+            codes = torch.where(open & ~another, Status.INTERRUPTED.code, codes)
         reproduced = residual <= task.tolerance
         rank = torch.full_like(codes, found.rank)
         if not bool(reproduced.all()):
@@ -266,6 +268,7 @@ class Pipeline:
             samples=shared.distinct,
             needed=torch.full_like(rank, diagnosis.needed),
             starts=found.starts,
+            excluded=excluded,
             others=others,
             bound=torch.zeros_like(found.bound) if even else found.bound,
         )
@@ -273,22 +276,31 @@ class Pipeline:
             self.farkas = found.farkas
         return answers if residual.ndim else answers.one()
 
+    def _excluded(self, shared: Shared, found: Candidates, codes: Tensor) -> Tensor:
+        """Return which of the problems that would be called recovered have no second solution."""
+        open = (codes == Status.RECOVERED.code) & ~shared.linear
+        if not bool(open.any()) or self.budget.spent:
+            return torch.zeros_like(open)
+        if open.ndim == 0:
+            return excludes_others(shared, found.U)
+        chosen = open.nonzero()[:, 0]
+        excluded = excludes_others(shared.select(chosen), found.U[chosen])
+        return torch.zeros_like(open).index_copy(0, chosen, excluded)
+
     def _others(
         self,
         shared: Shared,
         found: Candidates,
         diagnosis: Diagnosis,
-        codes: Tensor,
+        open: Tensor,
         *,
         nongeneric: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Seek a second solution of the problems that would be called recovered.
+        """Seek a second solution of the problems that are still `open`.
 
-        Return where there is one, and the number of starts. If the samples determine every
-        symmetric matrix there is none.
+        Return where there is one, and the number of starts.
         """
-        open = (codes == Status.RECOVERED.code) & ~shared.linear
-        count = torch.zeros_like(codes)
+        count = torch.zeros_like(open, dtype=torch.int64)
         none = torch.zeros_like(open)
         if not bool(open.any()) or self.budget.spent:
             return none, count
@@ -297,7 +309,7 @@ class Pipeline:
         if open.ndim == 0:
             return find_second_solution(shared, found, self.task, radii, nongeneric=nongeneric)
         chosen = open.nonzero()[:, 0]
-        part = Shared(shared.prepared.select(chosen), self.tuning)
+        part = shared.select(chosen)
         another, starts = find_second_solution(
             part, found.select(chosen), self.task, radii.select(chosen), nongeneric=False
         )

@@ -35,6 +35,7 @@ class Recovery(Result):
     samples: Any  # [...]  independent samples, the dimension of the span of the x_i x_i'
     needed: Any  # [...]  samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less
     starts: Any  # [...]  starts used
+    excluded: Any  # [...]  whether a dual matrix excludes every other solution, up to rounding
     others: Any  # [...]  starts from which a second solution was sought; 0 if none was
     residual_bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
     steps: int  # steps of the search; the starts of a round take a step together
@@ -67,6 +68,7 @@ class Answers:
     samples: Tensor
     needed: Tensor
     starts: Tensor
+    excluded: Tensor
     others: Tensor
     bound: Tensor
 
@@ -133,6 +135,7 @@ class Answers:
             samples=out(self.samples),
             needed=out(self.needed),
             starts=out(self.starts),
+            excluded=out(self.excluded),
             others=out(self.others),
             residual_bound=out(self.bound),
             steps=max(history.budget.steps, 0),
@@ -160,6 +163,7 @@ def blank_answers(X: Tensor, columns: int) -> Answers:
         samples=none.clone(),
         needed=none.clone(),
         starts=none.clone(),
+        excluded=none.bool(),
         others=none.clone(),
         bound=zero.clone(),
     )

@@ -55,6 +55,10 @@ class Sizes:
     """Entries n d r up to which other solutions are sought. Measured: beyond, a search from one
     more start takes as long as the rest of the call."""
 
+    exclusion_operations: int = 2**28
+    """Largest n^2 d(d+1)/2 for which a dual matrix is sought that excludes a second solution.
+    Measured: about 0.1 s."""
+
     batch_entries: int = 2**18
     """Entries n d r of the problems that are solved together on a CPU. Derived: 2 MB, the cache."""
 
@@ -139,6 +143,15 @@ class Schedule:
 
     rate: float = 0.5
     """Residual that it must have reached, as a share of that before. Measured."""
+
+    exclusion_steps: int = 8
+    """Steps of the search for a dual matrix that excludes a second solution. Measured."""
+
+    exclusion_floor: float = 0.6
+    """Eigenvalues of that matrix are raised to this share of their mean in every step. Measured."""
+
+    exclusion_margin: float = 1e-2
+    """Ratio of its smallest to its largest eigenvalue at which the search ends. A definition."""
 
     others_round: int = 24
     """Starts of the first round that looks for a second solution. Measured: where a step costs
@@ -261,6 +274,10 @@ class Acceptance:
 
     apart: float = 1e-5
     """Least relative distance of two matrices that count as different solutions. A definition."""
+
+    dual: float = 1e-6
+    """Least eigenvalue of the dual matrix that excludes a second solution, relative to the sum of
+    the sizes of its terms. Derived: far above the rounding error n eps of that sum."""
 
     isotropic: float = 4.0
     """Spread of the covariance that is not whitened, over that of isotropic samples. Measured."""
