@@ -19,6 +19,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.search import Candidates, Task, common_noise
 from posquad.recovery.shared import Shared, positive_part
+from posquad.recovery.sign_patterns import sign_candidates
 from posquad.recovery.solvers.fit import FitState, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg
@@ -27,6 +28,7 @@ from posquad.recovery.solvers.small import Ending, Known, run_small
 _ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
 _ENTRIES = 2**23  # entries of the starts that run together
 _ASIDE = 0.95  # share of the part along the first solution that is removed from a start
+_LENGTHS = (1.0, 2.0, 4.0, 0.5)  # of random starts, relative to the first solution
 _REFLECTED = (1.0, 3.0)  # distances of the reflections from the least interpolant
 
 
@@ -35,10 +37,11 @@ def find_second_solution(
 ) -> tuple[Tensor, Tensor]:
     """Return where `[...]` some start leads to a different solution, and the numbers of starts.
 
-    Half of the starts are random. The others are random and nearly orthogonal to the first
-    solution, which fewer of them reach again. Where n x n systems are affordable, reflections of
-    the first solution and other interpolants are tried as well: a second solution differs from the
-    first by a matrix that A does not see.
+    Of rank one and few dimensions, all candidates are tried. Else half of the starts are random,
+    and the others are random and nearly orthogonal to the first solution, which fewer of them reach
+    again. Where n x n systems are affordable, reflections of the first solution and other
+    interpolants are tried as well: a second solution differs from the first by a matrix that A does
+    not see.
     Where the design is `nongeneric` (one problem only), so are its symmetries: inputs with zeros,
     signs or few distinct values can have separate solutions that differ by the signs or the order
     of coordinates.
@@ -47,6 +50,10 @@ def find_second_solution(
     d, r = U.shape[-2:]
     n, p = shared.problem.n, dimension(d, r)
     none = torch.zeros_like(found.residual, dtype=torch.bool)
+    if r == 1 and d <= sizes.sign_dimension:
+        starts = sign_candidates(shared.problem)
+        different = _ends(shared, found, radii, task, starts)[1].any(0)
+        return different, torch.full_like(found.starts, 2 ** (d - 1))
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, torch.zeros_like(found.starts)
     many, most, least = (
@@ -145,7 +152,10 @@ def _rounds(
         aside, random = noise[: step // 2], noise[step // 2 :]
         aside = aside - _ASIDE * W @ (W.mT @ aside)
         aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
-        starts = torch.cat([*first, size * aside, (size * random).expand(-1, *U.shape)])
+        # A second solution is often longer than the first, which is the one found first.
+        lengths = size.new_tensor(_LENGTHS).repeat(step)[:step].reshape(-1, *(1,) * U.ndim)
+        both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
+        starts = torch.cat([*first, size * lengths * both])
         yield Round(starts, step)
         count, round, first = count + step, round + 1, []
 

@@ -55,6 +55,10 @@ class Sizes:
     """Entries n d r up to which other solutions are sought. Measured: beyond, a search from one
     more start takes as long as the rest of the call."""
 
+    sign_dimension: int = 12
+    """Largest d for which all 2^(d-1) candidates of a second solution of rank one are tried.
+    Derived: n 2^(d-1) < 2^18 predictions, since n < d(d+1)/2."""
+
     exclusion_operations: int = 2**28
     """Largest n^2 d(d+1)/2 for which a dual matrix is sought that excludes a second solution.
     Measured: about 0.1 s."""
