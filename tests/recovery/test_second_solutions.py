@@ -129,7 +129,7 @@ def test_rounds_double_twice():
 
 
 def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
-    """19/20 of their part in the range of U is removed; lengths are 1, 2, 4, 1/2 times that of U."""
+    """19/20 of their part in the range of U is removed; they are 1, 2, 4, 1/2 times as long."""
     shared, U = shared_of(13, 5, 2)
     U = 7 * U
     first = next(others._rounds(shared, U, task_of(), 8000, 8000, 0, nongeneric=False))
