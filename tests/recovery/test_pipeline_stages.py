@@ -11,10 +11,10 @@ import torch
 from posquad import Status, recover
 from posquad.recovery import pipeline
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import Task
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
-from posquad.recovery.search import Task
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Schedule, Tuning
 from support import gaussian_problem

@@ -12,8 +12,9 @@ from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
 from posquad.recovery import others, ranks
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import Task
 from posquad.recovery.prepare import normalize_rows, prepare
-from posquad.recovery.search import Search, Task, search
+from posquad.recovery.search import Search, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Acceptance, Schedule, Sizes, Tuning
 from support import gaussian_problem, normal

@@ -10,8 +10,9 @@ import torch
 
 from posquad import RankOne
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import Task
 from posquad.recovery.prepare import prepare
-from posquad.recovery.search import Search, Task, common_noise
+from posquad.recovery.search import Search, common_noise
 from posquad.recovery.shared import Shared, independent_samples
 from posquad.recovery.tuning import DEFAULT, Sizes
 from support import gaussian_problem, normal

@@ -23,6 +23,17 @@ def symmetric_part(M: Tensor) -> Tensor:
     return (M + M.mT) / 2
 
 
+def leading_pairs(pairs: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of ascending eigenpairs, as `eigh` returns them, in descending order."""
+    values, vectors = pairs
+    return values[..., -count:].flip(-1), vectors[..., -count:].flip(-1)
+
+
+def positive_factor(values: Tensor, vectors: Tensor) -> Tensor:
+    """A factor `[..., d, k]` of the positive part of the matrix with these eigenpairs."""
+    return vectors * values.clamp_min(0).sqrt()[..., None, :]
+
+
 def per_element(values: Tensor, model: Tensor) -> Tensor:
     """Batch values `[...]` in a shape that broadcasts against `model[..., a, b, ...]`."""
     return values.reshape(values.shape + (1,) * (model.ndim - values.ndim))

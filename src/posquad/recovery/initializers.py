@@ -18,6 +18,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -62,12 +63,8 @@ def positive_truncation(M: A, rank: int) -> tuple[A, A]:
     rank = positive_integer("rank", rank)
     if rank > m.shape[-1]:
         raise DomainError("rank", expected=f"at most d = {m.shape[-1]}", got=str(rank))
-    values, vectors = torch.linalg.eigh(m)
-    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
-    return (
-        like(M, vectors * values.clamp_min(0).sqrt()[..., None, :]),
-        like(M, (values > 0).sum(-1)),
-    )
+    values, vectors = leading_pairs(torch.linalg.eigh(m), rank)
+    return like(M, positive_factor(values, vectors)), like(M, (values > 0).sum(-1))
 
 
 def spectral_initializer(
@@ -192,8 +189,7 @@ def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
 
 
 def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(least_interpolant(operator, y))
-    return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    return leading_pairs(torch.linalg.eigh(least_interpolant(operator, y)), rank)
 
 
 _KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
@@ -206,8 +202,7 @@ def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tenso
     """
     d = operator.d
     if d <= _DENSE_MOST:
-        values, vectors = torch.linalg.eigh(operator.adjoint_kernel(weights))
-        return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+        return leading_pairs(torch.linalg.eigh(operator.adjoint_kernel(weights)), rank)
     width = min(rank + 3, d)
     batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)
