@@ -29,14 +29,14 @@ from posquad.recovery.solvers.gauss_newton import NormalEquations
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.quartic import _cubic_roots, exact_step
+from recovery_support import relative_error
 from support import gaussian_problem, normal
 
 FACTOR_SOLVERS = [population_lbfgs, gauss_newton, levenberg_marquardt, scaled_descent]
 
 
 def error(U, U_star):
-    Q, Q_star = U @ U.mT, U_star @ U_star.mT
-    return float(torch.linalg.matrix_norm(Q - Q_star) / torch.linalg.matrix_norm(Q_star))
+    return relative_error(U @ U.mT, U_star)
 
 
 def nearby(rng, U, size=0.2):

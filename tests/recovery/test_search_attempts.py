@@ -11,13 +11,12 @@ import torch
 
 from posquad.recovery import budget
 from posquad.recovery import search as module
-from posquad.recovery.budget import Budget, History
-from posquad.recovery.candidates import Task
 from posquad.recovery.prepare import prepare
 from posquad.recovery.search import Search
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.fit import FitState
 from posquad.recovery.tuning import DEFAULT, Schedule, Sizes, Tuning
+from recovery_support import task_of
 from support import gaussian_problem
 
 CHEAP = Sizes(small_operations=0)  # without the solver of small problems
@@ -29,9 +28,8 @@ def search_of(n, sizes=CHEAP, *, max_starts=20, start=None, batch=None, rank=1, 
     if batch:
         X, y = X.expand(batch, -1, -1).clone(), y.expand(batch, -1).clone()
     tuning = Tuning(sizes=sizes, schedule=schedule or DEFAULT.schedule)
-    task = Task(1e-10, 0, History(Budget(max_steps=10_000)))
     shared = Shared(prepare(X, y, None, tuning), tuning)
-    return Search(shared, rank, task, max_starts, start), shared.prepared.enter(U)
+    return Search(shared, rank, task_of(), max_starts, start), shared.prepared.enter(U)
 
 
 # The first attempt.

@@ -11,17 +11,13 @@ import scipy.stats
 import torch
 
 from posquad.recovery import budget, others
-from posquad.recovery.budget import Budget, History
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii, Round
 from posquad.recovery.prepare import prepare
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Sizes
+from recovery_support import task_of
 from support import gaussian_problem, normal
-
-
-def task_of(tolerance=1e-10):
-    return Task(tolerance, 0, History(Budget(max_steps=10_000)))
 
 
 def shared_of(n, d, r, sizes=DEFAULT.sizes):
