@@ -55,8 +55,13 @@ def solve_semidefinite(M: Tensor, right: Tensor) -> Tensor:
     if not bool((info != 0).any()):
         return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
     finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
-    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
+    return scale * solve_by_eigenvalues(torch.where(finite, scaled, 0.0), scale * right)
+
+
+def solve_by_eigenvalues(M: Tensor, right: Tensor) -> Tensor:
+    """Return `M^+ right` for positive semidefinite `M[..., n, n]`; rounding counts as zero."""
+    values, vectors = torch.linalg.eigh(M)
     cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(M.dtype).eps
     inverse = torch.where(values > cutoff, 1 / values, 0.0)
-    along = (vectors.mT @ (scale * right)[..., None])[..., 0]
-    return scale * (vectors @ (inverse * along)[..., None])[..., 0]
+    along = (vectors.mT @ right[..., None])[..., 0]
+    return (vectors @ (inverse * along)[..., None])[..., 0]

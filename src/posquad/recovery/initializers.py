@@ -18,7 +18,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
-from posquad.core.linalg import leading_pairs, positive_factor
+from posquad.core.linalg import leading_pairs, positive_factor, solve_by_eigenvalues
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -134,10 +134,7 @@ def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
     sound = (info == 0) & (pivots.amin(-1) > 1e-7 * pivots.amax(-1))
     if bool(sound.all()):
         return torch.cholesky_solve(y[..., None].expand(*K.shape[:-1], 1), L)[..., 0]
-    values, vectors = torch.linalg.eigh(K)
-    cut = K.shape[-1] * torch.finfo(K.dtype).eps * values[..., -1:]
-    inverse = torch.where(values > cut, 1 / torch.where(values > cut, values, 1.0), 0.0)
-    return (vectors @ (inverse * (vectors.mT @ y[..., None])[..., 0])[..., None])[..., 0]
+    return solve_by_eigenvalues(K, y)
 
 
 def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
