@@ -14,6 +14,7 @@ from posquad import LeastSquares, RankOne, Status, geometry
 from posquad.core.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry.population import population_product
 from posquad.recovery import (
+    budget,
     data_driven_descent,
     data_driven_step,
     direct_least_squares,
@@ -502,18 +503,35 @@ def test_budget_and_progress(rng):
     assert late.status is Status.INTERRUPTED
 
 
-@pytest.mark.parametrize("solver", FACTOR_SOLVERS)
+@pytest.mark.parametrize("solver", [*FACTOR_SOLVERS, logdet_irls])
 def test_interruption_returns_the_last_state(rng, solver):
-    X, U, y = gaussian_problem(rng, 60, 6, 2, smallest=0.5)
+    n = 20 if solver is logdet_irls else 60  # d(d+1)/2 = 21
+    X, U, y = gaussian_problem(rng, n, 6, 2, smallest=0.5)
 
     def interrupt(progress):
         if progress.time >= 2:
             raise KeyboardInterrupt
 
-    found = solver(X, y, nearby(rng, U), progress=interrupt)
+    found = solver(X, y, 2 if solver is logdet_irls else nearby(rng, U), progress=interrupt)
     assert found.status is Status.INTERRUPTED
-    assert int(found.steps) <= 2
+    assert int(found.steps) == 2
     assert float(found.residual) < 1
+    assert len(found.history) == 3
+
+
+@pytest.mark.parametrize("solver", FACTOR_SOLVERS)
+def test_interruption_before_the_first_record_returns_the_start(rng, solver, monkeypatch):
+    X, U, y = gaussian_problem(rng, 60, 6, 2, smallest=0.5)
+    start = nearby(rng, U)
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(budget, "iterate", interrupt)
+    found = solver(X, y, start)
+    assert found.status is Status.INTERRUPTED
+    torch.testing.assert_close(found.U, start, rtol=0, atol=0)
+    assert len(found.history) == 1
 
 
 @pytest.mark.parametrize(
