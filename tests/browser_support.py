@@ -61,6 +61,20 @@ class Watched:
         dialog.dismiss()
 
 
+@contextmanager
+def watched_pages(browser):
+    """A function that opens an address with the options of a browser context."""
+    pages = []
+
+    def open_page(address, **options):
+        pages.append(Watched(browser, address, **options))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+
+
 LUMINANCE = """
 () => {
   const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});

@@ -11,9 +11,9 @@ CERTIFICATE = {"model.certificate.json", "model.certificate.npz"}
 """What `posquad fit` writes, and what it writes beside where a proof was tried."""
 
 
-def command(*arguments: object) -> Result:
-    """A command of `posquad`, run in this process."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+def command(*arguments: object, input: str | bytes | None = None) -> Result:
+    """A command of `posquad`, run in this process, with this text on standard input."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=input)
 
 
 def assert_refused(result: Result, *words: str) -> None:

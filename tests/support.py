@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,15 @@ SIZES = [(1, 1), (2, 1), (2, 2), (5, 1), (5, 3), (6, 6), (30, 4)]
 
 def normal(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=rng, dtype=dtype)
+
+
+def double(values: float | Sequence) -> Tensor:
+    """A number or nested lists of numbers in double precision."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def vector(*values: float) -> Tensor:
+    return double(values)
 
 
 def rotation(rng: torch.Generator, r: int, *, reflect: bool = False) -> Tensor:

@@ -8,10 +8,9 @@ import zipfile
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from cli_support import assert_refused
-from posquad.cli.main import main
+from cli_support import command as posquad_command
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4))
@@ -20,7 +19,7 @@ Y = np.square(X @ U).sum(1)
 
 
 def command(*arguments):
-    return CliRunner().invoke(main, ["certify", *map(str, arguments)])
+    return posquad_command("certify", *arguments)
 
 
 @pytest.fixture

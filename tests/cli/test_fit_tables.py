@@ -9,10 +9,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from cli_support import assert_refused, command
-from posquad.cli.main import main
 from posquad.estimator import PositiveQuadraticRegressor
 
 OPTIONS = ["--encode", "sex,port,smoker", "--encode", "rate=percent", "--encode", "size=S,M,L"]
@@ -200,16 +198,16 @@ def test_standard_input(fits, tmp_path):
     data = (fits["noisy"][1].parent / "noisy.csv").read_bytes()
     out = tmp_path / "out"
     words = ["fit", "-", "--out", str(out)]
-    result = CliRunner().invoke(main, words, input=gzip.compress(data))
+    result = command(*words, input=gzip.compress(data))
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[0] == fits["noisy"][0].stdout.splitlines()[0]
     assert "from standard input" in (out / "report.html").read_text(encoding="utf-8")
-    piped = CliRunner().invoke(main, ["predict", str(out), "-"], input=data)
+    piped = command("predict", out, "-", input=data)
     assert piped.stdout == command("predict", fits["noisy"][1], fits["noisy"][1].parent
                                    / "noisy.csv").stdout  # fmt: skip
-    bad = CliRunner().invoke(main, words, input=b"a,y\n1,2\nx,4\n5,6\n")
+    bad = command(*words, input=b"a,y\n1,2\nx,4\n5,6\n")
     assert_refused(bad, "standard input: line 3, column 'a': expected a finite number; got 'x'")
-    assert_refused(CliRunner().invoke(main, words, input=b""), "got an empty file")
+    assert_refused(command(*words, input=b""), "got an empty file")
 
 
 def test_a_proof_of_encoded_data_is_checked_again(tmp_path, monkeypatch):
@@ -229,7 +227,7 @@ def test_a_proof_of_encoded_data_is_checked_again(tmp_path, monkeypatch):
     assert command("certify", "data.csv", "fit").exit_code == 0
     refused = command("certify", "data.csv", "fit", *options)
     assert_refused(refused, "--encode, --missing: expected neither of them for a fitted model")
-    piped = CliRunner().invoke(main, ["certify", "-", "fit"], input=f"a;size;y\n{data}")
+    piped = command("certify", "-", "fit", input=f"a;size;y\n{data}")
     assert piped.exit_code == 0, piped.output
     plain = data.replace(",", ".")
     (tmp_path / "points.csv").write_text(f"a;size;y\n{plain}")

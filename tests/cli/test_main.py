@@ -14,11 +14,12 @@ import click
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from rich.console import Console
 from rich.progress import Progress
 
 import posquad
+from cli_support import command as posquad_command
 from experiments_support import contents, falsified, measured, small_record, stand_in
 from posquad.__main__ import main as program
 from posquad.cli import failure, progress
@@ -41,10 +42,6 @@ FIELDS = (
 @pytest.fixture
 def out(tmp_path) -> Path:
     return tmp_path / "out"
-
-
-def posquad_command(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def reproduce(out: Path, *arguments: object) -> Result:

@@ -11,13 +11,9 @@ from posquad.curvature import unseen
 from posquad.curvature.eigen import flatten_block
 from posquad.geometry.frames import Frame, frame
 from posquad.geometry.population import population_lift
-from support import normal
+from support import normal, vector
 
 EPS = 2.0**-52
-
-
-def vector(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def point_of(X, U, y=None):

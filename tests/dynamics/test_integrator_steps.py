@@ -15,14 +15,11 @@ from posquad.core.status import Status
 from posquad.dynamics import state as states
 from posquad.dynamics.integrators import DormandPrince, RungeKutta4
 from posquad.dynamics.loop import merge
+from support import double
 
 TARGET = np.array([[1.0], [0.5]])
 START = torch.tensor([[0.4], [0.9]], dtype=torch.float64)
 RISK = PopulationRisk(TARGET)
-
-
-def number(x):
-    return torch.tensor(x, dtype=torch.float64)
 
 
 def slope(t, u):
@@ -36,7 +33,7 @@ def prince(rtol, atol, end=1e9):
 
 
 def begin(h):
-    return states.start(RISK, START, number(h))
+    return states.start(RISK, START, double(h))
 
 
 def test_coefficients_are_those_of_scipy():
@@ -83,7 +80,7 @@ def test_a_step_and_its_growth(share, before):
     size = max(np.linalg.norm(START), np.linalg.norm(point))
     allowed = np.linalg.norm(error) / share
     for rtol, atol in ((allowed / size, 0.0), (allowed / size / 4, allowed * 3 / 4)):
-        new = prince(rtol, atol).advance(replace(begin(h), error=number(before)))
+        new = prince(rtol, atol).advance(replace(begin(h), error=double(before)))
         if share < 1:
             np.testing.assert_allclose(new.U[:, 0], point, rtol=1e-13)
             assert float(new.error) == pytest.approx(share, rel=1e-6)
@@ -140,10 +137,10 @@ def test_the_first_step_is_a_hundredth_of_the_time_to_move_by_its_size():
 
 def test_divergence_by_hand():
     state = begin(0.1)
-    status, met = states.diverged(number(2.0), 10.0)
+    status, met = states.diverged(double(2.0), 10.0)
     assert status is Status.DIVERGED
     for loss, ended in ((20.0, False), (20.1, True), (math.inf, True), (math.nan, True)):
-        assert bool(met(replace(state, loss=number(loss)))) is ended
+        assert bool(met(replace(state, loss=double(loss)))) is ended
     assert bool(met(replace(state, gradient=state.gradient * math.inf)))
 
 
@@ -154,7 +151,7 @@ def test_rank_is_lost_at_d_eps_of_the_terms(share, lost):
     U = torch.tensor([[0.0], [share * 2 * 2.0**-52 * 3.0]], dtype=torch.float64)
     status, met = states.rank_lost()
     assert status is Status.RANK_LOST
-    assert bool(met(replace(state, U=U, scale=number(3.0)))) is lost
+    assert bool(met(replace(state, U=U, scale=double(3.0)))) is lost
 
 
 def test_rank_is_looked_at_again_when_the_factor_has_moved():
@@ -175,7 +172,7 @@ def test_the_range_of_a_dtype():
 
 
 def test_tolerances_hold_at_equality():
-    state = replace(begin(0.1), loss=number(0.25), gradient=torch.ones_like(START) * 3)
+    state = replace(begin(0.1), loss=double(0.25), gradient=torch.ones_like(START) * 3)
     size = math.sqrt(18)
     for tolerance, ended in ((0.25, True), (0.2499, False)):
         assert bool(states.loss_reached(tolerance)[1](state)) is ended
@@ -185,6 +182,6 @@ def test_tolerances_hold_at_equality():
 
 def test_states_are_merged_by_trajectory():
     state = begin(0.1)
-    other = replace(state, U=2 * state.U, time=number(5.0))
+    other = replace(state, U=2 * state.U, time=double(5.0))
     assert torch.equal(merge(torch.tensor(True), other, state).U, 2 * START)
     assert float(merge(torch.tensor(False), other, state).time) == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import clarabel
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
 from scipy.sparse import csc_array
 
+from estimator_support import oracle
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
@@ -23,28 +23,6 @@ def data(seed, n, d, r, *, c=0.0, noise=0.0):
 
 def predictor(model):
     return model.components_.T @ model.components_
-
-
-def oracle(X, y, U, c=None, weights=None):
-    """Least squares by SciPy from a good start: Q and the constant."""
-    d, r = U.shape
-    root = np.ones(len(y)) if weights is None else np.sqrt(weights)
-
-    def residual(v):
-        f = ((X @ v[: d * r].reshape(d, r)) ** 2).sum(axis=1)
-        return root * (f + (0.0 if c is None else v[-1]) - y)
-
-    def jacobian(v):
-        Z = X @ v[: d * r].reshape(d, r)
-        J = 2 * (X[:, :, None] * Z[:, None, :]).reshape(len(y), d * r)
-        return root[:, None] * (J if c is None else np.column_stack([J, np.ones(len(y))]))
-
-    v = U.ravel() if c is None else np.append(U, c)
-    v = least_squares(residual, v, jacobian, xtol=1e-15, ftol=1e-15, gtol=1e-15).x
-    for _ in range(30):  # to the last digits, which the sum of squares does not show
-        v = v - np.linalg.lstsq(jacobian(v), residual(v))[0]
-    V = v[: d * r].reshape(d, r)
-    return V @ V.T, 0.0 if c is None else v[-1]
 
 
 # Without noise.
@@ -135,7 +113,7 @@ def test_best_fit_is_that_of_scipy(d, r, weighted):
     X, U, y = data(10 + d, 60, d, r, noise=0.02)
     weights = np.random.default_rng(0).uniform(0, 3, 60) if weighted else None
     model = PositiveQuadraticRegressor(rank=r).fit(X, y, weights)
-    expected, _ = oracle(X, y, U, weights=weights)
+    expected, _, _ = oracle(X, y, U, weights=weights)
     np.testing.assert_allclose(predictor(model), expected, rtol=0, atol=1e-8)
     w = np.ones(60) if weights is None else weights / weights.mean()
     squares = w @ (np.einsum("ni,ij,nj->n", X, expected, X) - y) ** 2
@@ -150,7 +128,7 @@ def test_best_fit_with_a_constant_is_that_of_scipy(c, weighted):
     X, U, y = data(21, 60, 4, 2, c=c, noise=0.2)
     weights = np.random.default_rng(0).uniform(0, 3, 60) if weighted else None
     model = PositiveQuadraticRegressor(rank=2, fit_intercept=True).fit(X, y, weights)
-    expected, constant = oracle(X, y, U, c, weights)
+    expected, _, constant = oracle(X, y, U, c=c, weights=weights)
     np.testing.assert_allclose(predictor(model), expected, rtol=0, atol=1e-10)
     assert model.intercept_ == pytest.approx(constant, abs=1e-10)
     # stationary in the constant: weighted errors add up to nothing

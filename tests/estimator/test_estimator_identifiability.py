@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from estimator_support import jacobian
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.estimator._uncertainty import standard_errors
 
 # Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
 pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
-
-
-def jacobian(X, U, *, intercept=False):
-    """Derivative of the predictions in all entries of U, and in the constant."""
-    J = 2 * (X[:, :, None] * (X @ U)[:, None, :]).reshape(len(X), -1)
-    return np.column_stack([J, np.ones(len(X))]) if intercept else J
 
 
 def determined(X, U, at, *, intercept=False):

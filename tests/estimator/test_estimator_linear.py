@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression
 
 import posquad
+from estimator_support import jacobian, oracle
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
+
+ALL = {"linear": True, "intercept": True}
 
 
 def table(seed, n=80, d=4, r=2, *, noise=0.0, shift=0.0):
@@ -18,32 +20,6 @@ def table(seed, n=80, d=4, r=2, *, noise=0.0, shift=0.0):
     X = rng.standard_normal((n, d)) + shift
     U, b = rng.standard_normal((d, r)), rng.standard_normal(d)
     return X, U, b, ((X @ U) ** 2).sum(axis=1) + X @ b - 7 + noise * rng.standard_normal(n)
-
-
-def joint_jacobian(X, U):
-    """Derivative of the predictions in U, b and c."""
-    J = 2 * (X[:, :, None] * (X @ U)[:, None, :]).reshape(len(X), -1)
-    return np.column_stack([J, X, np.ones(len(X))])
-
-
-def oracle(X, y, U, b, c, weights=None):
-    """Least squares by SciPy over (U, b, c) together, from a good start: Q, b and c."""
-    d, r = U.shape
-    root = np.ones(len(y)) if weights is None else np.sqrt(weights)
-
-    def residual(v):
-        f = ((X @ v[: d * r].reshape(d, r)) ** 2).sum(axis=1)
-        return root * (f + X @ v[d * r : -1] + v[-1] - y)
-
-    def jacobian(v):
-        return root[:, None] * joint_jacobian(X, v[: d * r].reshape(d, r))
-
-    v = np.concatenate([U.ravel(), b, [c]])
-    v = least_squares(residual, v, jacobian, xtol=1e-15, ftol=1e-15, gtol=1e-15).x
-    for _ in range(30):
-        v = v - np.linalg.lstsq(jacobian(v), residual(v))[0]
-    V = v[: d * r].reshape(d, r)
-    return V @ V.T, v[d * r : -1], v[-1]
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -70,7 +46,7 @@ def test_best_fit_is_that_of_scipy(shift, weighted):
     X, U, b, y = table(2, noise=0.3, shift=shift)
     weights = np.random.default_rng(0).uniform(0, 3, len(y)) if weighted else None
     model = PositiveQuadraticRegressor(2, linear=True).fit(X, y, weights)
-    Q, slope, constant = oracle(X, y, U, b, -7.0, weights)
+    Q, slope, constant = oracle(X, y, U, b=b, c=-7.0, weights=weights)
     assert model.status_ is Status.BEST_FIT
     np.testing.assert_allclose(model.components_.T @ model.components_, Q, atol=1e-9)
     np.testing.assert_allclose(model.coef_, slope, atol=1e-7)
@@ -89,8 +65,8 @@ def test_standard_errors_are_those_of_the_joint_jacobian():
     model = PositiveQuadraticRegressor(2, linear=True).fit(X, y, weights)
     new = np.random.default_rng(2).standard_normal((10, 4)) * 3
     root = np.sqrt(weights / weights.mean())[:, None]
-    inverse = np.linalg.pinv(root * joint_jacobian(X, model.components_.T), rcond=1e-10)
-    g = joint_jacobian(new, model.components_.T)
+    inverse = np.linalg.pinv(root * jacobian(X, model.components_.T, **ALL), rcond=1e-10)
+    g = jacobian(new, model.components_.T, **ALL)
     expected = model.noise_std_ * np.linalg.norm(g @ inverse, axis=1)
     np.testing.assert_allclose(model.predict(new, return_std=True)[1], expected, rtol=1e-7)
     assert model.kernel_dimension_ == 0
@@ -100,7 +76,7 @@ def test_effective_spectrum_is_that_of_the_loss_without_linear_parts():
     """By hand: eigenvalues of `J'PJ / n`, with P the projection from the linear functions."""
     X, _, _, y = table(4, noise=0.1, shift=1.0)
     model = PositiveQuadraticRegressor(2, linear=True).fit(X, y)
-    J = joint_jacobian(X - X.mean(axis=0), model.components_.T)
+    J = jacobian(X - X.mean(axis=0), model.components_.T, **ALL)
     own, others = J[:, :8], J[:, 8:]
     own = own - others @ np.linalg.lstsq(others, own)[0]
     values = np.linalg.eigvalsh(own.T @ own / len(y))

@@ -19,11 +19,6 @@ from support import normal
 SMALL = Dial(dials=(0.0, 0.5, 1.0), epsilons=(0.5, 0.2), seeds=3, n=2, d=3)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def test_at_dial_zero_the_law_holds(measured):
     """There the paper's theorem says what must come out, to the flow's residual tolerance."""
     assert measured["converged"].all()

@@ -17,11 +17,6 @@ SMALL = Invariance(
 EPS = np.finfo(float).eps
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def problem(k):
     """Inputs, responses and start of seed k; only the random numbers are the experiment's."""
     q = SMALL

@@ -14,11 +14,6 @@ SMALL = Curvature(d=4, r=2, n=40, lambda_r=(1.0, 0.4), seeds=2, records=20)
 CASES = [(i, k) for i in range(2) for k in range(2)]
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def problem(i, k):
     X, U, _ = planted(
         SMALL.seed, "problem", SMALL.n, SMALL.d, [1.0, SMALL.lambda_r[i]], SMALL.seeds

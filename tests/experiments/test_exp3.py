@@ -16,11 +16,6 @@ P = 4 * 2 - 1  # dr - r(r-1)/2
 CASES = [(i, k) for i in range(2) for k in range(SMALL.trials)]
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def problem(i, k):
     ratio = SMALL.ratios[i]
     X, U, _ = planted(SMALL.seed, f"n/p = {ratio}", ratio * P, SMALL.d, [1.0, 0.5], SMALL.trials)

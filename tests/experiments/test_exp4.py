@@ -17,11 +17,6 @@ KAPPA = (1.0, 2.0, 4.0, 8.0)
 CONVERGED, CONTRACTS, OSCILLATES, DIVERGED = range(4)
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def target(kappa):
     return np.vstack([np.diag([1.0, kappa**-0.5]), np.zeros((6, 2))])
 

@@ -8,16 +8,11 @@ import scipy
 
 from posquad.experiments.exp5.run import EXPERIMENT, Selection, run
 
-Q = Selection(epsilons=(0.5, 0.05))  # the largest and the smallest of the paper; it takes long
-BASE, Y, D = np.array(Q.B), np.array(Q.y), np.array(Q.multiplicities)
-C = np.array(Q.combinations)
+SMALL = Selection(epsilons=(0.5, 0.05))  # the largest and the smallest of the paper; it takes long
+BASE, Y, D = np.array(SMALL.B), np.array(SMALL.y), np.array(SMALL.multiplicities)
+C = np.array(SMALL.combinations)
 SYSTEMS = {"base": (BASE, Y), "augmented": (np.vstack([BASE, C @ BASE]), np.append(Y, C @ Y))}
 CASES = [(name, k) for name in SYSTEMS for k in range(2)]
-
-
-@pytest.fixture(scope="module")
-def measured():
-    return run(Q, lambda fraction: None)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +30,7 @@ def flows():
             return np.linalg.norm(B @ np.exp(z[:-1]) - y) / np.linalg.norm(y) - 1e-10
 
         ends.terminal = True
-        start = np.append(np.full(len(D), 2 * np.log(Q.epsilons[k])), 0.0)
+        start = np.append(np.full(len(D), 2 * np.log(SMALL.epsilons[k])), 0.0)
         found[name, k] = scipy.integrate.solve_ivp(
             field, (0, 1e4), start, method="DOP853", rtol=1e-13, atol=1e-16,
             events=ends, dense_output=True,
@@ -81,7 +76,7 @@ def test_projections_satisfy_their_optimality_conditions(measured, k):
     q = measured["projection"][k]
     assert abs(BASE @ q - Y).max() < 1e-14
     assert (q > 0).all()
-    slope = D * np.log(q / Q.epsilons[k] ** 2)
+    slope = D * np.log(q / SMALL.epsilons[k] ** 2)
     dual = np.linalg.lstsq(BASE.T, slope, rcond=None)[0]
     assert abs(BASE.T @ dual - slope).max() < 1e-12
     assert measured["projections_apart"][k] < 1e-14
@@ -152,7 +147,7 @@ def test_a_flow_that_does_not_converge_does_not_raise():
     """A flow that ends early has neither a stopping time nor a limit: they are unknown."""
     measured = run(Selection(max_steps=5), lambda fraction: None)
     for name in SYSTEMS:
-        assert (measured[f"{name}_residual"][-1] > Q.residual_tolerance).all()
+        assert (measured[f"{name}_residual"][-1] > SMALL.residual_tolerance).all()
         assert np.isnan(measured[f"{name}_stop"]).all()
         assert np.isnan(measured[f"{name}_to_projection"]).all()
     assert np.isnan(measured["flows_apart"]).all()

@@ -19,11 +19,6 @@ CASES = [(dial, k) for dial in SMALL.dials for k in range(2)]
 
 
 @pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
-@pytest.fixture(scope="module")
 def without():
     """The same without the semidefinite solver."""
     with pytest.MonkeyPatch.context() as patch:

@@ -23,11 +23,6 @@ SMALL = Guarantees(
 )
 
 
-@pytest.fixture(scope="module")
-def measured():
-    return run(SMALL, lambda fraction: None)
-
-
 def problem(size, ratio, trial):
     d, r = SMALL.d[size], SMALL.r[size]
     n = ratio * (d * r - r * (r - 1) // 2)

@@ -6,10 +6,9 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 
+from cli_support import command as posquad_command
 from experiments_support import contents
-from posquad.cli.main import main
 from posquad.core.errors import PosquadError
 from posquad.experiments import records
 from posquad.experiments.own import load_suite, template
@@ -28,10 +27,6 @@ def file(tmp_path):
         return path
 
     return write
-
-
-def posquad_command(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_the_template_has_thirty_lines_and_they_fit():

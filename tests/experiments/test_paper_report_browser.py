@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from browser_support import LUMINANCE, Watched, unavailable
+from browser_support import LUMINANCE, unavailable, watched_pages
 from posquad.experiments import registry, report, reproduce
 from posquad.experiments.claims import Agreement
 from posquad.report.figures import Drawing
@@ -46,16 +46,9 @@ def address(made):
 
 @pytest.fixture
 def opened(browser, address):
-    """Opens the report with the options of a browser context; closes it after the test."""
-    pages = []
-
-    def open_page(where=address, **options):
-        pages.append(Watched(browser, where, **options))
-        return pages[-1]
-
-    yield open_page
-    for watched in pages:
-        watched.context.close()
+    """Opens the report, or another page, with the options of a browser context."""
+    with watched_pages(browser) as open_page:
+        yield lambda where=address, **options: open_page(where, **options)
 
 
 def test_the_page_loads_nothing_and_reports_no_errors(opened, address):

@@ -10,11 +10,7 @@ from posquad import RankOne
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers import cone
 from posquad.recovery.solvers.cone import PositiveFit
-from support import normal
-
-
-def vector(*values):
-    return torch.tensor(values, dtype=torch.float64)
+from support import normal, vector
 
 
 def identity_problem(*y):

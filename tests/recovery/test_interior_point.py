@@ -20,11 +20,7 @@ from posquad.recovery.solvers.interior_point import (
     optimal,
     residual_bound,
 )
-from support import normal
-
-
-def vector(*values):
-    return torch.tensor(values, dtype=torch.float64)
+from support import normal, vector
 
 
 def problem_of(n, k=3, seed=0):

@@ -14,15 +14,14 @@ from posquad.recovery.budget import Budget, History
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
-from posquad.recovery.search import Task
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Schedule, Tuning
+from recovery_support import task_of
 from support import gaussian_problem
 
 
 def pipeline_of(*, rank=1, max_starts=None, tuning=DEFAULT):
-    task = Task(1e-10, 0, History(Budget(max_steps=1000)))
-    return Pipeline(task, rank, None, max_starts, tuning)
+    return Pipeline(task_of(), rank, None, max_starts, tuning)
 
 
 def identity_problem(responses):
@@ -97,7 +96,7 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     assert (distance, nongeneric) == (pytest.approx(apart), True)
     # Nothing is sought of problems that are not open, or without a budget.
     assert [int(t) for t in run._others(shared, None, diagnosis, ~open, nongeneric=True)] == [0, 0]
-    run.budget.steps = 1000
+    run.budget.steps = run.budget.max_steps
     assert [int(t) for t in run._others(shared, None, diagnosis, open, nongeneric=True)] == [0, 0]
     assert len(seen) == 1
 

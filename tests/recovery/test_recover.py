@@ -20,13 +20,12 @@ from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows,
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import Schedule, Sizes, Tuning
+from recovery_support import relative_error
 from support import gaussian_problem, normal, rotation
 
 
 def error(found, U_star):
-    Q = torch.as_tensor(found.Q.dense())
-    Q_star = U_star @ U_star.mT
-    return float(torch.linalg.matrix_norm(Q - Q_star) / torch.linalg.matrix_norm(Q_star))
+    return relative_error(torch.as_tensor(found.Q.dense()), U_star)
 
 
 def wilson_lower(successes: int, trials: int, z: float = 1.96) -> float:

@@ -11,17 +11,12 @@ from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
 from posquad.recovery import others, ranks
-from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import normalize_rows, prepare
-from posquad.recovery.search import Search, Task, search
+from posquad.recovery.search import Search, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Acceptance, Schedule, Sizes, Tuning
+from recovery_support import task_of
 from support import gaussian_problem, normal
-
-
-def task_of(tolerance=1e-10, seed=0):
-    return Task(tolerance, seed, History(Budget(max_steps=10_000)))
-
 
 # A given start.
 

@@ -27,12 +27,8 @@ from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
 from posquad.recovery.tuning import DEFAULT
-from support import gaussian_problem, normal
-
-
-def vector(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
+from recovery_support import task_of
+from support import gaussian_problem, normal, vector
 
 # The search: which factor is kept, and when starts agree.
 
@@ -40,8 +36,7 @@ def vector(*values):
 def search_of(n, max_starts=20, tolerance=1e-10):
     """A search before its first attempt, with d = 4 and r = 1, so that p = 4."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, 1)
-    task = search.Task(tolerance, 0, History(Budget(max_steps=100)))
-    return search.Search(shared_of(X, y), 1, task, max_starts)
+    return search.Search(shared_of(X, y), 1, task_of(tolerance), max_starts)
 
 
 def shared_of(X, y, **changes):

@@ -14,6 +14,7 @@ from posquad import LeastSquares, RankOne, Status, geometry
 from posquad.core.errors import DomainError, DtypeError, ShapeError
 from posquad.geometry.population import population_product
 from posquad.recovery import (
+    budget,
     data_driven_descent,
     data_driven_step,
     direct_least_squares,
@@ -29,14 +30,14 @@ from posquad.recovery.solvers.gauss_newton import NormalEquations
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS, _remember
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.quartic import _cubic_roots, exact_step
+from recovery_support import relative_error
 from support import gaussian_problem, normal
 
 FACTOR_SOLVERS = [population_lbfgs, gauss_newton, levenberg_marquardt, scaled_descent]
 
 
 def error(U, U_star):
-    Q, Q_star = U @ U.mT, U_star @ U_star.mT
-    return float(torch.linalg.matrix_norm(Q - Q_star) / torch.linalg.matrix_norm(Q_star))
+    return relative_error(U @ U.mT, U_star)
 
 
 def nearby(rng, U, size=0.2):
@@ -502,18 +503,35 @@ def test_budget_and_progress(rng):
     assert late.status is Status.INTERRUPTED
 
 
-@pytest.mark.parametrize("solver", FACTOR_SOLVERS)
+@pytest.mark.parametrize("solver", [*FACTOR_SOLVERS, logdet_irls])
 def test_interruption_returns_the_last_state(rng, solver):
-    X, U, y = gaussian_problem(rng, 60, 6, 2, smallest=0.5)
+    n = 20 if solver is logdet_irls else 60  # d(d+1)/2 = 21
+    X, U, y = gaussian_problem(rng, n, 6, 2, smallest=0.5)
 
     def interrupt(progress):
         if progress.time >= 2:
             raise KeyboardInterrupt
 
-    found = solver(X, y, nearby(rng, U), progress=interrupt)
+    found = solver(X, y, 2 if solver is logdet_irls else nearby(rng, U), progress=interrupt)
     assert found.status is Status.INTERRUPTED
-    assert int(found.steps) <= 2
+    assert int(found.steps) == 2
     assert float(found.residual) < 1
+    assert len(found.history) == 3
+
+
+@pytest.mark.parametrize("solver", FACTOR_SOLVERS)
+def test_interruption_before_the_first_record_returns_the_start(rng, solver, monkeypatch):
+    X, U, y = gaussian_problem(rng, 60, 6, 2, smallest=0.5)
+    start = nearby(rng, U)
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(budget, "iterate", interrupt)
+    found = solver(X, y, start)
+    assert found.status is Status.INTERRUPTED
+    torch.testing.assert_close(found.U, start, rtol=0, atol=0)
+    assert len(found.history) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from posquad.recovery import budget
 from posquad.recovery import search as module
-from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import prepare
-from posquad.recovery.search import Search, Task
+from posquad.recovery.search import Search
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.fit import FitState
 from posquad.recovery.tuning import DEFAULT, Schedule, Sizes, Tuning
+from recovery_support import task_of
 from support import gaussian_problem
 
 CHEAP = Sizes(small_operations=0)  # without the solver of small problems
@@ -27,9 +28,8 @@ def search_of(n, sizes=CHEAP, *, max_starts=20, start=None, batch=None, rank=1, 
     if batch:
         X, y = X.expand(batch, -1, -1).clone(), y.expand(batch, -1).clone()
     tuning = Tuning(sizes=sizes, schedule=schedule or DEFAULT.schedule)
-    task = Task(1e-10, 0, History(Budget(max_steps=10_000)))
     shared = Shared(prepare(X, y, None, tuning), tuning)
-    return Search(shared, rank, task, max_starts, start), shared.prepared.enter(U)
+    return Search(shared, rank, task_of(), max_starts, start), shared.prepared.enter(U)
 
 
 # The first attempt.
@@ -106,6 +106,19 @@ def test_a_factor_is_scaled_to_its_least_residual():
 def solvers(monkeypatch, n, sizes, *, residual=1e-3, cosine=1e-3, spent=False):
     """The solvers that run, with the last rule of each, from a state with these numbers."""
     run, U = search_of(n, sizes)
+
+    def last(state):
+        run.budget.steps = 10**9 if spent else -1
+        full = torch.full_like(state.residual, 1.0)
+        return replace(state, residual=residual * full, cosine=cosine * full)
+
+    told = count_steps(monkeypatch, run, last)
+    run._descend(run.problem, U[None])
+    return told
+
+
+def count_steps(monkeypatch, run, last=lambda state: state):
+    """The solvers that will run, each with the steps after which its last rule ends it."""
     told = []
 
     def iterate(method, state, rules, record):
@@ -114,12 +127,9 @@ def solvers(monkeypatch, n, sizes, *, residual=1e-3, cosine=1e-3, spent=False):
             run.budget.steps += 1
             steps += 1
         told.append((type(method).__name__, steps))
-        run.budget.steps = 10**9 if spent else -1
-        full = torch.full_like(state.residual, 1.0)
-        return replace(state, residual=residual * full, cosine=cosine * full)
+        return last(state)
 
-    monkeypatch.setattr(module, "iterate", iterate)
-    run._descend(run.problem, U[None])
+    monkeypatch.setattr(budget, "iterate", iterate)
     return told
 
 
@@ -156,17 +166,7 @@ def polished(monkeypatch, n, sizes, residual, *, rank=1, optimal=False):
     run, U = search_of(n, sizes, rank=rank)
     run.U, run.residual = U.clone(), torch.tensor(residual, dtype=torch.float64)
     run.optimal = torch.tensor(optimal)
-    told = []
-
-    def iterate(method, state, rules, record):
-        steps = 0
-        while not bool(rules[-1][1](state).all()) and steps < 5000:
-            run.budget.steps += 1
-            steps += 1
-        told.append((type(method).__name__, steps))
-        return state
-
-    monkeypatch.setattr(module, "iterate", iterate)
+    told = count_steps(monkeypatch, run)
     run.polish()
     assert int(run.starts) == 0  # a refinement is no start
     return told[0] if told else None

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from posquad import RankOne
-from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import prepare
-from posquad.recovery.search import Search, Task, common_noise
+from posquad.recovery.search import Search, common_noise
 from posquad.recovery.shared import Shared, independent_samples
 from posquad.recovery.tuning import DEFAULT, Sizes
+from recovery_support import task_of
 from support import gaussian_problem, normal
 
 # The problems below have d = 4 and r = 1, so p = 4 unknowns and d(d+1)/2 = 10.
@@ -29,8 +29,7 @@ def shared_of(n, sizes=CHEAP, d=4):
 
 def planned(n, round, sizes, *, max_starts=1000, used=0):
     """(kind, count, whether the first weight is the identity) of a round of restarts."""
-    task = Task(1e-10, 0, History(Budget(max_steps=100)))
-    search = Search(shared_of(n, sizes), 1, task, max_starts)
+    search = Search(shared_of(n, sizes), 1, task_of(), max_starts)
     search.starts = search.starts + used
     search.next_round, told, kept = round, [], []
     search._perturbed = lambda chosen, count, *, round: told.append(("perturbed", count, round))

@@ -10,18 +10,14 @@ import pytest
 import scipy.stats
 import torch
 
-from posquad.recovery import others
-from posquad.recovery.budget import Budget, History
+from posquad.recovery import budget, others
+from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii, Round
 from posquad.recovery.prepare import prepare
-from posquad.recovery.search import Candidates, Task
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Sizes
+from recovery_support import task_of
 from support import gaussian_problem, normal
-
-
-def task_of(tolerance=1e-10):
-    return Task(tolerance, 0, History(Budget(max_steps=10_000)))
 
 
 def shared_of(n, d, r, sizes=DEFAULT.sizes):
@@ -227,7 +223,7 @@ def test_other_interpolants_are_at_six_distances(monkeypatch):
 def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsewhere, monkeypatch):
     shared, U = shared_of(13, 5, 2, Sizes(small_operations=0))
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
-    monkeypatch.setattr(others, "iterate", lambda *a, **k: end)
+    monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
     told = others._ends(shared, candidates(U), radii(0.05, 0.1), task_of(), U[None])
     assert [bool(t) for t in told] == [again, elsewhere]
 
@@ -257,7 +253,7 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
             seen["steps"] = seen.get("steps", 0) + 1
         return state
 
-    monkeypatch.setattr(others, "iterate", iterate)
+    monkeypatch.setattr(budget, "iterate", iterate)
     others._ends(shared, candidates(U), radii(), task_of(), U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browser_support import LUMINANCE, Watched
+from browser_support import LUMINANCE, watched_pages
 from posquad import IdentifiabilityWarning
 from posquad.cli.demo_data import make
 from posquad.estimator import PositiveQuadraticRegressor
@@ -57,15 +57,8 @@ def pages(fits, tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, pages):
-    watched: list[Watched] = []
-
-    def open_page(name, **options):
-        watched.append(Watched(browser, pages[name].as_uri(), **options))
-        return watched[-1]
-
-    yield open_page
-    for one in watched:
-        one.context.close()
+    with watched_pages(browser) as open_page:
+        yield lambda name, **options: open_page(pages[name].as_uri(), **options)
 
 
 @pytest.mark.parametrize("name", [*KINDS, "hostile"])

@@ -21,14 +21,9 @@ from posquad.selection import (
     descent_path,
     joint_spectral_reduction,
 )
+from selection_support import PAPER
 from support import rotation
 
-# The system of experiment 6: (B, y, multiplicities).
-PAPER = (
-    np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]),
-    np.array([1.0, 0.3]),
-    np.array([1, 1, 2, 3]),
-)
 ONE = (np.array([[1.0]]), np.array([1.0]), np.array([1]))
 
 

@@ -20,15 +20,11 @@ from posquad.core.errors import (
 )
 from posquad.core.status import Status
 from posquad.selection import first_order_selection, von_neumann_projection
+from selection_support import symmetric
 
 STARTS = [1.0, 1e-2, 1e-4, 1e-8]
 ACCURACY = 1e-9
 """The relative accuracy that the function states."""
-
-
-def symmetric(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    M = rng.normal(size=shape)
-    return (M + np.swapaxes(M, -1, -2)) / 2
 
 
 def system(seed: int, n: int = 3, d: int = 4, *, diagonal: bool = True, repeated: bool = False):

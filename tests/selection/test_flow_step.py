@@ -12,6 +12,7 @@ import torch
 
 from posquad.selection.flow import _Dissipation
 from posquad.selection.system import prepare
+from support import double
 
 B = np.array([[1.0, 0.5, 0.0], [0.2, 0.0, 1.0]])
 y, d, q0 = np.array([1.0, 0.8]), np.array([1.0, 2.0, 3.0]), np.array([0.5, 1.0, 0.3])
@@ -21,10 +22,6 @@ def method_of(tolerance, *, t_final=math.inf):
     system, points = prepare(*(torch.as_tensor(a) for a in (B, y, d)), q0=torch.as_tensor(q0))
     end = torch.tensor(t_final, dtype=torch.float64)
     return _Dissipation(system, points["q0"].log(), end, tolerance)
-
-
-def number(x):
-    return torch.tensor(x, dtype=torch.float64)
 
 
 def euler(w, h, substeps):
@@ -53,7 +50,7 @@ def extrapolated(h, first):
 @pytest.mark.parametrize("h", [0.2, 0.5])
 def test_a_step_is_the_extrapolation_of_seven_euler_steps(h):
     method = method_of(1.0)
-    state = method.advance(replace(method.start(), step_size=number(h)))
+    state = method.advance(replace(method.start(), step_size=double(h)))
     expected = extrapolated(h, 1)
     # Weights up to 7^6 / 6! = 163 enlarge the rounding.
     np.testing.assert_allclose(state.w, expected[:2], rtol=0, atol=1e-13)
@@ -70,7 +67,7 @@ def test_the_error_is_the_last_correction_in_units_of_the_tolerance(share):
     correction = (extrapolated(h, 1) - extrapolated(h, 2))[:2]
     tolerance = np.abs(4 * (correction @ B) / d).max() / share
     method = method_of(tolerance)
-    state = method.advance(replace(method.start(), step_size=number(h)))
+    state = method.advance(replace(method.start(), step_size=double(h)))
     accepted = share < 1
     assert int(state.steps) == accepted
     if accepted:
@@ -82,10 +79,10 @@ def test_the_error_is_the_last_correction_in_units_of_the_tolerance(share):
 
 def test_steps_grow_at_most_eightfold_and_a_rejected_one_shrinks():
     loose = method_of(1e6)
-    state = loose.advance(replace(loose.start(), step_size=number(0.1)))
+    state = loose.advance(replace(loose.start(), step_size=double(0.1)))
     assert float(state.step_size) == pytest.approx(0.8)  # 8 times
     strict = method_of(1e-300)
-    state = strict.advance(replace(strict.start(), step_size=number(0.1)))
+    state = strict.advance(replace(strict.start(), step_size=double(0.1)))
     assert float(state.step_size) == pytest.approx(0.01)  # a tenth
     assert (int(state.steps), int(state.attempts)) == (0, 1)
     assert float(state.time) == 0
@@ -101,7 +98,7 @@ def test_the_last_step_ends_exactly_at_the_last_time():
     first, last = 0.03, 0.29
     assert first + (last - first) != last  # in floating point
     method = method_of(1.0, t_final=last)
-    state = method.advance(replace(method.start(), step_size=number(first)))
+    state = method.advance(replace(method.start(), step_size=double(first)))
     assert float(state.time) == first
-    state = method.advance(replace(state, step_size=number(1.0)))
+    state = method.advance(replace(state, step_size=double(1.0)))
     assert float(state.time) == last

@@ -9,13 +9,10 @@ import scipy.optimize
 import torch
 
 from posquad.selection.levels import forward_log_ratio, largest_linear, reverse_log_ratios
+from support import double
 
 # Around 5e-5 the roots cross 1e-2, where the evaluation changes from a series to expm1.
 LEVELS = [*(10.0**k for k in range(-20, 6)), 4.9e-5, 5.1e-5]
-
-
-def scalar(x: float) -> torch.Tensor:
-    return torch.tensor(x, dtype=torch.float64)
 
 
 def exact_log_ratios(level: float) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
@@ -34,7 +31,7 @@ def exact_log_ratios(level: float) -> tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]:
 
 def test_ratios_are_lambert_w():
     for level in LEVELS:
-        computed = (*reverse_log_ratios(scalar(level)), forward_log_ratio(scalar(level)))
+        computed = (*reverse_log_ratios(double(level)), forward_log_ratio(double(level)))
         for value, exact in zip(computed, exact_log_ratios(level), strict=True):
             # The series is cut at z^6; at its end z = 1e-2 the rest is 2 z^5 / 5040 = 4e-14.
             assert abs(mpmath.mpf(float(value)) / exact - 1) < 5e-14
@@ -88,7 +85,7 @@ def test_largest_linear_matches_mpmath(span):
         c, p = rng.normal(size=4), 10 ** rng.uniform(-span, 0, 4)
         d = rng.integers(1, 4, 4).astype(float)
         c[0], p[0] = abs(c).max() + 1, 10.0**-span  # the coordinate that gains most is the smallest
-        value = float(largest_linear(*(torch.from_numpy(v) for v in (c, p, d)), scalar(level)))
+        value = float(largest_linear(*(torch.from_numpy(v) for v in (c, p, d)), double(level)))
         # The value is stationary in the multiplier: a few roundings of its m terms, and no more.
         assert abs(mpmath.mpf(value) / exact_largest(c, p, d, level) - 1) < 1e-11
 
@@ -99,7 +96,7 @@ def test_largest_linear_matches_mpmath(span):
 def test_largest_linear_is_a_maximum(c):
     c, p, d = np.array(c), np.array([0.5, 1.0, 2.0]), np.array([1.0, 3.0, 2.0])
     level = 0.4
-    value = float(largest_linear(*(torch.from_numpy(v) for v in (c, p, d)), scalar(level)))
+    value = float(largest_linear(*(torch.from_numpy(v) for v in (c, p, d)), double(level)))
 
     def slack(x: np.ndarray) -> float:  # with q = p (1 + x), in which the set is convex
         return level - (d * p) @ (x - np.log1p(x)) / 4
@@ -124,9 +121,9 @@ def test_largest_linear_is_a_maximum(c):
 def test_largest_linear_of_many_and_of_nothing():
     p, d = torch.tensor([1.0, 2.0]).double(), torch.tensor([1.0, 1.0]).double()
     c = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 2.0]]).double()
-    values = largest_linear(c, p, d, scalar(0.3))
+    values = largest_linear(c, p, d, double(0.3))
     assert float(values[1]) == 0.0
     for row, value in zip(c, values, strict=True):
-        assert float(largest_linear(row, p, d, scalar(0.3))) == float(value)
+        assert float(largest_linear(row, p, d, double(0.3))) == float(value)
     # A level of zero leaves only p.
-    assert float(largest_linear(c, p, d, scalar(0.0)).abs().max()) < 1e-15
+    assert float(largest_linear(c, p, d, double(0.0)).abs().max()) < 1e-15

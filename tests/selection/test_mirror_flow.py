@@ -18,14 +18,8 @@ from posquad.selection import (
     joint_spectral_reduction,
     mirror_flow,
 )
+from selection_support import PAPER
 from support import normal, rotation
-
-# The system of experiment 6: (B, y, multiplicities).
-PAPER = (
-    np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]),
-    np.array([1.0, 0.3]),
-    np.array([1, 1, 2, 3]),
-)
 
 
 def random_system(

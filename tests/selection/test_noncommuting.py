@@ -38,14 +38,10 @@ from posquad.selection import (
 )
 from posquad.selection.projection import Projection
 from posquad.selection.von_neumann import divided_differences
+from selection_support import symmetric
 
 EPS = np.finfo(float).eps
 X, Z = np.array([[0.0, 1.0], [1.0, 0.0]]), np.diag([1.0, -1.0])
-
-
-def symmetric(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    M = rng.normal(size=shape)
-    return (M + np.swapaxes(M, -1, -2)) / 2
 
 
 def definite(rng: np.random.Generator, d: int, smallest: float = 0.1) -> np.ndarray:

@@ -23,6 +23,17 @@ def symmetric_part(M: Tensor) -> Tensor:
     return (M + M.mT) / 2
 
 
+def leading_pairs(pairs: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of ascending eigenpairs, as `eigh` returns them, in descending order."""
+    values, vectors = pairs
+    return values[..., -count:].flip(-1), vectors[..., -count:].flip(-1)
+
+
+def positive_factor(values: Tensor, vectors: Tensor) -> Tensor:
+    """A factor `[..., d, k]` of the positive part of the matrix with these eigenpairs."""
+    return vectors * values.clamp_min(0).sqrt()[..., None, :]
+
+
 def per_element(values: Tensor, model: Tensor) -> Tensor:
     """Batch values `[...]` in a shape that broadcasts against `model[..., a, b, ...]`."""
     return values.reshape(values.shape + (1,) * (model.ndim - values.ndim))
@@ -44,8 +55,13 @@ def solve_semidefinite(M: Tensor, right: Tensor) -> Tensor:
     if not bool((info != 0).any()):
         return scale * torch.cholesky_solve((scale * right)[..., None], factor)[..., 0]
     finite = torch.isfinite(scaled).all(-1, keepdim=True).all(-2, keepdim=True)
-    values, vectors = torch.linalg.eigh(torch.where(finite, scaled, 0.0))
+    return scale * solve_by_eigenvalues(torch.where(finite, scaled, 0.0), scale * right)
+
+
+def solve_by_eigenvalues(M: Tensor, right: Tensor) -> Tensor:
+    """Return `M^+ right` for positive semidefinite `M[..., n, n]`; rounding counts as zero."""
+    values, vectors = torch.linalg.eigh(M)
     cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(M.dtype).eps
     inverse = torch.where(values > cutoff, 1 / values, 0.0)
-    along = (vectors.mT @ (scale * right)[..., None])[..., 0]
-    return scale * (vectors @ (inverse * along)[..., None])[..., 0]
+    along = (vectors.mT @ right[..., None])[..., 0]
+    return (vectors @ (inverse * along)[..., None])[..., 0]

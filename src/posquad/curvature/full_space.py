@@ -29,7 +29,8 @@ from posquad.curvature.eigen import (
     unflatten_block,
 )
 from posquad.geometry.population import population_root
-from posquad.problems.measurements import GaussianPopulation, Measurements, require_measurements
+from posquad.problems.measurements import GaussianPopulation, Measurements
+from posquad.problems.operator import require_measurements
 
 __all__ = ["OperatorBounds", "operator_bounds", "operator_deviation"]
 

@@ -31,15 +31,12 @@ class Descent(Method[FactorState]):
         move = state.step_size[..., None, None] * state.gradient
         U = state.U - move
         loss, gradient = evaluate(self.objective, U)
-        return replace(
-            state,
+        return state.stepped(
             U=U,
             loss=loss,
             gradient=gradient,
             time=(state.steps + 1) * state.step_size,
             scale=norm(state.U) + norm(move),
-            steps=state.steps + 1,
-            attempts=state.attempts + 1,
         )
 
     def record_due(self, state: FactorState) -> bool:

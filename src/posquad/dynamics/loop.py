@@ -34,6 +34,10 @@ class State:
     def running(self) -> Tensor:
         return self.outcome == Status.RUNNING.code
 
+    def stepped(self, **changes: Any) -> Self:
+        """Return the state after one more step, which is accepted, with these fields changed."""
+        return replace(self, steps=self.steps + 1, attempts=self.attempts + 1, **changes)
+
     def park_ended(self) -> Self:
         """Return a state in which ended trajectories can be advanced without raising errors."""
         return self
@@ -48,8 +52,9 @@ class Method(ABC, Generic[S]):
     @abstractmethod
     def advance(self, state: S) -> S: ...
 
-    @abstractmethod
-    def record_due(self, state: S) -> bool: ...
+    def record_due(self, state: S) -> bool:
+        """Whether this state is to be recorded; by default every one is."""
+        return True
 
 
 Rule = tuple[Status, Callable[[S], Tensor]]
@@ -73,7 +78,7 @@ def iterate(
     state: S,
     rules: Sequence[Rule[S]],
     *,
-    record: Callable[[S], None],
+    record: Callable[[S], None] = lambda _: None,
 ) -> S:
     """Advance until every trajectory has ended; record the first, the due and the last states."""
     state = _apply_rules(state, rules)

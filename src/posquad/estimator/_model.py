@@ -40,6 +40,16 @@ class Quadratic(NamedTuple):
         X = X - self.center
         return ((X @ self.U) ** 2).sum(axis=1) + X @ self.slope + self.value
 
+    def ordered(self) -> Quadratic:
+        """Return the same function, U with orthogonal columns of descending norm.
+
+        The largest entry of each column is positive. A rotation keeps the relative accuracy of
+        small rows.
+        """
+        U = self.U.astype(np.float64) @ np.linalg.svd(self.U, full_matrices=False)[2].T
+        largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
+        return self._replace(U=U * np.where(largest < 0, -1.0, 1.0))
+
     @property
     def linear(self) -> np.ndarray:
         """The coefficients b of `x'Qx + b'x + c`, `[d]`."""

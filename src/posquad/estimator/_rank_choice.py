@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.model_selection import check_cv
 
 from posquad.core.arrays import positive_number
 from posquad.core.errors import DomainError
@@ -113,6 +114,38 @@ class Trial(NamedTuple):
     residual: float
     standard_error: float
     reproduced: bool
+
+
+def fit_at_rank(
+    solve: Solver,
+    rank: int | None,
+    given: WeightedSamples,
+    samples: WeightedSamples,
+    *,
+    criterion: str,
+    cv: Any,
+) -> tuple[Fit, RankTable, float]:
+    """Return the fit at the given or chosen rank, the ranks tried, and the confidence.
+
+    The fit uses the merged `samples`. The criterion "cv" splits the `given` ones into the folds
+    `cv`, a number or a scikit-learn splitter.
+    """
+    if rank is not None:
+        return solve(samples, rank), {}, 1.0
+    if criterion == "cv" and len(given.y) > 1:
+        number = isinstance(cv, int | np.integer) and not isinstance(cv, bool)
+        folds: Any = min(cv, len(given.y)) if number else cv
+        splitter: Any = check_cv(folds)
+        best, path = by_validation(solve, given, splitter.split(given.X, given.y))
+    elif solve.terms != "none":
+        best, path = by_information(solve, samples)
+    else:
+        fit = solve(samples, None)
+        assert fit.found is not None, "a fit without other terms is one of `recover`"
+        tried = fit.found.rank_path
+        path = {} if tried is None else vars(tried)
+        return fit, dict(path), float(fit.found.rank_confidence)
+    return solve(samples, best), path, np.nan
 
 
 def by_information(solve: Solver, samples: WeightedSamples) -> tuple[int, RankTable]:

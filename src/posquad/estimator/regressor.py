@@ -16,16 +16,19 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import check_cv
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from posquad.certificates import certify
-from posquad.core.arrays import positive_integer
 from posquad.core.errors import DomainError, IdentifiabilityWarning, Interrupted, PosquadError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator import _files
+from posquad.estimator._arguments import (
+    checked_names,
+    checked_weights,
+    integer_seed,
+    require_choices,
+)
 from posquad.estimator._model import (
     Fit,
     Quadratic,
@@ -34,7 +37,7 @@ from posquad.estimator._model import (
     count_unknowns,
     from_recovery,
 )
-from posquad.estimator._rank_choice import RankTable, Solver, by_information, by_validation
+from posquad.estimator._rank_choice import Solver, fit_at_rank
 from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.problems.measurements import RankOne
@@ -191,21 +194,11 @@ class PositiveQuadraticRegressor(
         )
         if y.dtype != np.float32:
             y = y.astype(X.dtype if y.dtype.kind in "biu" else np.float64, copy=False)
-        weights = None
-        if sample_weight is not None:
-            weights = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            if not weights.any():
-                expected = "at least one positive weight"
-                raise DomainError("sample_weight", expected=expected, got="only zeros")
+        weights = None if sample_weight is None else checked_weights(sample_weight, X)
         if feature_names is not None:
-            self._name_features(feature_names)
-        self._require_choices(X.shape[1])
+            self.feature_names_in_ = checked_names(feature_names, X.shape[1])
+        require_choices(self, X.shape[1])
         given = weighted_samples(X, y, weights)
-        seed = self.random_state  # an integer gives the answer of recover(seed=...)
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31 - 1)
         solve = Solver(
             terms=self._terms,
             max_rank=self.max_rank,
@@ -213,12 +206,14 @@ class PositiveQuadraticRegressor(
             time_limit=self.time_limit,
             tolerance=self.tolerance,
             max_steps=self.max_steps,
-            seed=int(seed),
+            seed=integer_seed(self.random_state),
             progress=progress,
         )
         samples = merged(given.counted())
         try:
-            fit, path, confidence = self._fitted(solve, given, samples)
+            fit, path, confidence = fit_at_rank(
+                solve, self.rank, given, samples, criterion=self.criterion, cv=self.cv
+            )
         except Interrupted as stop:
             best = stop.result if isinstance(stop.result, Fit) else from_recovery(stop.result)
             self.rank_path_, self.rank_confidence_, self.n_iter_ = {}, np.nan, max(1, solve.steps)
@@ -300,28 +295,6 @@ class PositiveQuadraticRegressor(
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return X.astype(np.float64, copy=False)
 
-    def _name_features(self, names: Sequence[str]) -> None:
-        given = np.array(names, dtype=object)
-        strings = given.ndim == 1 and all(isinstance(name, str) for name in given)
-        if not strings or len(given) != self.n_features_in_ or len(set(given)) != len(given):
-            expected = f"{self.n_features_in_} different strings, one per column"
-            raise DomainError("feature_names", expected=expected, got=f"{list(names)[:8]}")
-        self.feature_names_in_ = given
-
-    def _require_choices(self, d: int) -> None:
-        if self.criterion not in ("bic", "cv"):
-            raise DomainError("criterion", expected="'bic' or 'cv'", got=repr(self.criterion))
-        for name in ("fit_intercept", "linear"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise DomainError(name, expected="True or False", got=repr(getattr(self, name)))
-        if self.standard_errors not in (True, False, "auto"):
-            expected = "True, False or 'auto'"
-            raise DomainError("standard_errors", expected=expected, got=repr(self.standard_errors))
-        if self.rank is not None and positive_integer("rank", self.rank) > d:
-            raise DomainError("rank", expected=f"at most d = {d}", got=str(self.rank))
-        if self.max_rank is not None:
-            positive_integer("max_rank", self.max_rank)
-
     @property
     def _terms(self) -> Terms:
         return "linear" if self.linear else "constant" if self.fit_intercept else "none"
@@ -329,26 +302,6 @@ class PositiveQuadraticRegressor(
     @property
     def _function(self) -> Quadratic:
         return Quadratic(self.components_.T, self.center_, self.center_slope_, self.center_value_)
-
-    def _fitted(
-        self, solve: Solver, given: WeightedSamples, samples: WeightedSamples
-    ) -> tuple[Fit, RankTable, float]:
-        """Return the fit at the given or chosen rank, the ranks tried, and the confidence."""
-        if self.rank is not None:
-            return solve(samples, self.rank), {}, 1.0
-        if self.criterion == "cv" and len(given.y) > 1:
-            splitter: Any = check_cv(_folds(self.cv, len(given.y)))
-            folds = splitter.split(given.X, given.y)
-            rank, path = by_validation(solve, given, folds)
-        elif self._terms != "none":
-            rank, path = by_information(solve, samples)
-        else:
-            fit = solve(samples, None)
-            assert fit.found is not None, "a fit without other terms is one of `recover`"
-            tried = fit.found.rank_path
-            path = {} if tried is None else vars(tried)
-            return fit, dict(path), float(fit.found.rank_confidence)
-        return solve(samples, rank), path, np.nan
 
     def _keep(
         self,
@@ -363,7 +316,7 @@ class PositiveQuadraticRegressor(
 
         Errors are those of the given samples, of which the search used the merged ones.
         """
-        function = fit.function._replace(U=_ordered(fit.function.U))
+        function = fit.function.ordered()
         d, r = function.U.shape
         self.components_ = function.U.T
         self.center_, self.center_slope_ = function.center, function.slope
@@ -432,18 +385,3 @@ class PositiveQuadraticRegressor(
             return
         if self.certificate_.proved:
             self.status_ = Status.CERTIFIED
-
-
-def _ordered(U: np.ndarray) -> np.ndarray:
-    """Rotate U to orthogonal columns of descending norm, with a positive largest entry each.
-
-    A rotation keeps the relative accuracy of small rows.
-    """
-    U = U.astype(np.float64) @ np.linalg.svd(U, full_matrices=False)[2].T
-    largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
-    return U * np.where(largest < 0, -1.0, 1.0)
-
-
-def _folds(cv: Any, n: int) -> Any:
-    """Limit a number of folds to the number of samples."""
-    return min(cv, n) if isinstance(cv, int | np.integer) and not isinstance(cv, bool) else cv

@@ -1,14 +1,7 @@
 """Linear maps A from symmetric matrices to measurements, `A(Q)_i = <A_i, Q>`.
 
-The methods come in two layers. `apply`, `apply_factor`, `adjoint`, `adjoint_factor` and `normal`
-are for users: they accept torch or NumPy and check their arguments. The kernels are the protocol
-of an operator, for its authors and for the rest of the library: their arguments are tensors that
-have been checked, in one dtype and on one device, with shapes that fit. Leading dimensions are
-batches, of the operator and of its arguments.
-
-An operator must implement two kernels, `apply_kernel` and `adjoint_kernel`. The others follow from
-them and are overridden where a faster way exists: `apply_factor_kernel`, `apply_tangent`,
-`adjoint_factor_kernel`, `normal_kernel`, `gradient_sweep`, `linearize` and `log_sizes`.
+`Measurements` is what they have in common; `posquad.problems.operator` describes its two layers of
+methods, and what an operator must implement.
 
 `RankOne` is the operator of quadratic networks, `A_i = x_i x_i'`. It never forms an object of size
 n d^2 and, for a loss with its gradient or a Hessian product, reads X once: rows are processed in
@@ -18,175 +11,24 @@ blocks that stay in cache while both products with the block are computed.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import (
-    A,
-    Array,
-    converted_tensor,
-    dtype_of,
-    like,
-    positive_integer,
-    require_batch,
-    require_instance,
-    require_shape,
-    require_symmetric,
-    tensors,
-    unified,
-)
-from posquad.core.errors import DtypeError, ShapeError
+from posquad.core.arrays import Array, positive_integer, require_symmetric, tensors
+from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
+from posquad.problems.operator import Measurements, factor_scale
+from posquad.problems.products import RunningSum, adjoint_product, tall_product
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
 _BLOCK_BYTES_ELSEWHERE = 2**30  # accelerators work best with few large products
-_PADDED_ENTRIES = 2**18  # entries of a matrix from which rows of zeros pay
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
-
-
-class Measurements(ABC):
-    """A linear map on symmetric d x d matrices with n measurements (`eq:measurement-operator`).
-
-    Subclasses set `d`, `n` and `batch_shape` (and `dtype` and `device` if they hold data) and
-    implement `apply_kernel` and `adjoint_kernel`. The other kernels have default implementations.
-    """
-
-    d: int
-    n: int
-    batch_shape: torch.Size
-    dtype: torch.dtype | None = None  # None: that of the argument
-    device: torch.device | None = None
-
-    def apply(self, Q: A) -> A:
-        """`A(Q)_i = <A_i, Q>` (`eq:measurement-operator`): `Q[..., d, d]` to `[..., n]`."""
-        return like(Q, self.apply_kernel(self._symmetric("Q", Q)))
-
-    def apply_factor(self, U: A) -> A:
-        """`A(UU')` (`eq:measurement-operator`) from the factor `U[..., d, r]`: `[..., n]`."""
-        (u,) = self.admit(U=U)
-        self._require_columns(u)
-        self._require_batch(U=u.shape[:-2])
-        return like(U, self.apply_factor_kernel(u))
-
-    def adjoint(self, z: A) -> A:
-        """`A*(z) = sum_i z_i A_i` (`eq:measurement-adjoint`): `z[..., n]` to `[..., d, d]`."""
-        (w,) = self.admit(z=z)
-        require_shape("z", w, (self.n,), "(..., n)")
-        self._require_batch(z=w.shape[:-1])
-        return like(z, self.adjoint_kernel(w))
-
-    def adjoint_factor(self, z: A, U: A) -> A:
-        """`A*(z) U` (`eq:measurement-adjoint`): `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
-        w, u = self.admit(z=z, U=U)
-        require_shape("z", w, (self.n,), "(..., n)")
-        self._require_columns(u)
-        self._require_batch(z=w.shape[:-1], U=u.shape[:-2])
-        return like(z, self.adjoint_factor_kernel(w, u))
-
-    def normal(self, H: A) -> A:
-        """Normal operator `T(H) = A*(A(H)) / n` (`eq:empirical-normal-operator`)."""
-        return like(H, self.normal_kernel(self._symmetric("H", H)))
-
-    def admit(self, **named: Array) -> tuple[Tensor, ...]:
-        """Convert arguments to one dtype and device that fit the operator, or raise."""
-        converted = {name: converted_tensor(name, value) for name, value in named.items()}
-        for name, tensor in converted.items():
-            if self.device is not None and tensor.device != self.device:
-                expected = f"the operator's device, {self.device}"
-                raise DtypeError(name, expected=expected, got=f"{tensor.device}")
-            # Widening is exact; narrowing would lose digits silently.
-            if self.dtype == torch.float32 and tensor.dtype == torch.float64:
-                expected = "float32, as the operator's data"
-                raise DtypeError(name, expected=expected, got=dtype_of(named[name]))
-        return tuple(tensor.to(self.dtype or tensor.dtype) for tensor in unified(**converted))
-
-    # Kernels on checked tensors. The first two are required, the others follow from them.
-
-    @abstractmethod
-    def apply_kernel(self, Q: Tensor) -> Tensor:
-        """`A(Q)`, `[..., n]`, for symmetric `Q[..., d, d]`. Required."""
-
-    @abstractmethod
-    def adjoint_kernel(self, z: Tensor) -> Tensor:
-        """`A*(z)`, symmetric `[..., d, d]`, for `z[..., n]`. Required."""
-
-    def apply_factor_kernel(self, U: Tensor) -> Tensor:
-        """`A(UU')`, `[..., n]`, for `U[..., d, r]`."""
-        return self.apply_kernel(U @ U.mT)
-
-    def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        """`A(Delta U' + U Delta')`, `[..., n]`, for `U` and `Delta` of shape `[..., d, r]`."""
-        half = Delta @ U.mT
-        return self.apply_kernel(half + half.mT)
-
-    def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        """`A*(z) U`, `[..., d, r]`, for `z[..., n]` and `U[..., d, r]`."""
-        return self.adjoint_kernel(z) @ U
-
-    def normal_kernel(self, H: Tensor) -> Tensor:
-        """`A*(A(H)) / n`, `[..., d, d]`, for symmetric `H[..., d, d]`."""
-        return self.adjoint_kernel(self.apply_kernel(H)) / self.n
-
-    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Logarithms of the largest `|A(UU')_i|` and of the size of `A_i U`, both `[...]`.
-
-        They are finite also where the products themselves overflow or underflow, and -inf if all
-        A_i vanish.
-        """
-        unit, log_unit = _largest_entry(U)
-        k = torch.arange(self.d, dtype=U.dtype, device=U.device)
-        probe = torch.cos(1 + k[:, None] * k + k[:, None] + k)  # generic: sees every nonzero A_i
-        largest = self.apply_kernel(probe).abs().amax(-1).log()
-        values = self.apply_factor_kernel(U / unit).abs().amax(-1).log()
-        return values + 2 * log_unit, largest + log_unit
-
-    def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Residual `e = A(UU') - y`, `[..., n]`, and `A*(e) U`, `[..., d, r]`."""
-        e = self.apply_factor_kernel(U) - y
-        return e, self.adjoint_factor_kernel(e, U)
-
-    def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the map `Delta -> A*(A(Delta U' + U Delta')) U + A*(A(UU') - y) Delta`.
-
-        Work that depends on U alone is done once, here. Leading dimensions of Delta broadcast.
-        """
-        e = self.apply_factor_kernel(U) - y
-
-        def product(Delta: Tensor) -> Tensor:
-            curved = self.adjoint_factor_kernel(self.apply_tangent(U, Delta), U)
-            return curved + self.adjoint_factor_kernel(e, Delta)
-
-        return product
-
-    def _symmetric(self, name: str, Q: Array) -> Tensor:
-        (q,) = self.admit(**{name: Q})
-        require_shape(name, q, (self.d, self.d), "(..., d, d)")
-        require_symmetric(name, q)
-        self._require_batch(**{name: q.shape[:-2]})
-        return q
-
-    def _require_columns(self, u: Tensor) -> None:
-        if u.ndim < 2 or u.shape[-2] != self.d or u.shape[-1] < 1:
-            expected = f"shape (..., {self.d}, r), that is (..., d, r), r >= 1"
-            raise ShapeError("U", expected=expected, got=f"shape {tuple(u.shape)}")
-
-    def _require_batch(self, **shapes: torch.Size) -> None:
-        require_batch(operator=self.batch_shape, **shapes)
-
-    def double(self) -> Measurements:
-        """The same operator with its data in double precision; itself if it holds no data."""
-        return self
-
-    def __repr__(self) -> str:
-        batch = f", batch={tuple(self.batch_shape)}" if self.batch_shape else ""
-        return f"{type(self).__name__}(n={self.n}, d={self.d}{batch})"
 
 
 class RankOne(Measurements):
@@ -234,34 +76,34 @@ class RankOne(Measurements):
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
-        total = _RunningSum()
+        total = RunningSum()
         for block, Xb in self._blocks():
             total.add_product(Xb.mT, z[..., block, None] * Xb)
         # The two triangles of the sum agree only up to rounding.
         return symmetric_part(total.value)
 
     def apply_factor_kernel(self, U: Tensor) -> Tensor:
-        return _product(self.X, U).square().sum(-1)
+        return tall_product(self.X, U).square().sum(-1)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        unit, log_unit = _largest_entry(U)
+        unit, log_unit = factor_scale(U)
         low, high = torch.aminmax(self.X.flatten(-2), dim=-1)
-        product = _product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
+        product = tall_product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
         return 2 * product, torch.maximum(-low, high).log() + product
 
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        return 2 * (_product(self.X, U) * _product(self.X, Delta)).sum(-1)
+        return 2 * (tall_product(self.X, U) * tall_product(self.X, Delta)).sum(-1)
 
     # Kernels for rank-one measurements only. All but `gram` and `symmetric_fit`, which are for
     # small problems, are products with a block of rows, or sums over blocks of small matrices.
 
     def project(self, U: Tensor) -> Tensor:
         """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
-        return _product(self.X, U)
+        return tall_product(self.X, U)
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
-        return _adjoint_product(self.X, w[..., None] * Z)
+        return adjoint_product(self.X, w[..., None] * Z)
 
     @cached_property
     def squared_lengths(self) -> Tensor:
@@ -272,7 +114,7 @@ class RankOne(Measurements):
     @cached_property
     def second_moments(self) -> Tensor:
         """`X'X / n`, `[..., d, d]`."""
-        total = _RunningSum()
+        total = RunningSum()
         for _, Xb in self._blocks():
             total.add_product(Xb.mT, Xb)
         return total.value / self.n
@@ -286,7 +128,7 @@ class RankOne(Measurements):
         """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
         width = self.d * Z.shape[-1]
         rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e[..., 0].numel())))
-        matrix, right = _RunningSum(), _RunningSum()
+        matrix, right = RunningSum(), RunningSum()
         parts = zip(self.X.split(rows, -2), Z.split(rows, -2), e.split(rows, -1), strict=True)
         for Xb, Zb, eb in parts:
             J = 2 * (Xb[..., :, None] * Zb[..., None, :]).flatten(-2)  # [..., rows, dr]
@@ -296,7 +138,7 @@ class RankOne(Measurements):
 
     def absolute_moments(self) -> Tensor:
         """`|X|'|X|`, `[..., d, d]`: zero where two coordinates share no row."""
-        total = _RunningSum()
+        total = RunningSum()
         for _, Xb in self._blocks():
             total.add(Xb.abs().mT @ Xb.abs())
         return total.value
@@ -335,30 +177,30 @@ class RankOne(Measurements):
         return RankOne(self.X[index])
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        total = _RunningSum()
+        total = RunningSum()
         for block, Xb in self._blocks():
-            total.add(_adjoint_product(Xb, z[..., block, None] * _product(Xb, U)))
+            total.add(adjoint_product(Xb, z[..., block, None] * tall_product(Xb, U)))
         return total.value
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        total, residuals = _RunningSum(), []
+        total, residuals = RunningSum(), []
         for block, Xb in self._blocks():
-            Z = _product(Xb, U)  # [..., rows, r]
+            Z = tall_product(Xb, U)  # [..., rows, r]
             e = Z.square().sum(-1) - y[..., block]
             residuals.append(e)
-            total.add(_adjoint_product(Xb, e[..., None] * Z))
+            total.add(adjoint_product(Xb, e[..., None] * Z))
         return torch.cat(residuals, dim=-1), total.value
 
     def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        Z = _product(self.X, U)  # [..., n, r], reused by every product at this point
+        Z = tall_product(self.X, U)  # [..., n, r], reused by every product at this point
         e = Z.square().sum(-1) - y
 
         def product(Delta: Tensor) -> Tensor:
-            total = _RunningSum()
+            total = RunningSum()
             for block, Xb in self._blocks():
-                Zb, Db = Z[..., block, :], _product(Xb, Delta)
+                Zb, Db = Z[..., block, :], tall_product(Xb, Delta)
                 a = 2 * (Zb * Db).sum(-1)
-                total.add(_adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
+                total.add(adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
             return total.value
 
         return product
@@ -424,70 +266,3 @@ class GaussianPopulation(Measurements):
     def normal_kernel(self, H: Tensor) -> Tensor:
         eye = torch.eye(self.d, dtype=H.dtype, device=H.device)
         return 2 * H + H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] * eye
-
-
-def require_measurements(measurements: object) -> None:
-    """Require a measurement operator."""
-    expected = "a Measurements operator such as RankOne(X)"
-    require_instance("measurements", measurements, Measurements, expected)
-
-
-def _product(M: Tensor, V: Tensor) -> Tensor:
-    """`M @ V`, computed as `(V'M')'`, which is faster for few columns."""
-    return _few_rows(V.mT, M.mT).mT
-
-
-def _adjoint_product(M: Tensor, V: Tensor) -> Tensor:
-    """`M'V`, computed as `(V'M)'`, which is faster for few columns."""
-    return _few_rows(V.mT, M).mT.contiguous()  # optimizers flatten gradients with `view`
-
-
-def _few_rows(R: Tensor, M: Tensor) -> Tensor:
-    """`R @ M`; a batch of R with one M becomes one product, so that M is read once.
-
-    BLAS works on groups of four rows, and others take up to twice as long. A large M is worth a
-    copy of R with rows of zeros.
-    """
-    if M.ndim > 2:
-        return R @ M
-    rows = R.reshape(R.shape[:-1].numel(), R.shape[-1])
-    count = len(rows)
-    if count > 2 and count % 4 and M.numel() >= _PADDED_ENTRIES:
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, -count % 4))
-    return (rows @ M)[:count].reshape(*R.shape[:-1], M.shape[-1])
-
-
-class _RunningSum:
-    """Running sum of blocks, in place unless a gradient is being recorded."""
-
-    def __init__(self) -> None:
-        self._value: Tensor | None = None
-
-    def add(self, term: Tensor) -> None:
-        if self._value is None:
-            self._value = term
-        elif self._value.requires_grad or term.requires_grad:
-            self._value = self._value + term
-        else:
-            self._value += term
-
-    def add_product(self, left: Tensor, right: Tensor) -> None:
-        """Add `left @ right`, without a temporary matrix of its size where that is possible."""
-        value, plain = self._value, left.ndim == right.ndim == 2
-        recorded = left.requires_grad or right.requires_grad
-        if value is None or not plain or recorded or value.requires_grad:
-            self.add(left @ right)
-        else:
-            value.addmm_(left, right)
-
-    @property
-    def value(self) -> Tensor:
-        assert self._value is not None, "an operator has at least one row"
-        return self._value
-
-
-def _largest_entry(U: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest entry of each factor in absolute value, `[..., 1, 1]`, and its logarithm, `[...]`."""
-    largest = U.abs().amax((-2, -1), keepdim=True)
-    unit = torch.where(largest > 0, largest, 1.0)
-    return unit, unit[..., 0, 0].log()

@@ -42,7 +42,7 @@ from posquad.core.linalg import symmetric_part
 from posquad.geometry.frames import polar_rotation
 from posquad.geometry.horizontal import records_gradient
 from posquad.geometry.population import population_product
-from posquad.problems.measurements import Measurements, require_measurements
+from posquad.problems.operator import Measurements, require_measurements
 
 __all__ = ["LeastSquares", "Objective", "PopulationRisk", "SmoothObjective"]
 

@@ -30,9 +30,9 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import Task
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
-from posquad.recovery.search import Task
 from posquad.recovery.tuning import DEFAULT, Tuning
 
 __all__ = ["Recovery", "recover", "reproduction_level"]

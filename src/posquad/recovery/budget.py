@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from posquad.core.arrays import positive_integer, positive_number, require_callable
 from posquad.core.progress import Progress
 from posquad.core.status import Status
-from posquad.dynamics.loop import Rule
+from posquad.dynamics.loop import Method, Rule, S, iterate
 
 
 class Budget:
@@ -84,6 +84,19 @@ class History:
             worst = float(residual.max()) if math.prod(residual.shape) else 0.0
             done, end = float(self.budget.steps), float(self.budget.max_steps)
             self.progress(Progress(done, end, worst, int(running.sum())))
+
+    def run(
+        self, method: Method[S], start: S, ends: Sequence[Rule[Any]], *, steps: int | None = None
+    ) -> S:
+        """Iterate until one of the rules `ends` or the budget ends the run; record every step.
+
+        `steps` is the maximum number of steps of this run alone.
+        """
+        self.last = start
+        rules = [*ends, self.budget.rule()]
+        if steps is not None:
+            rules.append(self.budget.quota(steps))
+        return iterate(method, start, rules, record=self)
 
     def least_residuals(self) -> list[float]:
         """Return the least residual of each step."""

@@ -15,7 +15,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
-from posquad.recovery.search import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.shared import Shared
 
 

@@ -18,6 +18,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.linalg import leading_pairs, positive_factor, solve_by_eigenvalues
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -62,12 +63,8 @@ def positive_truncation(M: A, rank: int) -> tuple[A, A]:
     rank = positive_integer("rank", rank)
     if rank > m.shape[-1]:
         raise DomainError("rank", expected=f"at most d = {m.shape[-1]}", got=str(rank))
-    values, vectors = torch.linalg.eigh(m)
-    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
-    return (
-        like(M, vectors * values.clamp_min(0).sqrt()[..., None, :]),
-        like(M, (values > 0).sum(-1)),
-    )
+    values, vectors = leading_pairs(torch.linalg.eigh(m), rank)
+    return like(M, positive_factor(values, vectors)), like(M, (values > 0).sum(-1))
 
 
 def spectral_initializer(
@@ -137,10 +134,7 @@ def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
     sound = (info == 0) & (pivots.amin(-1) > 1e-7 * pivots.amax(-1))
     if bool(sound.all()):
         return torch.cholesky_solve(y[..., None].expand(*K.shape[:-1], 1), L)[..., 0]
-    values, vectors = torch.linalg.eigh(K)
-    cut = K.shape[-1] * torch.finfo(K.dtype).eps * values[..., -1:]
-    inverse = torch.where(values > cut, 1 / torch.where(values > cut, values, 1.0), 0.0)
-    return (vectors @ (inverse * (vectors.mT @ y[..., None])[..., 0])[..., None])[..., 0]
+    return solve_by_eigenvalues(K, y)
 
 
 def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -192,8 +186,7 @@ def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
 
 
 def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(least_interpolant(operator, y))
-    return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    return leading_pairs(torch.linalg.eigh(least_interpolant(operator, y)), rank)
 
 
 _KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
@@ -206,8 +199,7 @@ def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tenso
     """
     d = operator.d
     if d <= _DENSE_MOST:
-        values, vectors = torch.linalg.eigh(operator.adjoint_kernel(weights))
-        return values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+        return leading_pairs(torch.linalg.eigh(operator.adjoint_kernel(weights)), rank)
     width = min(rank + 3, d)
     batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import norm, symmetric_part
-from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
-from posquad.recovery.search import Candidates, Task, common_noise
+from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.search import common_noise, method_for
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.sign_patterns import sign_candidates
-from posquad.recovery.solvers.fit import FitState, at_rounding, stagnated, stationary
-from posquad.recovery.solvers.lbfgs import PopulationLBFGS
-from posquad.recovery.solvers.levenberg import Levenberg
+from posquad.recovery.solvers.fit import at_rounding, stagnated, stationary
 from posquad.recovery.solvers.small import Ending, Known, run_small
 
 _ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
@@ -104,8 +102,7 @@ def _select(
     shared: Shared, found: Candidates, radii: Radii, starts: Tensor, where: Tensor
 ) -> tuple[Shared, Candidates, Radii, Tensor]:
     """Return the problems of a batch at these indices, and their starts."""
-    part = Shared(shared.prepared.select(where), shared.tuning)
-    return part, found.select(where), radii.select(where), starts[:, where]
+    return shared.select(where), found.select(where), radii.select(where), starts[:, where]
 
 
 class Radii(NamedTuple):
@@ -164,8 +161,7 @@ def _ends(
     shared: Shared, found: Candidates, radii: Radii, task: Task, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Which starts `[S, ..., d, r]` end at U again, and which at another solution, `[S, ...]`."""
-    problem, U, sizes = shared.problem, found.U, shared.tuning.sizes
-    schedule, budget = shared.tuning.schedule, task.history.budget
+    problem, U, schedule = shared.problem, found.U, shared.tuning.schedule
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
     size = (U.mT @ U).square().sum((-2, -1))
     near = radii.near.square() * size
@@ -174,17 +170,11 @@ def _ends(
         known = Known(U, near.sqrt())
         V, residual = run_small(problem, starts, ending, task.history, known)
     else:
-        p = dimension(problem.d, found.rank)
-        dense = problem.n <= sizes.kernel_samples and problem.n < schedule.ample * p
-        dense = dense or sizes.is_overhead(problem.n, problem.d, found.rank, p)
-        method = Levenberg(problem, found.rank) if dense else PopulationLBFGS(problem)
-        ends = [at_rounding(), stationary(), stagnated(patience, rate), budget.rule()]
-        state: FitState = iterate(
-            method,  # pyright: ignore[reportArgumentType]
-            method.start(starts),
-            [*ends, budget.quota(steps if dense else 3 * steps)],
-            record=task.history,
-        )
+        dense = shared.is_dense(found.rank)
+        method = method_for(problem, found.rank, dense=dense)
+        ends = [at_rounding(), stationary(), stagnated(patience, rate)]
+        steps = steps if dense else 3 * steps
+        state = task.history.run(method, method.start(starts), ends, steps=steps)
         V, residual = state.U, state.residual
     # ||VV' - UU'||^2, to an accuracy of eps ||UU'||^2
     away = (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))

@@ -11,12 +11,13 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
+from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
 from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.result import Answers, blank_answers
-from posquad.recovery.search import Candidates, Task, search
+from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import Tuning
 

@@ -49,3 +49,13 @@ class Problem:
     def select(self, index: Tensor) -> Problem:
         """Return the problems of a batch at these indices."""
         return Problem(self.operator.select(index), self.y[index])
+
+    def where(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
+        """Return the problems of a batch where the mask holds, and their indices.
+
+        None stands for all indices, also for those of a single problem.
+        """
+        if mask.ndim != 1 or bool(mask.all()):
+            return self, None
+        chosen = mask.nonzero()[:, 0]
+        return self.select(chosen), chosen

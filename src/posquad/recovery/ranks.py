@@ -12,9 +12,10 @@ from torch import Tensor
 
 from posquad.core.results import Result
 from posquad.geometry import dimension
+from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.initializers import top_eigenpairs
-from posquad.recovery.search import Candidates, Task, refine, search
+from posquad.recovery.search import refine, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT
 

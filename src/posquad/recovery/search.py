@@ -12,18 +12,18 @@ problems of a batch, so that a problem is searched in a batch as it is alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from posquad.dynamics.loop import iterate
 from posquad.geometry import dimension
-from posquad.recovery.budget import History
+from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.fit import (
+    FitMethod,
     FitState,
     at_rounding,
     fitted,
@@ -36,39 +36,6 @@ from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 from posquad.recovery.solvers.small import Ending, Ends, run_small
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is asked of a search, whatever the problem."""
-
-    tolerance: float  # relative residual at which responses count as reproduced
-    seed: int
-    history: History
-
-
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """The best factors that a search at one rank has found, for a problem or a batch."""
-
-    rank: int
-    U: Tensor  # [..., d, rank]
-    residual: Tensor  # [...]  ||A(UU') - y|| / ||y||
-    starts: Tensor  # [...]  starts used
-    agreeing: Tensor  # [...]  starts that ended at this residual
-    settled: Tensor  # [...]  the least residual is known, or was reached by enough starts
-    bound: Tensor  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
-    farkas: Tensor | None = None  # [..., n]  the vector that proves the bound, if there is one
-
-    def one(self) -> Candidates:
-        """Return those of one problem as a batch of one."""
-        tensors = {k: v[None] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return Candidates(rank=self.rank, **tensors)
-
-    def select(self, index: Tensor) -> Candidates:
-        """Return those of the problems of a batch at these indices."""
-        tensors = {k: v[index] for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return Candidates(rank=self.rank, **tensors)
 
 
 def search(
@@ -207,7 +174,7 @@ class Search:
             spectral = self.shared.better_than_zero(self.rank)
             self._keep(FitState.begin(problem, spectral[None]), count=False)
         self.first = self.shared.start(self.rank)
-        problem, chosen = self._chosen(self.open)
+        problem, chosen = problem.where(self.open)
         self.working = chosen
         tries = self.first[None] if chosen is None else self.first[None, chosen]
         near_limit = n < self.schedule.ample * self.p
@@ -247,7 +214,7 @@ class Search:
 
     def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
-        n, schedule = problem.n, self.schedule
+        schedule = self.schedule
         if self.small:
             ending = Ending(
                 steps=self.budget.max_steps,
@@ -256,27 +223,24 @@ class Search:
                 fitted=self.task.tolerance,
             )
             return run_small(problem, U, ending, self.history)
-        dense = n <= self.sizes.kernel_samples and n < schedule.ample * self.p
-        if self.cheap or dense:
+        if self.shared.is_dense(self.rank):
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
-            return iterate(
-                method, method.start(U), [*rules, self.budget.rule()], record=self.history
-            )
+            return self.history.run(method, method.start(U), rules)
         U = self._descend_in_single(U)
         first = PopulationLBFGS(problem)
         rounding = 20 * torch.finfo(U.dtype).eps
-        ends = [fitted(rounding), stationary(1e-8), at_rounding(8), self.budget.rule()]
-        quota = self.budget.quota(schedule.first_order_steps)
-        state = iterate(first, first.start(U), [*ends, quota], record=self.history)
+        ends = [fitted(rounding), stationary(1e-8), at_rounding(8)]
+        steps = schedule.first_order_steps
+        state = self.history.run(first, first.start(U), ends, steps=steps)
         if bool((state.residual <= self.task.tolerance).any(0).all()) or self.budget.spent:
             return state
         if bool((state.cosine <= 1e-8).all()):
             return state
         second = GaussNewton(problem)
-        ends = [fitted(0.0), stationary(1e-8), at_rounding(), self.budget.rule()]
-        ends.append(self.budget.quota(schedule.second_order_steps))
-        return iterate(second, second.start(state.U), ends, record=self.history)
+        ends = [fitted(0.0), stationary(1e-8), at_rounding()]
+        steps = schedule.second_order_steps
+        return self.history.run(second, second.start(state.U), ends, steps=steps)
 
     def _descend_in_single(self, U: Tensor) -> Tensor:
         """Run the first-order method in single precision, as far as that goes, where it pays."""
@@ -285,9 +249,9 @@ class Search:
             return U
         method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
         ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
-        ends += [not_finite(), at_rounding(4), self.budget.rule()]
-        ends.append(self.budget.quota(schedule.first_order_steps))
-        state = iterate(method, method.start(U.to(operator.dtype)), ends, record=self.history)
+        ends += [not_finite(), at_rounding(4)]
+        start, steps = method.start(U.to(operator.dtype)), schedule.first_order_steps
+        state = self.history.run(method, start, ends, steps=steps)
         found = state.U.to(U.dtype)
         better = self.problem.relative_residual(found) < self.problem.relative_residual(U)
         return torch.where(better[..., None, None], found, U)  # NaN is not better
@@ -296,7 +260,7 @@ class Search:
         """Try the open problems from a round of new starts."""
         round, schedule = self.next_round, self.schedule
         self.next_round += 1
-        problem, chosen = self._chosen(self.open)
+        problem, chosen = self.problem.where(self.open)
         self.history.last, self.working = None, chosen
         if self.cheap:
             few = problem.n >= schedule.plenty * self.p
@@ -319,13 +283,6 @@ class Search:
         else:
             U = self._perturbed(chosen, count, round=round)
         self._keep(self._descend(problem, U), chosen)
-
-    def _chosen(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
-        """Return the problems where the mask holds and their indices, None for one problem."""
-        if mask.ndim == 0 or bool(mask.all()):
-            return self.problem, None
-        chosen = mask.nonzero()[:, 0]
-        return self.problem.select(chosen), chosen
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         """Return perturbed copies `[count, ..., d, r]` of the first start."""
@@ -380,7 +337,7 @@ class Search:
         rough = rough & ~self.optimal
         if not bool(rough.any()):
             return
-        problem, chosen = self._chosen(rough)
+        problem, chosen = self.problem.where(rough)
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
             ending = Ending(steps=self.schedule.second_order_steps, rounding=2)
@@ -390,16 +347,16 @@ class Search:
         small = entries <= self.sizes.polish_entries and self.p <= self.sizes.polish_unknowns
         if not small and bool((self.residual <= self.task.tolerance).all()):
             return  # the first-order run already went to rounding
-        method = Levenberg(problem, self.rank, "primal") if small else PopulationLBFGS(problem)
-        ends = [stationary(), at_rounding(2 if small else 8), self.budget.rule()]
+        method = method_for(problem, self.rank, dense=small, form="primal")
+        ends = [stationary(), at_rounding(2 if small else 8)]
         steps = self.schedule.second_order_steps if small else self.schedule.polish_steps
-        state: FitState = iterate(
-            method,  # pyright: ignore[reportArgumentType]
-            method.start(U),
-            [*ends, self.budget.quota(steps)],
-            record=self.history,
-        )
+        state = self.history.run(method, method.start(U), ends, steps=steps)
         self._keep(index_state(state, None), chosen, count=False)
+
+
+def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:
+    """Return dense damped steps in this form, or else first-order ones."""
+    return Levenberg(problem, rank, form) if dense else PopulationLBFGS(problem)
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

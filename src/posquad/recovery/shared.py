@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.initializers import (
@@ -54,6 +55,13 @@ class Shared:
         n, d, y = self.problem.n, self.problem.d, self.problem.y
         small = self.tuning.sizes.is_small(n, d, rank, dimension(d, rank))
         return small and y.device.type == "cpu"
+
+    def is_dense(self, rank: int) -> bool:
+        """Whether dense damped steps are cheaper at this rank than first-order ones."""
+        n, d, p = self.problem.n, self.problem.d, dimension(self.problem.d, rank)
+        sizes, schedule = self.tuning.sizes, self.tuning.schedule
+        near_limit = n <= sizes.kernel_samples and n < schedule.ample * p
+        return near_limit or sizes.is_overhead(n, d, rank, p)
 
     @cached_property
     def single(self) -> RankOne | None:
@@ -116,9 +124,7 @@ class Shared:
         """Return the first start `[..., d, rank]`, of full rank."""
         problem = self.problem
         if self.forms_kernel:
-            values, vectors = self._interpolant
-            top = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
-            return raised_factor(*top, problem.y)
+            return raised_factor(*leading_pairs(self._interpolant, rank), problem.y)
         W = self._bounded_directions[..., :rank]
         if W.shape[-1] < rank:
             W = bounded_directions(problem.operator, problem.y, rank)
@@ -158,8 +164,7 @@ class Shared:
         `t = <A(P), y> / ||A(P)||^2`, which is positive because `<A(P), y> = <P, W> = ||P||^2`. If W
         has no positive part, `<A(S), y> <= 0` for every positive semidefinite S.
         """
-        values, vectors = self._correlation
-        U = (vectors * values.clamp_min(0).sqrt()[..., None, :])[..., -rank:].flip(-1)
+        U = positive_factor(*leading_pairs(self._correlation, rank))
         predicted = self.problem.operator.apply_factor_kernel(U)
         scale = (predicted * self.problem.y).sum(-1)
         scale = scale / predicted.square().sum(-1).clamp_min(1e-300)
@@ -168,8 +173,7 @@ class Shared:
 
 def positive_part(Q: Tensor, rank: int) -> Tensor:
     """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
-    values, vectors = torch.linalg.eigh(Q)
-    values, vectors = values[..., -rank:].flip(-1), vectors[..., -rank:].flip(-1)
+    values, vectors = leading_pairs(torch.linalg.eigh(Q), rank)
     least = 1e-8 * values[..., :1].clamp_min(1e-300)
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
 

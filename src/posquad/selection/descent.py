@@ -100,7 +100,7 @@ def descent_limit(
             (Status.LOSS_REACHED, lambda s: s.residual <= _NEAR),
             steps_exhausted(max_steps),
         ]
-        state = iterate(method, state, rules, record=lambda s: None)
+        state = iterate(method, state, rules)
         # Where the recursion is unstable it has no limit, however small the residual became.
         unstable = eta * _largest_rate(system, state.q) >= 2
         reached = state.outcome == Status.LOSS_REACHED.code
@@ -339,6 +339,3 @@ class _Recursion(Method[_RecursionState]):
             self._next += 1000
             self.progress(int(steps.max()), float(residual.max()))
         return replace(state, q=q, residual=residual, steps=steps, attempts=steps)
-
-    def record_due(self, state: _RecursionState) -> bool:
-        return False

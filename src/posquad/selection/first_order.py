@@ -120,7 +120,7 @@ def first_order_selection(
             (Status.STEP_UNDERFLOW, lambda s: s.step_size <= rounding * s.time),
             steps_exhausted(max_steps),
         ]
-        state = iterate(method, method.start(), rules, record=lambda _: None)
+        state = iterate(method, method.start(), rules)
         W = units.q[..., None, None, None] * method.finish(state) / units.B
         error = _identity_defect(system, start.log(), limit.log_q, W)
         off = 1 - torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)

@@ -268,11 +268,8 @@ class Extrapolation(Method[MirrorState]):
         accepted = (ratio <= 1) & torch.isfinite(residual).all(-1)
         growth = 0.9 * ratio ** (-1 / _STAGES)
         growth = torch.where(accepted, growth.clamp_max(8.0), growth.clamp(0.1, 0.7))
-        new_state = replace(
-            state,
+        new_state = state.stepped(
             time=torch.where(h < state.step_size, self.t_final, state.time + h),
-            steps=state.steps + 1,
-            attempts=state.attempts + 1,
             error=ratio,
             w=w,
             residual=residual,

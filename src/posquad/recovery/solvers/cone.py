@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from posquad.dynamics.loop import iterate
+from posquad.core.linalg import positive_factor
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import at_rounding, fitted, stagnated
@@ -113,10 +113,10 @@ def positive_fit(
         best = _with_least_squares(best)
     steps = torch.zeros_like(best.residual, dtype=torch.int64)
     if bool(best.open.any()):
-        part, chosen = best.part(best.open)
+        part, chosen = work.where(best.open)
         method = InteriorPoint(part)
-        rules = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE), budget.rule()]
-        state = iterate(method, method.start(), rules, record=history or History(budget))
+        ends = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE)]
+        state = (history or History(budget)).run(method, method.start(), ends)
         best = best.offered(state.U, chosen).with_dual(state.dual, chosen)
         steps = state.steps if chosen is None else steps.index_copy(0, chosen, state.steps)
         if bool(best.open.any()) and not budget.spent:
@@ -168,13 +168,6 @@ class _Best:
         """Whether neither an interpolant nor the optimum is found, `[...]`."""
         return ~_is_optimal(self.residual, self.bound)
 
-    def part(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
-        """Return problems of a batch and their indices; None stands for all problems."""
-        if mask.ndim != 1 or bool(mask.all()):
-            return self.problem, None
-        chosen = mask.nonzero()[:, 0]
-        return self.problem.select(chosen), chosen
-
     def offered(self, U: Tensor, index: Tensor | None = None) -> _Best:
         """Take the factors U where they are better, and their residuals where they prove more."""
         if index is not None:
@@ -207,11 +200,11 @@ def _with_least_squares(best: _Best) -> _Best:
     """Offer the positive part of the symmetric matrix of least residual, where it is determined."""
     S, complete = best.problem.operator.symmetric_fit(best.problem.y)
     values, vectors = torch.linalg.eigh(S)
-    U = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+    U = positive_factor(values, vectors)
     best = best.offered(torch.where(complete[..., None, None], U, 0.0))
     inside = complete & (values[..., 0] >= 0) & best.open
     if bool(inside.any()):
-        part, chosen = best.part(inside)
+        part, chosen = best.problem.where(inside)
         V = best.U if chosen is None else best.U[chosen]
         best = best.with_dual(_stationary_dual(part, V), chosen)
     return best
@@ -219,7 +212,7 @@ def _with_least_squares(best: _Best) -> _Best:
 
 def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
     """Continue where the path ended: descend on factors of the numerical rank, and of full rank."""
-    part, chosen = best.part(best.open)
+    part, chosen = best.problem.where(best.open)
     U, v = (best.U, v) if chosen is None else (best.U[chosen], v[chosen])
     size = torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
     # The first separates zeros of Q if nothing interpolates, the second if something does.
@@ -229,9 +222,8 @@ def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
     if not bool(best.open.any()):
         return best
     method = Levenberg(part, part.d)
-    rules = [fitted(0.0), at_rounding(2), stagnated(_STALLED, _RATE), budget.rule()]
-    rules.append(budget.quota(_POLISH))
-    state = iterate(method, method.start(starts), rules, record=History(budget))
+    ends = [fitted(0.0), at_rounding(2), stagnated(_STALLED, _RATE)]
+    state = History(budget).run(method, method.start(starts), ends, steps=_POLISH)
     for V, e in zip(state.U, state.e, strict=True):
         best = best.offered(V, chosen)
         best = best.with_dual(_stationary_dual(part, _truncated(part, V, e)), chosen)

@@ -14,11 +14,13 @@ from posquad.dynamics import gradient_descent
 from posquad.dynamics.trajectory import Trajectory
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
     SolverResult,
+    checked_problem,
     cosine,
     fit_factor,
     regularized_frame,
@@ -103,24 +105,18 @@ def scaled_descent(
     True
     """
     step = positive_number("step", step)
-    return fit_factor(
-        lambda problem, rank: ScaledDescent(problem, step / (1 + rank / 2)),
-        X,
-        y,
-        U0,
-        tolerance=tolerance,
-        patience=100,
-        max_steps=max_steps,
-        time_limit=time_limit,
-        progress=progress,
-    )
+    problem, u = checked_problem(X, y, U0)
+    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    method = ScaledDescent(problem, step / (1 + u.shape[-1] / 2))
+    return fit_factor(method, u, history, tolerance, model=X, patience=100)
 
 
 class ScaledDescent(FitMethod[FitState]):
     """Preconditioned gradient steps of fixed length."""
 
     def __init__(self, problem: Problem, step: float) -> None:
-        self.problem, self.step = problem, step
+        super().__init__(problem)
+        self.step = step
 
     def start(self, U0: Tensor) -> FitState:
         return FitState.begin(self.problem, U0)

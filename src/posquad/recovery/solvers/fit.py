@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -23,13 +23,12 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import ShapeError
-from posquad.core.progress import Progress
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
-from posquad.dynamics.loop import Method, Rule, State, clock, iterate
+from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.geometry.frames import Frame
 from posquad.problems.measurements import RankOne
-from posquad.recovery.budget import Budget, History
+from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 
 GRADIENT = 1e-10  # a fit is stationary if the cosine of residual and Jacobian is at most this
@@ -67,14 +66,11 @@ class FitState(State):
     def moved(self, problem: Problem, U: Tensor, Z: Tensor, **changes: Any) -> Self:
         """Return the state after one accepted step to U, given `Z = XU`."""
         e = problem.residual(Z)
-        return replace(
-            self,
+        return self.stepped(
             U=U,
             Z=Z,
             e=e,
             residual=problem.relative(e),
-            steps=self.steps + 1,
-            attempts=self.attempts + 1,
             **changes,
         )
 
@@ -147,14 +143,14 @@ def stagnated(patience: int, rate: float) -> Rule[Any]:
 
 
 class FitMethod(Method[F], Generic[F]):
-    """A method that fits a factor, with the state that it starts from; every step is recorded."""
+    """A method that fits a factor, with the state that it starts from."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
 
     @abstractmethod
     def start(self, U0: Tensor) -> F:
         """Return the state at the first factors `U0[..., d, r]`."""
-
-    def record_due(self, state: F) -> bool:
-        return True
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -190,38 +186,32 @@ def checked_data(X: Tensor, y: Tensor) -> Problem:
 
 
 def fit_factor(
-    make_method: Callable[[Problem, int], FitMethod[Any]],
-    X: Array,
-    y: Array,
-    U0: Array,
-    *,
+    method: FitMethod[Any],
+    U0: Tensor,
+    history: History,
     tolerance: float,
+    *,
+    model: Array,
     patience: int = 3,
     extra_rules: Sequence[Rule[Any]] = (),
-    max_steps: int,
-    time_limit: float | None,
-    progress: Callable[[Progress], None] | None,
 ) -> SolverResult:
-    """Run an iterative solver from U0 to its end, or to Ctrl-C, and return its result.
+    """Run a method from U0 to its end, or to Ctrl-C; return its result as arrays like `model`.
 
-    `make_method(problem, rank)` builds the solver; `patience` is that of `at_rounding`.
+    `patience` is that of `at_rounding`.
     """
-    problem, u = checked_problem(X, y, U0)
-    method = make_method(problem, u.shape[-1])
-    budget = Budget(max_steps=max_steps, time_limit=time_limit)
-    history = History(budget, progress)
     rules = [not_finite(), fitted(tolerance), stationary(), at_rounding(patience), *extra_rules]
+    return run_to_result(lambda: history.run(method, method.start(U0), rules), history, model)
+
+
+def run_to_result(run: Callable[[], Any], history: History, model: Array) -> SolverResult:
+    """Run to the end, or to Ctrl-C; return what the last state holds, as arrays like `model`."""
     with torch.no_grad():
-        state = method.start(u)
         try:
-            ended = iterate(method, state, [*rules, budget.rule()], record=history)
+            ended = run()
         except KeyboardInterrupt:
-            ended = history.last if history.last is not None else state
-    return solver_result(history, ended, X)
-
-
-def solver_result(history: History, ended: Any, model: Array) -> SolverResult:
-    """Return the result that a last state holds, as arrays of the kind of `model`."""
+            if history.last is None:
+                raise
+            ended = history.last
     codes = torch.where(ended.running, Status.INTERRUPTED.code, ended.outcome)
     residuals = [torch.as_tensor(r) for r in history.residuals] or [ended.residual]
     return SolverResult(

@@ -8,7 +8,7 @@ the accuracy follows the residual. An exact line search makes every step a desce
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,15 +16,17 @@ from torch import Tensor
 from posquad.core.arrays import A
 from posquad.core.progress import Progress
 from posquad.core.status import Status
-from posquad.dynamics.loop import Method, Rule, State, clock, iterate
+from posquad.dynamics.loop import Method, Rule, State, clock, iterate, steps_exhausted
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
     SolverResult,
+    checked_problem,
     cosine,
     fit_factor,
     inner,
@@ -62,23 +64,13 @@ def gauss_newton(
     >>> np.allclose(found.U @ found.U.T, np.outer([1, 2, 0], [1, 2, 0]), atol=1e-12)
     True
     """
-    return fit_factor(
-        lambda problem, _: GaussNewton(problem),
-        X,
-        y,
-        U0,
-        tolerance=tolerance,
-        max_steps=max_steps,
-        time_limit=time_limit,
-        progress=progress,
-    )
+    problem, u = checked_problem(X, y, U0)
+    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    return fit_factor(GaussNewton(problem), u, history, tolerance, model=X)
 
 
 class GaussNewton(FitMethod[FitState]):
     """Inexact Gauss-Newton steps with an exact line search."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
 
     def start(self, U0: Tensor) -> FitState:
         return FitState.begin(self.problem, U0)
@@ -93,9 +85,8 @@ class GaussNewton(FitMethod[FitState]):
         W = problem.operator.project(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]
         U = state.U + t * D
-        Z = problem.operator.project(
-            U
-        )  # not updated: steps are few, and the last ones set the accuracy
+        # Z is not updated: steps are few, and the last ones set the accuracy.
+        Z = problem.operator.project(U)
         passes = state.passes + 3 + 2 * products
         measured = cosine(problem, state, slope)
         return state.moved(problem, U, Z, passes=passes, cosine=measured)
@@ -132,9 +123,9 @@ class NormalEquations(Method[CGState]):
         )
         rules: list[Rule[CGState]] = [
             (Status.CONVERGED, lambda s: s.product <= s.least),
-            (Status.STEPS_EXHAUSTED, lambda s: s.attempts >= _INNER),
+            steps_exhausted(_INNER),
         ]
-        state = iterate(self, state, rules, record=lambda s: None)
+        state = iterate(self, state, rules)
         return state.D, state.steps
 
     def advance(self, state: CGState) -> CGState:
@@ -149,15 +140,5 @@ class NormalEquations(Method[CGState]):
         S = population_solve(self.basis, R)
         product = torch.where(good, inner(R, S), 0.0)
         ratio = product / torch.where(state.product > 0, state.product, 1.0)
-        return replace(
-            state,
-            D=state.D + t * V,
-            R=R,
-            direction=S + ratio[..., None, None] * V,
-            product=product,
-            steps=state.steps + 1,
-            attempts=state.attempts + 1,
-        )
-
-    def record_due(self, state: CGState) -> bool:
-        return False
+        direction = S + ratio[..., None, None] * V
+        return state.stepped(D=state.D + t * V, R=R, direction=direction, product=product)

@@ -157,13 +157,12 @@ class InteriorPoint(Method[PathState]):
         v = state.v + length[..., None] * dv
         usable = usable & torch.isfinite(v).all(-1)
         mask = usable[..., None]
-        new = self._at(
-            state,
+        return self._at(
+            state.stepped(),
             torch.where(mask[..., None], G, state.G),
             torch.where(mask, s, state.s),
             torch.where(mask, v, state.v),
         )
-        return replace(new, steps=state.steps + 1, attempts=state.attempts + 1)
 
     def _system(self, state: PathState) -> Callable[[Tensor], Step]:
         """Return the map from R to the step `dQ, dY, dv` in the coordinates of G."""
@@ -192,9 +191,6 @@ class InteriorPoint(Method[PathState]):
             return dQ, R - dQ, ((Z @ dQ) * Z).sum(-1) - gap
 
         return dual if self.dual else primal
-
-    def record_due(self, state: PathState) -> bool:
-        return True
 
 
 def residual_bound(problem: Problem, v: Tensor) -> Tensor:

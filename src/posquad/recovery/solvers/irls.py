@@ -10,7 +10,7 @@ matrix of rank r or as STALLED.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,13 +25,14 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError
+from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.progress import Progress
 from posquad.core.status import Status
-from posquad.dynamics.loop import Method, Rule, State, clock, iterate
+from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.initializers import kernel_solve
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.fit import SolverResult, checked_data, solver_result
+from posquad.recovery.solvers.fit import SolverResult, checked_data, run_to_result
 
 __all__ = ["logdet_irls"]
 
@@ -81,9 +82,7 @@ def logdet_irls(
         require_symmetric("weight", D)
     _require_range(problem)
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
-    with torch.no_grad():
-        state = run_irls(problem, rank, D, tolerance, history)
-    return solver_result(history, state, X)
+    return run_to_result(lambda: run_irls(problem, rank, D, tolerance, history), history, X)
 
 
 def _require_range(problem: Problem) -> None:
@@ -115,9 +114,8 @@ def run_irls(
     rules: list[Rule[IRLSState]] = [
         (Status.LOSS_REACHED, lambda s: (s.floor <= tolerance) & (s.beyond <= 10 * tolerance)),
         (Status.STALLED, lambda s: s.floor <= tolerance),
-        history.budget.rule(),
     ]
-    return iterate(method, method.start(weight), rules, record=history)
+    return history.run(method, method.start(weight), rules)
 
 
 class Reweighting(Method[IRLSState]):
@@ -154,21 +152,13 @@ class Reweighting(Method[IRLSState]):
         floor = torch.minimum(_DECAY * state.floor, beyond)
         floor = floor.clamp_min(torch.finfo(sizes.dtype).eps)
         weights = torch.maximum(sizes / top[..., None], floor[..., None])
-        kept, along = values[..., -r:].flip(-1), vectors[..., -r:].flip(-1)
-        U = along * kept.clamp_min(0).sqrt()[..., None, :]
-        residual = problem.relative_residual(U)
+        U = positive_factor(*leading_pairs((values, vectors), r))
         columns = -(-problem.d // r)
-        return replace(
-            state,
+        return state.stepped(
             weight=(vectors * weights[..., None, :]) @ vectors.mT,
             floor=floor,
             beyond=beyond,
             U=U,
-            residual=residual,
-            steps=state.steps + 1,
-            attempts=state.attempts + 1,
+            residual=problem.relative_residual(U),
             passes=state.passes + 3 * columns + 1,
         )
-
-    def record_due(self, state: IRLSState) -> bool:
-        return True

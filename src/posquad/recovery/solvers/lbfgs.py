@@ -20,11 +20,12 @@ from posquad.dynamics.loop import merge
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
-from posquad.recovery.problem import Problem
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
     SolverResult,
+    checked_problem,
     cosine,
     fit_factor,
     inner,
@@ -68,17 +69,9 @@ def population_lbfgs(
     >>> np.allclose(found.U @ found.U.T, np.outer([1, 2, 0], [1, 2, 0]), atol=1e-12)
     True
     """
-    return fit_factor(
-        lambda problem, _: PopulationLBFGS(problem),
-        X,
-        y,
-        U0,
-        tolerance=tolerance,
-        patience=8,
-        max_steps=max_steps,
-        time_limit=time_limit,
-        progress=progress,
-    )
+    problem, u = checked_problem(X, y, U0)
+    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    return fit_factor(PopulationLBFGS(problem), u, history, tolerance, model=X, patience=8)
 
 
 @dataclass(frozen=True)
@@ -93,9 +86,6 @@ class LBFGSState(FitState):
 
 class PopulationLBFGS(FitMethod[LBFGSState]):
     """Two-loop recursion around the inverse population curvature, and an exact line search."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
 
     def start(self, U0: Tensor) -> LBFGSState:
         none = U0.new_zeros(())

@@ -21,11 +21,13 @@ from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.core.symmetric import symmetric_jacobian
 from posquad.dynamics.loop import Rule
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
     SolverResult,
+    checked_problem,
     cosine,
     fit_factor,
     fitted,
@@ -78,17 +80,10 @@ def levenberg_marquardt(
     """
     if form not in ("auto", "dual", "primal"):
         raise DomainError("form", expected="'auto', 'dual' or 'primal'", got=repr(form))
-    return fit_factor(
-        lambda problem, rank: Levenberg(problem, rank, form),
-        X,
-        y,
-        U0,
-        tolerance=tolerance,
-        extra_rules=[stagnated(patience, rate)],
-        max_steps=max_steps,
-        time_limit=time_limit,
-        progress=progress,
-    )
+    problem, u = checked_problem(X, y, U0)
+    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    method, rules = Levenberg(problem, u.shape[-1], form), [stagnated(patience, rate)]
+    return fit_factor(method, u, history, tolerance, model=X, extra_rules=rules)
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Levenberg(FitMethod[LevenbergState]):
     """Damped Gauss-Newton steps; the damping follows Nielsen's rule."""
 
     def __init__(self, problem: Problem, r: int, form: str = "auto") -> None:
-        self.problem = problem
+        super().__init__(problem)
         n, m = problem.n, problem.d * r
         if form == "auto":
             # The dual form takes n^3/3 + 2 n^2 r operations, the primal 2 n m^2 + m^3/3.
