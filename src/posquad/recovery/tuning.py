@@ -7,13 +7,27 @@ the measured values. A caller can pass other values as `recover(..., tuning=Tuni
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
+from posquad.core.arrays import positive_integer, positive_number, require_instance
+
+
+class Constants:
+    """A group of constants: counts and sizes are integers from 0, all others positive numbers."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # pyright: ignore[reportArgumentType]
+            value = getattr(self, item.name)
+            if item.type == "int":
+                positive_integer(item.name, value, zero=True)
+            else:
+                positive_number(item.name, value)
+
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(Constants):
     """Memory and cost: up to which sizes something is formed. They do not change the answer."""
 
     kernel_samples: int = 1500
@@ -101,7 +115,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Constants):
     """The search: how many starts, in which rounds, and when a run is given up."""
 
     ample: float = 1.7
@@ -238,7 +252,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class Acceptance(Constants):
     """What a status requires. These values are part of its meaning (`docs/statuses.md`)."""
 
     agreement: float = 1e-3
@@ -300,6 +314,12 @@ class Tuning:
     sizes: Sizes = field(default_factory=Sizes)
     schedule: Schedule = field(default_factory=Schedule)
     acceptance: Acceptance = field(default_factory=Acceptance)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("sizes", Sizes), ("schedule", Schedule), ("acceptance", Acceptance)):
+            require_instance(
+                name, getattr(self, name), kind, f"posquad.recovery.tuning.{kind.__name__}"
+            )
 
 
 DEFAULT = Tuning()

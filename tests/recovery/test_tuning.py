@@ -1,0 +1,35 @@
+"""Constants of `recover` that make no sense are refused when they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import pytest
+
+from posquad.errors import DomainError, DtypeError
+from posquad.recovery.tuning import Acceptance, Schedule, Sizes, Tuning
+
+
+@pytest.mark.parametrize("group", [Sizes, Schedule, Acceptance])
+def test_every_field_is_checked(group):
+    assert group() == group()
+    for item in fields(group):
+        for value in (-1, math.nan, math.inf, "many", True):
+            with pytest.raises(DomainError, match=rf"{item.name}: expected .*got"):
+                group(**{item.name: value})
+
+
+def test_counts_may_be_zero_but_not_fractions_and_other_numbers_not_zero():
+    assert Schedule(others_round=0).others_round == 0
+    with pytest.raises(DomainError, match=r"companions: expected an integer >= 0; got 2\.5"):
+        Schedule(companions=2.5)
+    with pytest.raises(DomainError, match="spread: expected a finite number > 0; got 0"):
+        Schedule(spread=0)
+
+
+def test_the_groups_have_their_places():
+    with pytest.raises(
+        DtypeError, match=r"sizes: expected posquad.recovery.tuning.Sizes; got Schedule"
+    ):
+        Tuning(sizes=Schedule())
