@@ -43,15 +43,15 @@ def radii(near=0.0, apart=1e-5):
 @pytest.mark.parametrize(
     ("n", "sizes", "nongeneric", "rounds", "least"),
     [
-        (13, Sizes(), False, (24, 480, 12), 22),
-        (14, Sizes(), False, (8, 480, 8), 3),  # rows in general position leave no second solution
-        (13, Sizes(), True, (24, 480, 12), 66),
-        (14, Sizes(), True, (24, 480, 12), 66),
-        (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 22),
-        (13, Sizes(overhead_entries=129), False, (3, 3, 0), 22),
-        (13, Sizes(overhead_entries=130), False, (24, 480, 12), 22),
-        (13, Sizes(others_entries=130), False, (24, 480, 12), 22),
-        (13, Sizes(others_entries=129), True, (24, 480, 12), 66),
+        (13, Sizes(), False, (24, 960, 12), 44),
+        (14, Sizes(), False, (8, 960, 8), 3),  # rows in general position leave no second solution
+        (13, Sizes(), True, (24, 960, 12), 132),
+        (14, Sizes(), True, (24, 960, 12), 132),
+        (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 44),
+        (13, Sizes(overhead_entries=129), False, (3, 3, 0), 44),
+        (13, Sizes(overhead_entries=130), False, (24, 960, 12), 44),
+        (13, Sizes(others_entries=130), False, (24, 960, 12), 44),
+        (13, Sizes(others_entries=129), True, (24, 960, 12), 132),
     ],
 )
 def test_independent_starts_agree_before_the_search_ends(

@@ -175,12 +175,13 @@ class Schedule(Constants):
     """Starts of the first round that looks for a second solution. Measured: where a step costs
     only its calls, they cost little more than one."""
 
-    agreeing_others: int = 22
+    agreeing_others: int = 44
     """Independent starts that must reproduce the responses, all at the same matrix, before the
     search for another ends. Derived: a second solution that is reached a fifth as often as the
-    first is missed with probability (5/6)^22 = 2%, one that is reached as often with 2^-22."""
+    first is missed with probability (5/6)^44 = 0.03%, one that is reached a tenth as often with
+    1.5%."""
 
-    others_most: int = 480
+    others_most: int = 960
     """Most independent starts that look for a second solution. Measured at n = p + 1, where few
     succeed."""
 
