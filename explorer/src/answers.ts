@@ -31,9 +31,7 @@ const KINDS: Record<string, (input: never) => unknown> = {
   descent: ({ kappa, n, step, steps }: RateInput & { step: number; steps: number }) => {
     const { X, target, start } = problems.rateProblem(kappa, n);
     const samples = core.noiseless(X, target);
-    let U = start;
-    for (let k = 0; k < steps; k++) U = core.descend(samples, U, step);
-    return U;
+    return core.descent(samples, start, step, steps);
   },
   "oracle-step": ({ largest, smallest, m, M }: Record<string, number>) =>
     core.oracleStep(largest!, smallest!, m!, M!),

@@ -22,23 +22,71 @@ export function loss({ X, y }: Samples, U: Matrix): number {
 }
 
 /** The factor gradient (2/n) sum_i (|U'x_i|^2 - y_i) x_i x_i'U. */
-export function gradient({ X, y }: Samples, U: Matrix): number[][] {
-  const [d, r] = [U.length, U[0]!.length];
-  const G = U.map((row) => row.map(() => 0));
-  for (let i = 0; i < y.length; i++) {
-    const x = X[i]!;
-    const z = new Array<number>(r).fill(0);
-    for (let a = 0; a < d; a++) for (let j = 0; j < r; j++) z[j]! += x[a]! * U[a]![j]!;
-    const weight = (2 * (dot(z, z) - y[i]!)) / y.length;
-    for (let a = 0; a < d; a++) for (let j = 0; j < r; j++) G[a]![j]! += weight * x[a]! * z[j]!;
-  }
-  return G;
+export function gradient(samples: Samples, U: Matrix): number[][] {
+  const r = U[0]!.length;
+  const G = flatGradient(samples, r)(Float64Array.from(U.flat()));
+  return U.map((_, a) => Array.from(G.subarray(a * r, (a + 1) * r)));
 }
 
-/** One step of gradient descent, U - step grad L(U) (`eq:factor-gradient-descent`). */
-export function descend(samples: Samples, U: Matrix, step: number): number[][] {
-  const G = gradient(samples, U);
-  return U.map((row, a) => row.map((value, j) => value - step * G[a]![j]!));
+/** The gradient of factors with r columns, stored by rows; the result is overwritten by the next. */
+function flatGradient({ X, y }: Samples, r: number): (U: Float64Array) => Float64Array {
+  const [n, d] = [y.length, X[0]!.length];
+  const rows = Float64Array.from(X.flat());
+  const [G, z] = [new Float64Array(d * r), new Float64Array(r)];
+  return (U) => {
+    G.fill(0);
+    for (let i = 0; i < n; i++) {
+      z.fill(0);
+      for (let a = 0; a < d; a++) {
+        const x = rows[i * d + a]!;
+        for (let j = 0; j < r; j++) z[j]! += x * U[a * r + j]!;
+      }
+      let fit = 0;
+      for (let j = 0; j < r; j++) fit += z[j]! * z[j]!;
+      const weight = (2 * (fit - y[i]!)) / n;
+      for (let a = 0; a < d; a++) {
+        const x = weight * rows[i * d + a]!;
+        for (let j = 0; j < r; j++) G[a * r + j]! += x * z[j]!;
+      }
+    }
+    return G;
+  };
+}
+
+/**
+ * Gradient descent U - step grad L(U) (`eq:factor-gradient-descent`), from `start`.
+ *
+ * `visit` sees each factor after the start, stored by rows, and ends the run by returning false.
+ */
+export function descent(
+  samples: Samples,
+  start: Matrix,
+  step: number,
+  steps: number,
+  visit: (U: Float64Array) => boolean = () => true,
+): number[][] {
+  const r = start[0]!.length;
+  const slope = flatGradient(samples, r);
+  const U = Float64Array.from(start.flat());
+  for (let k = 0; k < steps; k++) {
+    const G = slope(U);
+    for (let a = 0; a < U.length; a++) U[a]! -= step * G[a]!;
+    if (!visit(U)) break;
+  }
+  return start.map((_, a) => Array.from(U.subarray(a * r, (a + 1) * r)));
+}
+
+/** The distance |UU' - Q| of a factor with r columns, stored by rows, from a predictor. */
+export function predictorError(U: Float64Array, r: number, Q: Matrix): number {
+  let sum = 0;
+  Q.forEach((row, a) => {
+    for (let b = 0; b <= a; b++) {
+      let entry = -row[b]!;
+      for (let j = 0; j < r; j++) entry += U[a * r + j]! * U[b * r + j]!;
+      sum += (a === b ? 1 : 2) * entry * entry;
+    }
+  });
+  return Math.sqrt(sum);
 }
 
 /** The gradient flow dU/dt = -grad L(U) at increasing times, with the start as first record. */
@@ -50,7 +98,8 @@ export function gradientFlow(
 ): number[][][] {
   const r = start[0]!.length;
   const fold = (u: Vector): number[][] => start.map((_, a) => u.slice(a * r, (a + 1) * r));
-  const field = (u: Vector): number[] => gradient(samples, fold(u)).flat().map((value) => -value);
+  const slope = flatGradient(samples, r);
+  const field = (u: Vector): number[] => Array.from(slope(Float64Array.from(u)), (value) => -value);
   return integrate(field, start.flat(), at, tolerance).map(fold);
 }
 

@@ -20,28 +20,35 @@ export function directionLoss({ X, y }: Samples): (a: number, b: number, c: numb
   const quadratic = new Array<number>(6).fill(0);
   const quartic = new Array<number>(15).fill(0);
   X.forEach((x, i) => {
-    const m = monomials(x[0]!, x[1]!, x[2]!, true);
+    const m = powers(x[0]!, x[1]!, x[2]!);
     m.quadratic.forEach((value, k) => (quadratic[k]! += y[i]! * value));
     m.quartic.forEach((value, k) => (quartic[k]! += value));
   });
+  const [p, q, r, s, t, u] = quadratic as [number, number, number, number, number, number];
+  const [e0, e1, e2, e3, e4, e5, e6, e7, e8, e9, e10, e11, e12, e13, e14] = quartic as number[] & {
+    length: 15;
+  };
   return (a, b, c) => {
-    const m = monomials(a, b, c, false);
-    const [fit, size] = [dot(quadratic, m.quadratic), dot(quartic, m.quartic)];
+    const [aa, bb, cc, ab, ac, bc] = [a * a, b * b, c * c, a * b, a * c, b * c];
+    const fit = p * aa + q * bb + r * cc + s * ab + t * ac + u * bc;
+    const size =
+      aa * (e0! * aa + e3! * ab + e4! * ac + e9! * bb + e10! * cc + e12! * bc) +
+      bb * (e1! * bb + e5! * ab + e6! * bc + e11! * cc + e13! * ac) +
+      cc * (e2! * cc + e7! * ac + e8! * bc + e14! * ab);
     return size > 0 ? Math.min(1, Math.max(0, 1 - (fit * fit) / (square * size))) : 1;
   };
 }
 
-/** Products of two and of four entries; with the multinomial coefficients if asked for. */
-function monomials(a: number, b: number, c: number, weighted: boolean) {
-  const [two, four, six, twelve] = weighted ? [2, 4, 6, 12] : [1, 1, 1, 1];
+/** Coefficients of (x's)^2 and of (x's)^4 as polynomials in s. */
+function powers(a: number, b: number, c: number) {
   const [aa, bb, cc, ab, ac, bc] = [a * a, b * b, c * c, a * b, a * c, b * c];
   return {
-    quadratic: [aa, bb, cc, two! * ab, two! * ac, two! * bc],
+    quadratic: [aa, bb, cc, 2 * ab, 2 * ac, 2 * bc],
     quartic: [
       aa * aa, bb * bb, cc * cc,
-      four! * aa * ab, four! * aa * ac, four! * bb * ab, four! * bb * bc, four! * cc * ac,
-      four! * cc * bc, six! * aa * bb, six! * aa * cc, six! * bb * cc,
-      twelve! * aa * bc, twelve! * bb * ac, twelve! * cc * ab,
+      4 * aa * ab, 4 * aa * ac, 4 * bb * ab, 4 * bb * bc, 4 * cc * ac, 4 * cc * bc,
+      6 * aa * bb, 6 * aa * cc, 6 * bb * cc,
+      12 * aa * bc, 12 * bb * ac, 12 * cc * ab,
     ],
   };
 }
@@ -52,56 +59,45 @@ export interface LocalMinimum {
   readonly fraction: number;
 }
 
-const POINTS = 1200;
-const RADIUS = Math.cos(0.11); // the nearest neighbours only: valleys are narrow
-let grid: { points: number[][]; near: number[][] } | undefined;
-
-/** Points spread evenly over half of the sphere, and the neighbours of each, up to sign. */
-function halfSphere() {
-  if (grid) return grid;
-  const golden = Math.PI * (3 - Math.sqrt(5));
-  const points = Array.from({ length: POINTS }, (_, k) => {
-    const z = (k + 0.5) / POINTS;
-    const r = Math.sqrt(1 - z * z);
-    return [r * Math.cos(k * golden), r * Math.sin(k * golden), z];
-  });
-  const near = points.map((p) =>
-    points.flatMap((q, k) => (q !== p && Math.abs(dot(p, q)) > RADIUS ? [k] : [])),
-  );
-  grid = { points, near };
-  return grid;
-}
-
 /**
- * The local minima of the loss, up to the sign of u, best first; for at least three samples.
+ * The local minima of the loss, up to the sign of u, best first; for at least three samples in
+ * general position.
  *
- * Newton's method starts at every grid point that is lower than its neighbours.
+ * The planes x_i'u = 0 cut the space into regions in which the signs of the x_i'u do not change.
+ * Newton's method starts once for each of them, at the least-squares solution of
+ * x_i'u = sign_i sqrt(y_i).
  */
 export function localMinima(samples: Samples): LocalMinimum[] {
-  const value = directionLoss(samples);
-  const { points, near } = halfSphere();
-  const heights = points.map((s) => value(s[0]!, s[1]!, s[2]!));
+  const { X, y } = samples;
+  const zero = dot(y, y) / (2 * y.length);
+  const gram = [0, 1, 2].map((a) => [0, 1, 2].map((b) => X.reduce((sum, x) => sum + x[a]! * x[b]!, 0)));
   const found: LocalMinimum[] = [];
-  points.forEach((s, k) => {
-    if (near[k]!.some((other) => heights[other]! < heights[k]!)) return;
-    const u = newton(samples, scaled(samples, s));
-    if (u === null) return;
-    const closest = found.some(({ u: v }) => Math.abs(dot(u, v)) > (1 - 1e-9) * norm(u) * norm(v));
-    if (!closest) found.push({ u, fraction: value(...unit(u)) });
-  });
+  for (const signs of regions(X)) {
+    const right = [0, 1, 2].map((a) => X.reduce((sum, x, i) => sum + x[a]! * signs[i]! * Math.sqrt(y[i]!), 0));
+    const start = solve(gram, right);
+    const u = start && newton(samples, start);
+    if (!u) continue;
+    const known = found.some(({ u: v }) => Math.abs(dot(u, v)) > (1 - 1e-9) * norm(u) * norm(v));
+    if (!known) found.push({ u, fraction: derivatives(samples, u).value / zero });
+  }
   return found.sort((a, b) => a.fraction - b.fraction);
 }
 
-const unit = (u: Vector): [number, number, number] => {
-  const size = norm(u);
-  return [u[0]! / size, u[1]! / size, u[2]! / size];
-};
-
-/** The multiple of s of least loss. */
-function scaled({ X, y }: Samples, s: Vector): number[] {
-  const z = X.map((x) => dot(x, s) ** 2);
-  const factor = Math.sqrt(Math.max(1e-12, dot(y, z) / dot(z, z)));
-  return s.map((value) => factor * value);
+/** The signs of x_i'u in every region, up to the sign of u; each region has a line x_i'u = x_j'u = 0. */
+function regions(X: Matrix): Iterable<number[]> {
+  const found = new Map<string, number[]>();
+  for (let i = 0; i < X.length; i++) {
+    for (let j = 0; j < i; j++) {
+      const [[a, b, c], [d, e, f]] = [X[i] as number[], X[j] as number[]] as [number[], number[]];
+      const edge = [b! * f! - c! * e!, c! * d! - a! * f!, a! * e! - b! * d!];
+      for (const [first, second] of [[1, 1], [1, -1], [-1, 1], [-1, -1]]) {
+        const signs = X.map((x, k) => (k === i ? first! : k === j ? second! : dot(x, edge) < 0 ? -1 : 1));
+        const turned = signs.map((sign) => sign * signs[0]!);
+        found.set(turned.join(), turned);
+      }
+    }
+  }
+  return found.values();
 }
 
 /** Gradient and Hessian of (1/2n) sum_i ((x_i'u)^2 - y_i)^2. */
@@ -121,7 +117,9 @@ export function derivatives({ X, y }: Samples, u: Vector) {
   return { value, g, H };
 }
 
-/** A local minimum near u: Newton's method, with the Hessian made positive far from it. */
+const REACH = 0.2; // longer steps, relative to u, would leave shallow valleys
+
+/** A local minimum near u: short Newton steps, with the Hessian made positive far from it. */
 function newton(samples: Samples, start: number[]): number[] | null {
   let u = start;
   for (let k = 0; k < 100; k++) {
@@ -132,7 +130,7 @@ function newton(samples: Samples, start: number[]): number[] | null {
     if (move === null) return null;
     const full = u.map((entry, i) => entry - move[i]!);
     if (shift === 0 && norm(move) < 1e-9 * norm(u)) return full; // quadratic: the next is exact
-    let t = 1;
+    let t = Math.min(1, (REACH * norm(u)) / norm(move));
     while (t > 1e-6 && !(derivatives(samples, u.map((e, i) => e - t * move[i]!)).value < value)) {
       t /= 2;
     }

@@ -55,8 +55,8 @@ function drawFactors(figure: Figure, { problem, first, second }: Runs, now: numb
   const zero = at([0, 0]);
   curve(layer, "rule", [[0, zero[1]], [figure.width, zero[1]]]);
   curve(layer, "rule", [[zero[0], 0], [zero[0], figure.height]]);
-  label(layer, "first input", figure.width - 4, zero[1] - 6, "end", "small");
-  label(layer, "second input", zero[0] + 6, 12, "start", "small");
+  label(layer, "first input →", figure.width - 4, figure.height - 6, "end", "small");
+  label(layer, "↑ second input", 4, 14, "start", "small");
   curve(layer, "target-line", ellipse(problem.target).map(at));
   curve(layer, "fiber-line", ellipse(first[now]!).map(at));
   ([[first, "one"], [second, "two"]] as const).forEach(([run, mark]) => {
@@ -82,7 +82,7 @@ function drawCone(figure: Figure, state: State, { problem, first, second }: Runs
   const paths = [first, second].map((run) => run.map((U) => spot(predictor(U))));
   const target = spot(predictor(problem.target));
   const top = 1.15 * Math.max(target[2], ...paths[0]!.map((s) => s[2]));
-  const scale = (0.42 * Math.min(figure.width, figure.height)) / top;
+  const scale = (0.46 * Math.min(figure.width, figure.height)) / top;
   const seen = view(number(state, "yaw"), number(state, "pitch"), scale, [figure.width / 2, figure.height / 2]);
   const place = ([a, b, z]: Spot): Point => seen.place([a, b, z - top / 2]);
   const ring = (z: number): Point[] => CIRCLE.map((t) => place([z * Math.cos(t), z * Math.sin(t), z]));
@@ -96,8 +96,6 @@ function drawCone(figure: Figure, state: State, { problem, first, second }: Runs
   const here = paths[0]![now]!;
   curve(layer, "level", ring(here[2]));
   curve(layer, "rule", [apex, place([0, 0, top])]);
-  const [ax, ay] = place([0, 0, top]);
-  label(layer, "trace", ax + 5, ay - 5, "start", "small");
   curve(layer, "path one wide", paths[0]!.slice(0, now + 1).map(place));
   curve(layer, "path two", paths[1]!.slice(0, now + 1).map(place));
   draw(layer, "star", "goal", ...place(target));
@@ -141,13 +139,13 @@ function drawAll(state: State, figures: readonly Figure[]): string {
   );
   const done = now === 0
     ? "Training has not begun; move the time slider or press Play."
-    : `At time ${show(number(state, "time"))} training has left ${show(100 * left, 2)}% of the loss.`;
+    : `After training for time ${show(number(state, "time"))} the loss is ${show(100 * left, 2)}% of what it was.`;
   if (apart < 1e-6) {
     return `Both starts are the same, so there is one run. Turn the second start to see another factor of the same predictor. ${done}`;
   }
   return (
     `The second start is the first one ${turned}. Its weights are different (the factors are ${show(apart)} apart), ` +
-    `but it is the same predictor, and stays it: the two predictors differ by ` +
+    `but the predictor is the same, and it remains the same: the two predictors differ by ` +
     `${gap < 1e-8 ? `${show(gap, 2)}, which is only the error of the integration` : show(gap)}. ${done}`
   );
 }

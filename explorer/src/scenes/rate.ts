@@ -1,8 +1,10 @@
 /** Second scene: the rate is the effective curvature. */
 
 import { scaleLinear, scaleLog } from "d3-scale";
-import { distance, type Matrix, norm, predictor } from "../core/matrix";
-import { contraction, descend, effectiveSpectrum, noiseless, oracleStep } from "../core/regression";
+import { distance, norm, predictor } from "../core/matrix";
+import {
+  contraction, descent, effectiveSpectrum, noiseless, oracleStep, predictorError,
+} from "../core/regression";
 import { RATE_DIMENSION, RATE_UNKNOWNS, rateProblem } from "../problems";
 import type { Figure } from "../ui/frame";
 import { axes, curve, label, MARGIN } from "../ui/plot";
@@ -10,7 +12,8 @@ import type { Scene } from "../ui/scene";
 import { number, type State } from "../ui/state";
 import { count, plural, show } from "../ui/words";
 
-const MOST_STEPS = 3000;
+const MOST_PRODUCTS = 80_000; // samples times steps, so that a redraw stays short
+const MOST_STEPS = 12_000;
 const FEWEST_STEPS = 40;
 const FLOOR = 1e-10; // relative error at which a run ends
 const CEILING = 1e3;
@@ -37,19 +40,17 @@ export function run(state: State): Run {
   const factor = contraction(spectrum, step);
   const goal = predictor(target);
   const size = norm(goal.flat());
-  const error = (U: Matrix): number => distance(predictor(U), goal) / size;
   const needed = factor < 1 ? Math.ceil(Math.log(1e-7) / Math.log(factor)) : 400;
-  const steps = Math.min(MOST_STEPS, Math.max(FEWEST_STEPS, needed));
+  const affordable = Math.min(MOST_STEPS, Math.floor(MOST_PRODUCTS / n));
+  const steps = Math.min(affordable, Math.max(FEWEST_STEPS, needed));
   const samples = noiseless(X, target);
-  const errors = [error(start)];
-  let U = start;
-  for (let k = 0; k < steps; k++) {
-    U = descend(samples, U, step);
-    const now = error(U);
-    if (!(now < CEILING)) break;
+  const errors = [distance(predictor(start), goal) / size];
+  descent(samples, start, step, steps, (U) => {
+    const now = predictorError(U, 2, goal) / size;
+    if (!(now < CEILING)) return false;
     errors.push(now);
-    if (now < FLOOR) break;
-  }
+    return now >= FLOOR;
+  });
   return {
     n, spectrum, step, limit, factor, errors,
     oracle: oracleStep(1, smallest, 1, RATE_DIMENSION + 3),
@@ -78,21 +79,18 @@ function drawErrors(figure: Figure, { errors, factor }: Run): void {
   const clip = (value: number) => Math.min(10 ** top, Math.max(10 ** bottom, value));
   const within = Math.max(1, Math.ceil(last / 400));
   const shown = errors.map((value, k) => [k, value] as const).filter(([k]) => k % within === 0 || k === last);
-  // Both predictions pass through the middle of the run, where the fast modes have died out.
+  // The predicted line passes through the middle of the run, where the fast modes have died out,
+  // and ends where it leaves the drawing.
   const anchor = Math.floor(last / 2);
-  const ends = (rate: number) => {
-    const steps = [0, last].map((k) => {
-      const value = errors[anchor]! * rate ** (k - anchor);
-      const inside = clip(value);
-      // The line leaves the drawing where the clipped value is reached.
-      const at = inside === value || rate === 1 ? k : anchor + Math.log(inside / errors[anchor]!) / Math.log(rate);
-      return [x(at), y(inside)] as const;
-    });
-    return steps;
+  const lineEnd = (k: number) => {
+    const value = errors[anchor]! * factor ** (k - anchor);
+    const inside = clip(value);
+    const at = inside === value ? k : anchor + Math.log(inside / errors[anchor]!) / Math.log(factor);
+    return [x(at), y(inside)] as const;
   };
-  curve(layer, "path naive", ends(1));
-  curve(layer, "path two", ends(factor));
+  curve(layer, "path naive", [[x(0), y(errors[0]!)], [right, y(errors[0]!)]]);
   curve(layer, "path one wide", shown.map(([k, value]) => [x(k), y(value)]));
+  curve(layer, "path two", [lineEnd(0), lineEnd(last)]);
 }
 
 /** A logarithmic ruler with named marks; the names are put where they do not overlap. */
@@ -148,31 +146,42 @@ function drawRulers(figure: Figure, { spectrum, step, oracle, limit, n }: Run): 
 function say(state: State, found: Run): string {
   const { n, spectrum, factor, errors, step, limit, oracle, diverged } = found;
   const smallest = spectrum[0]!;
+  const zeros = spectrum.filter((value) => value === 0).length;
   const samples = `${plural(n, "sample")} for ${RATE_UNKNOWNS} unknowns`;
+  const end = show(errors[errors.length - 1]!, 2);
   if (diverged || factor > 1 + 1e-9) {
     return (
-      `The step is ${show(number(state, "step"), 2)} times the stability limit 2/λmax = ${show(limit, 2)}. ` +
+      `The step is ${show(number(state, "step"), 2)} times the stability limit 2/λmax = ${show(limit)}. ` +
       (diverged
         ? `Gradient descent diverges: after ${plural(errors.length, "step")} the error is over ${count(CEILING)} times the target.`
-        : `Each step multiplies the error in the steepest direction by ${show(factor)}, so the target is no resting place; the run ends with a relative error of ${show(errors[errors.length - 1]!, 2)}.`)
+        : `Near the target each step multiplies the error in the steepest direction by ${show(factor)}, so gradient ` +
+          `descent cannot settle there; the run ends with a relative error of ${end}.`)
     );
   }
   if (smallest === 0) {
     return (
-      `With ${samples}, ${plural(spectrum.filter((value) => value === 0).length, "effective eigenvalue")} ` +
-      `${spectrum.filter((value) => value === 0).length === 1 ? "is" : "are"} exactly zero: directions that no sample sees. ` +
-      `The error stops at ${show(errors[errors.length - 1]!, 2)}, and no step size helps. More samples do.`
+      `With ${samples}, ${plural(zeros, "effective eigenvalue")} ${zeros === 1 ? "is" : "are"} exactly zero: ` +
+      `${zeros === 1 ? "a direction" : "directions"} that no sample sees. ` +
+      `The error stops at ${end}, and no step size helps. More samples do.`
+    );
+  }
+  if (factor > 1 - 1e-9) {
+    return (
+      `The step is the stability limit 2/λmax = ${show(limit)} itself: near the target the error in the steepest direction ` +
+      `changes its sign at every step and does not shrink. The run ends with a relative error of ${end}.`
     );
   }
   const seen = measured(errors);
-  const rate = (value: number) => show(-Math.log(value), 3);
+  const rate = (value: number) => show(-Math.log(value), 4);
+  const early = Math.log(seen) < 1.02 * Math.log(factor); // steeper than predicted
   const slow = Math.abs(1 - step * smallest) >= factor - 1e-12 ? `the smallest effective eigenvalue, ${show(smallest)}` : "the largest effective eigenvalue, because the step is close to the limit";
   const oraclePart = step <= oracle * 1.02
     ? " The paper proves convergence for this step, and it is very slow."
     : ` The step is ${count(step / oracle)} times the oracle step, for which the paper proves convergence.`;
   return (
-    `With ${samples}, the error should shrink at the rate ${rate(factor)} per step; the run measures ${rate(seen)}. ` +
-    `That prediction comes from ${slow}. The naive Hessian of the weights has a zero eigenvalue and predicts no progress at all.${oraclePart}`
+    `With ${samples}, the error should in the end shrink at the rate ${rate(factor)} per step; the run measures ${rate(seen)}` +
+    `${early ? ", because faster directions have not died out yet" : ""}. ` +
+    `The prediction comes from ${slow}. The naive Hessian of the weights has a zero eigenvalue and predicts no progress at all.${oraclePart}`
   );
 }
 
@@ -209,7 +218,7 @@ export const rate: Scene = {
       "Near the target a step multiplies the error in each direction by 1 − ηλ; the largest of these factors is the predicted slope. " +
       "Steps below 2/λmax are stable.",
     "The oracle step is α/L² of Theorem 3.7 with m = 1 and M = d + 3. It is a guarantee, and far smaller than what works.",
-    "Rates are natural logarithms per step. The measured rate is that of the last third of the run; both predicted lines pass through the middle of the run.",
+    "Rates are natural logarithms per step. The measured rate is that of the last third of the run; the predicted line is drawn through the middle of the run.",
   ],
   controls: [
     { kind: "slider", key: "kappa", label: "Condition number κ of the target", min: 1, max: 32, count: 20, logarithmic: true, initial: 4, text: (v) => show(v, 2) },

@@ -18,19 +18,25 @@ const COLOURS = [[8, 29, 72], [24, 96, 150], [104, 172, 200], [190, 219, 219], [
 
 const kept = new Map<string, LocalMinimum[]>();
 
+const keyOf = (set: number, n: number): string => `${set},${n}`;
+
 function minima(set: number, n: number): LocalMinimum[] {
-  const key = `${set},${n}`;
-  let found = kept.get(key);
-  if (!found) kept.set(key, (found = localMinima(recoveryProblem(set, n).samples)));
+  let found = kept.get(keyOf(set, n));
+  if (!found) kept.set(keyOf(set, n), (found = localMinima(recoveryProblem(set, n).samples)));
   return found;
 }
 
-function colour(share: number): number[] {
-  const banded = Math.min(BANDS - 1, Math.floor(share * BANDS)) / (BANDS - 1);
-  const place = banded * (COLOURS.length - 1);
-  const [from, part] = [Math.min(COLOURS.length - 2, Math.floor(place)), place];
-  return COLOURS[from]!.map((value, k) => value + (part - from) * (COLOURS[from + 1]![k]! - value));
+/** The colour of a band, between two of the list, as one number in the order of a canvas. */
+function shade(band: number): number {
+  const place = (band / (BANDS - 1)) * (COLOURS.length - 1);
+  const from = Math.min(COLOURS.length - 2, Math.floor(place));
+  const mixed = COLOURS[from]!.map((value, k) => value + (place - from) * (COLOURS[from + 1]![k]! - value));
+  return new Uint32Array(Uint8ClampedArray.from([...mixed, 255]).buffer)[0]!;
 }
+
+const SHADES = Array.from({ length: BANDS }, (_, band) => shade(band));
+// Bands of equal angles between the responses and what a direction can give; the loss is sin^2.
+const LIMITS = SHADES.map((_, band) => (band < BANDS - 1 ? Math.sin(((band + 1) / BANDS) * (Math.PI / 2)) ** 2 : 2));
 
 /** Paint the loss along every visible direction, at half of the resolution. */
 function paint(figure: Figure, state: State, radius: number): void {
@@ -45,18 +51,23 @@ function paint(figure: Figure, state: State, radius: number): void {
   const { samples } = recoveryProblem(number(state, "set"), number(state, "n"));
   const value = directionLoss(samples);
   const seen = view(number(state, "yaw"), number(state, "pitch"), 1, [0, 0]);
+  const [right, above, front] = [seen.spot(1, 0, 0), seen.spot(0, 1, 0), seen.spot(0, 0, 1)];
   const image = context.createImageData(size, size);
-  const shades = Array.from({ length: BANDS }, (_, k) => colour((k + 0.5) / BANDS));
+  const pixels = new Uint32Array(image.data.buffer);
   for (let row = 0; row < size; row++) {
     for (let col = 0; col < size; col++) {
       const [across, up] = [(2 * col + 1) / size - 1, 1 - (2 * row + 1) / size];
       const rest = 1 - across * across - up * up;
       if (rest < 0) continue;
-      const [a, b, c] = seen.spot(across, up, Math.sqrt(rest));
-      // The angle between the responses and what the direction can give, as a share of 90 degrees.
-      const share = Math.asin(Math.sqrt(value(a, b, c))) / (Math.PI / 2);
-      const shade = shades[Math.min(BANDS - 1, Math.floor(share * BANDS))]!;
-      image.data.set([shade[0]!, shade[1]!, shade[2]!, 255], 4 * (row * size + col));
+      const near = Math.sqrt(rest);
+      const height = value(
+        across * right[0] + up * above[0] + near * front[0],
+        across * right[1] + up * above[1] + near * front[1],
+        across * right[2] + up * above[2] + near * front[2],
+      );
+      let band = 0;
+      while (height > LIMITS[band]!) band++;
+      pixels[row * size + col] = SHADES[band]!;
     }
   }
   context.putImageData(image, 0, 0);
@@ -82,15 +93,15 @@ function drawSphere(figure: Figure, state: State, found: readonly LocalMinimum[]
   for (const spot of spots(target)) if (seen.depth(spot) >= 0) draw(layer, "star", "on-map truth", ...seen.place(spot));
 }
 
-/** For each number of samples: local minima found, and what posquad says. */
+/** For each number of samples: local minima found so far, and what posquad says. */
 function drawCounts(figure: Figure, set: number, n: number, statuses: readonly string[]): void {
   const layer = figure.clear();
   const all = statuses.map((_, k) => k + 1);
   const x = scaleBand(all.map(String), [48, figure.width - 6]).padding(0.25);
-  const counts = all.map((k) => (k < UNKNOWNS ? null : minima(set, k)));
+  const counts = all.map((k) => (k < UNKNOWNS ? null : (kept.get(keyOf(set, k)) ?? [])));
   const most = Math.max(4, ...counts.map((found) => found?.length ?? 0));
   const base = figure.height - 62;
-  const y = scaleLinear([0, most], [base, 16]);
+  const y = scaleLinear([0, most + 0.4], [base, 10]);
   const centre = (k: number): number => x(`${k}`)! + x.bandwidth() / 2;
   layer.append("rect").attr("class", "chosen").attr("x", x(`${n}`)! - 3).attr("y", 4)
     .attr("width", x.bandwidth() + 6).attr("height", figure.height - 24);
@@ -100,7 +111,7 @@ function drawCounts(figure: Figure, set: number, n: number, statuses: readonly s
     const found = counts[i];
     if (!found) label(layer, "∞", centre(k), base - 6);
     found?.forEach(({ fraction }, j) => {
-      draw(layer, fraction < EXACT ? "dot" : "ring", fraction < EXACT ? "exact" : "trap", centre(k), y(j + 0.5));
+      draw(layer, fraction < EXACT ? "dot" : "ring", fraction < EXACT ? "exact" : "trap", centre(k), y(j + 1));
     });
     if (k % 2 === 1 || figure.width > 420) label(layer, `${k}`, centre(k), figure.height - 24, "middle", k === n ? "label" : "small");
     mark(layer, statuses[i]!, centre(k), base + 18);
@@ -112,10 +123,7 @@ function drawCounts(figure: Figure, set: number, n: number, statuses: readonly s
 function mark(layer: ReturnType<Figure["clear"]>, status: string, x: number, y: number): void {
   if (status === "CERTIFIED") draw(layer, "square", "proved", x, y);
   else if (status === "RECOVERED") draw(layer, "square", "recovered", x, y);
-  else {
-    curve(layer, "cross", [[x - 4, y - 4], [x + 4, y + 4]]);
-    curve(layer, "cross", [[x - 4, y + 4], [x + 4, y - 4]]);
-  }
+  else draw(layer, "cross", "cross", x, y);
 }
 
 const VERDICTS: Readonly<Record<string, string>> = {
@@ -142,12 +150,19 @@ function say(n: number, found: readonly LocalMinimum[], status: string): string 
   return `${samples}, ${fits}. ${others} ${verdict}`;
 }
 
-function drawAll(state: State, figures: readonly Figure[]): string {
+function drawAll(state: State, figures: readonly Figure[], again: () => void): string {
   const [sphere, counts] = figures as [Figure, Figure];
   const [set, n] = [number(state, "set"), number(state, "n")];
   const { statuses } = recoveryProblem(set, n);
+  const known = n < UNKNOWNS || kept.has(keyOf(set, n));
   const found = n < UNKNOWNS ? [] : minima(set, n);
   drawSphere(sphere, state, found);
+  // The minima for the other numbers of samples, one for each frame.
+  const missing = statuses.findIndex((_, k) => k + 1 >= UNKNOWNS && !kept.has(keyOf(set, k + 1)));
+  if (missing >= 0) {
+    if (known) minima(set, missing + 1);
+    again();
+  }
   drawCounts(counts, set, n, statuses);
   const exact = found.filter(({ fraction }) => fraction < EXACT).length;
   sphere.explain([
@@ -166,7 +181,7 @@ function drawAll(state: State, figures: readonly Figure[]): string {
     { name: "other local minimum", mark: "trap", shape: "ring" },
     { name: "certified by posquad", mark: "proved", shape: "square" },
     { name: "recovered, no proof", mark: "recovered", shape: "square" },
-    { name: "× not identified", mark: "none", shape: "square" },
+    { name: "not identified", mark: "cross", shape: "cross" },
   ]);
   const first = (word: string) => statuses.indexOf(word) + 1;
   counts.describe(
@@ -186,9 +201,9 @@ export const recovery: Scene = {
   details: [
     "The responses are (x′u)², without noise; u and −u give the same, so every mark has its opposite. For a direction s on the sphere " +
       "the colour shows the least loss over all lengths: the angle between the responses and what that direction can give.",
-    "All local minima are computed here, by Newton's method from every low point of a grid of 1200 directions. The statuses come from a " +
-      "table computed by posquad.recover(X, y, rank=1, certify=True).",
-    `A matrix uu′ of rank one has ${UNKNOWNS} unknowns. With ${UNKNOWNS} samples there are usually several solutions, with one more usually one.`,
+    "The local minima are found in this page, by Newton's method from one start for each way in which the signs of the numbers x′u can " +
+      "fall. What posquad says comes from a table, computed by posquad.recover(X, y, rank=1, certify=True).",
+    `A matrix uu′ of rank one has ${UNKNOWNS} unknowns. With ${UNKNOWNS} samples there are four solutions, one for each choice of the signs; with one more there is usually one.`,
   ],
   controls: [
     { kind: "slider", key: "n", label: "Number of samples n", min: 1, max: RECOVERY_SAMPLES, count: RECOVERY_SAMPLES - 1, initial: 4, text: (v) => show(v) },
@@ -199,6 +214,8 @@ export const recovery: Scene = {
   presets: [
     { name: "Two samples", values: { n: 2 } },
     { name: "Three samples", values: { n: 3 } },
+    { name: "Two traps", values: { n: 5, set: 9 } },
+    { name: "A trap that stays", values: { n: 13, set: 3 } },
     { name: "All samples", values: { n: RECOVERY_SAMPLES } },
   ],
   figures: [

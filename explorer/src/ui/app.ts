@@ -78,7 +78,8 @@ function build(scene: Scene, changed: () => void): Shown {
     waiting = 0;
     if (element.hidden) return;
     const began = performance.now();
-    const words = scene.draw(state, figures);
+    for (const figure of figures) figure.measure();
+    const words = scene.draw(state, figures, redraw);
     if (sentence.textContent !== words) sentence.textContent = words;
     redraws.push(performance.now() - began);
     if (redraws.length > 1000) redraws.shift();
@@ -121,14 +122,13 @@ function build(scene: Scene, changed: () => void): Shown {
     ...scene.presets.map(({ name, values }) => button(name, () => byHand({ ...first, ...values }))),
     button("Reset", () => byHand(first)),
   );
-  const side = document.createElement("div");
-  side.className = "side";
-  side.append(controls.element);
+  const extra = document.createElement("div");
+  extra.className = "extra";
   if (playing) controls.element.append(playing.element);
-  side.append(paragraph("Examples", "subheading"), presets, link.element, about(scene));
+  extra.append(paragraph("Examples", "subheading"), presets, link.element, about(scene));
   const columns = document.createElement("div");
   columns.className = "columns";
-  columns.append(views, side);
+  columns.append(controls.element, views, extra);
   element.append(heading, lead, sentence, columns);
 
   new ResizeObserver(redraw).observe(views);

@@ -8,7 +8,7 @@ export interface Key {
   readonly name: string;
   /** The class of the line or mark, as in the drawing. */
   readonly mark: string;
-  readonly shape: "line" | "dot" | "ring" | "square" | "star" | "area";
+  readonly shape: "line" | "dot" | "ring" | "square" | "star" | "area" | "cross";
 }
 
 export interface FigureOptions {
@@ -35,6 +35,7 @@ export class Figure {
   height = 0;
 
   constructor(private readonly options: FigureOptions) {
+    if (options.widest > 600) this.element.className = "wide";
     const caption = document.createElement("figcaption");
     caption.textContent = options.title;
     this.stage.className = options.turnable ? "stage turnable" : "stage";
@@ -49,11 +50,14 @@ export class Figure {
     this.element.append(caption, this.stage, this.legend, this.table);
   }
 
-  /** An empty drawing of the present width. */
-  clear(): Layer {
-    const room = this.element.clientWidth || 320;
-    this.width = Math.min(room, this.options.widest);
+  /** Take the present width, before anything is drawn: reading it later would cost a layout. */
+  measure(): void {
+    this.width = Math.min(this.element.clientWidth || 320, this.options.widest);
     this.height = Math.max(this.options.least ?? 0, Math.round(this.width * this.options.ratio));
+  }
+
+  /** An empty drawing. */
+  clear(): Layer {
     this.svg.setAttribute("width", `${this.width}`);
     this.svg.setAttribute("height", `${this.height}`);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
@@ -118,6 +122,9 @@ export function draw(layer: Layer, shape: Key["shape"], mark: string, x: number,
     layer.append("rect").attr("class", mark).attr("x", x - 9).attr("y", y - 5).attr("width", 18).attr("height", 10);
   } else if (shape === "square") {
     layer.append("rect").attr("class", mark).attr("x", x - 5).attr("y", y - 5).attr("width", 10).attr("height", 10);
+  } else if (shape === "cross") {
+    const d = `M${x - 4},${y - 4}l8,8m0,-8l-8,8`;
+    layer.append("path").attr("class", mark).attr("d", d);
   } else if (shape === "star") {
     const corners = Array.from({ length: 10 }, (_, k) => {
       const [angle, size] = [(k * Math.PI) / 5, k % 2 ? 3.2 : 7.5];

@@ -22,6 +22,10 @@ export interface Scene {
   readonly played?: string;
   /** Whether a control has a meaning in this state; it is hidden otherwise. */
   readonly uses?: (key: string, state: State) => boolean;
-  /** Draw all figures and describe them; return the sentence on what is seen. */
-  readonly draw: (state: State, figures: readonly Figure[]) => string;
+  /**
+   * Draw all figures and describe them; return the sentence on what is seen.
+   *
+   * A scene with too much work for one frame draws what it has, and asks to be drawn `again`.
+   */
+  readonly draw: (state: State, figures: readonly Figure[], again: () => void) => string;
 }

@@ -10,7 +10,8 @@ export function show(value: number, digits = 3): string {
   if (exponent >= -3 && exponent < 5) return sign(`${Number(value.toPrecision(digits))}`);
   const [mantissa, power] = value.toExponential(Math.max(0, digits - 2)).split("e") as [string, string];
   const raised = power.replace("+", "").replace("-", "⁻").replace(/\d/g, (k) => RAISED[Number(k)]!);
-  return mantissa === "1" ? `10${raised}` : `${sign(mantissa)} × 10${raised}`;
+  const short = `${Number(mantissa)}`;
+  return short === "1" ? `10${raised}` : `${sign(short)} × 10${raised}`;
 }
 
 const sign = (number: string): string => number.replace("-", "−");
