@@ -5,7 +5,11 @@ READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 SITE := docs/_build/html
 
+EXPLORER_READY := explorer/node_modules/.ready
+EXPLORER := src/posquad/report/explorer.html
+
 .PHONY: reproduce test lint unit docs bench peers adversarial mutants clean help
+.PHONY: explorer explorer-check explorer-vectors explorer-picture
 
 help:
 	@echo "make reproduce   run the paper's experiments and write reproduction/report.html"
@@ -15,6 +19,9 @@ help:
 	@echo "make bench       the benchmarks of docs/measured.md"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
+	@echo "make explorer    build the page of \`posquad explore\` from explorer/ (needs Node.js 20 and npm)"
+	@echo "make explorer-check    the same, and compare with the committed page"
+	@echo "make explorer-vectors  posquad's answers, with which the explorer's mathematics is compared"
 	@echo "make mutants     random errors in the library, and how many the tests notice"
 	@echo "make clean       remove .venv and everything built"
 
@@ -74,7 +81,28 @@ adversarial: $(READY)
 mutants: $(READY)
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
+$(EXPLORER_READY): explorer/package.json explorer/package-lock.json
+	cd explorer && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $(EXPLORER_READY)
+
+explorer: $(EXPLORER_READY)
+	cd explorer && npx tsc --noEmit && node build.mjs
+
+explorer-check: $(EXPLORER_READY)
+	mkdir -p build
+	cd explorer && npx tsc --noEmit && node build.mjs ../build/explorer.html
+	cmp build/explorer.html $(EXPLORER)
+
+explorer-vectors: $(READY)
+	$(BIN)/python explorer/export_problems.py
+	$(BIN)/python explorer/export_vectors.py
+
+# The picture of the README, of the page as it is committed.
+explorer-picture: $(READY)
+	$(BIN)/python explorer/picture.py
+
 clean:
+	rm -rf explorer/node_modules
 	rm -rf .venv .venv-peers reproduction build dist docs/_build docs/auto_gallery docs/api/generated
 	rm -rf .mutants .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -121,7 +121,7 @@ def selection_cases() -> Iterator[Case]:
             q0 = np.full(len(d), eps**2)
             q0[:2] *= [shape, 1 / shape]
             yield case("projection", selection.bregman_projection(B, y, d, q0).q, **system, q0=q0)
-        for eps in (0.7, 0.1):
+        for eps in (1.0, 0.1):
             q0 = np.full(len(d), eps**2)
             flow = selection.mirror_flow(B, y, d, q0, t_final=1.5, tolerance=1e-12)
             yield case("mirror-flow", flow.q[None], **system, q0=q0, times=np.array([1.5]))

@@ -25,21 +25,22 @@ const ERROR: Vector = [
 /**
  * The solution of dx/dt = field(x) at increasing times; the first record is the start, at time 0.
  *
- * Each step keeps its local error below `tolerance` times the largest entry of x. If that is not
- * possible within `maxSteps` steps, the remaining records are missing.
+ * Each step keeps its local error below `tolerance` times the largest entry of x, or times `unit` if
+ * that is larger. If that is not possible within `maxSteps` steps, the remaining records are missing.
  */
 export function integrate(
   field: Field,
   start: Vector,
   times: Vector,
   tolerance = 1e-10,
+  unit = 1e-300,
   maxSteps = 20_000,
 ): number[][] {
   const records: number[][] = [[...start]];
   let x = [...start];
   let slope = field(x);
   let t = 0;
-  let step = 0.01 * (largest(x) / Math.max(largest(slope), 1e-300));
+  let step = 0.01 * (Math.max(largest(x), unit) / Math.max(largest(slope), 1e-300));
   let taken = 0;
   for (const end of times) {
     while (t < end) {
@@ -47,7 +48,7 @@ export function integrate(
       const last = t + step >= end;
       const h = last ? end - t : step;
       const trial = attempt(field, x, slope, h);
-      const ratio = trial.error / (tolerance * Math.max(largest(x), 1e-300));
+      const ratio = trial.error / (tolerance * Math.max(largest(x), unit));
       const growth = Number.isFinite(ratio) ? 0.9 * Math.max(ratio, 1e-10) ** -0.2 : 0.1;
       if (ratio <= 1) {
         [x, slope, t] = [trial.x, trial.slope, last ? end : t + h];

@@ -69,6 +69,7 @@ export function mirrorFlow(
     q0.map(Math.log),
     at,
     tolerance,
+    1, // an error of log q is a relative error of q
   );
   return logarithms.map((z) => z.map(Math.exp));
 }

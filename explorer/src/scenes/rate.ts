@@ -40,7 +40,8 @@ export function run(state: State): Run {
   const factor = contraction(spectrum, step);
   const goal = predictor(target);
   const size = norm(goal.flat());
-  const needed = factor < 1 ? Math.ceil(Math.log(1e-7) / Math.log(factor)) : 400;
+  const visible = contraction(spectrum.filter((value) => value > 0), step);
+  const needed = visible < 1 ? Math.ceil(Math.log(1e-7) / Math.log(visible)) : 400;
   const affordable = Math.min(MOST_STEPS, Math.floor(MOST_PRODUCTS / n));
   const steps = Math.min(affordable, Math.max(FEWEST_STEPS, needed));
   const samples = noiseless(X, target);
@@ -81,7 +82,7 @@ function drawErrors(figure: Figure, { errors, factor }: Run): void {
   const shown = errors.map((value, k) => [k, value] as const).filter(([k]) => k % within === 0 || k === last);
   // The predicted line passes through the middle of the run, where the fast modes have died out,
   // and ends where it leaves the drawing.
-  const anchor = Math.floor(last / 2);
+  const anchor = factor > 1 ? 0 : Math.floor(last / 2);
   const lineEnd = (k: number) => {
     const value = errors[anchor]! * factor ** (k - anchor);
     const inside = clip(value);
@@ -162,7 +163,7 @@ function say(state: State, found: Run): string {
     return (
       `With ${samples}, ${plural(zeros, "effective eigenvalue")} ${zeros === 1 ? "is" : "are"} exactly zero: ` +
       `${zeros === 1 ? "a direction" : "directions"} that no sample sees. ` +
-      `The error stops at ${end}, and no step size helps. More samples do.`
+      `The error cannot fall to zero, whatever the step: it ends at ${end}. More samples help.`
     );
   }
   if (factor > 1 - 1e-9) {

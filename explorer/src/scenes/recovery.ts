@@ -87,7 +87,9 @@ function drawSphere(figure: Figure, state: State, found: readonly LocalMinimum[]
   for (const { u, fraction } of found) {
     for (const spot of spots(u)) {
       if (seen.depth(spot) < 0) continue;
-      draw(layer, fraction < EXACT ? "dot" : "ring", fraction < EXACT ? "on-map exact" : "on-map trap", ...seen.place(spot));
+      const [x, y] = seen.place(spot);
+      const mark = fraction < EXACT ? "on-map exact" : "on-map trap";
+      layer.append("circle").attr("class", mark).attr("cx", x).attr("cy", y).attr("r", fraction < EXACT ? 9 : 6);
     }
   }
   for (const spot of spots(target)) if (seen.depth(spot) >= 0) draw(layer, "star", "on-map truth", ...seen.place(spot));

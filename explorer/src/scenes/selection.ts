@@ -121,7 +121,7 @@ function say(state: State, { system, selected, least, descent, path }: Found): s
       `${show(dot(system.d, selected), 4)}; the least possible trace is ${show(least.value, 4)}` +
       `${gap < 5e-4 ? ", so it is practically reached" : ""}.`,
   ];
-  if (flowGap < 1e-5) parts.push("The flow ends exactly where the Bregman projection says.");
+  if (flowGap < 1e-5) parts.push("The path ends exactly at the Bregman projection.");
   if (paper && number(state, "shape") !== 1) {
     const kept = number(state, "shape") ** 2;
     parts.push(
@@ -136,7 +136,7 @@ function say(state: State, { system, selected, least, descent, path }: Found): s
   if (descent) {
     parts.push(
       descent.limit
-        ? `With finite steps η = ${show(number(state, "step"), 2)} the limit is ${show(norm(subtract(descent.limit, selected)), 2)} away from it, after ${count(descent.steps)} steps.`
+        ? `With finite steps η = ${show(number(state, "step"), 2)} gradient descent ends ${show(norm(subtract(descent.limit, selected)), 2)} away from the selected solution, after ${count(descent.steps)} steps.`
         : `With steps η = ${show(number(state, "step"), 2)} gradient descent does not settle: the step is too large.`,
     );
   }

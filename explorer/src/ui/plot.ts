@@ -10,7 +10,7 @@ type Scale = ScaleContinuousNumeric<number, number>;
 
 export type Point = readonly [number, number];
 
-export const MARGIN = { left: 58, right: 14, top: 14, bottom: 44 };
+export const MARGIN = { left: 64, right: 26, top: 14, bottom: 44 };
 
 /** A curve through points given in pixels. */
 export function curve(layer: Layer, mark: string, points: readonly Point[]): void {
@@ -50,5 +50,5 @@ export function axes(
   label(layer, names.x, (MARGIN.left + figure.width - MARGIN.right) / 2, figure.height - 8);
   const middle = (MARGIN.top + bottom) / 2;
   layer.append("text").attr("class", "label").attr("text-anchor", "middle")
-    .attr("transform", `translate(14,${middle}) rotate(-90)`).text(names.y);
+    .attr("transform", `translate(12,${middle}) rotate(-90)`).text(names.y);
 }

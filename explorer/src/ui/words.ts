@@ -11,7 +11,7 @@ export function show(value: number, digits = 3): string {
   const [mantissa, power] = value.toExponential(Math.max(0, digits - 2)).split("e") as [string, string];
   const raised = power.replace("+", "").replace("-", "⁻").replace(/\d/g, (k) => RAISED[Number(k)]!);
   const short = `${Number(mantissa)}`;
-  return short === "1" ? `10${raised}` : `${sign(short)} × 10${raised}`;
+  return short === "1" ? `10${raised}` : `${sign(short)}\u00a0×\u00a010${raised}`;
 }
 
 const sign = (number: string): string => number.replace("-", "−");

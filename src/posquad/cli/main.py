@@ -17,6 +17,7 @@ _COMMANDS = {
     "claims": ("posquad.cli.claims", "Show the verdicts of a finished run."),
     "demo": ("posquad.cli.demo", "Write example data."),
     "experiment": ("posquad.cli.experiment", "Write the template of an experiment of your own."),
+    "explore": ("posquad.cli.explore", "Open a page on which you can watch a network train."),
     "fit": ("posquad.cli.fit", "Fit a model to a data file; write the model and a report."),
     "info": ("posquad.cli.info", "Print versions and devices, for bug reports."),
     "predict": ("posquad.cli.predict", "Predict responses with a fitted model."),
