@@ -57,7 +57,7 @@ def flow_cases() -> Iterator[Case]:
     for name, target in data["targets"].items():
         starts = np.stack([fiber_start(*point) for point in grid])
         flow = posquad.gradient_flow(
-            objective(X, np.array(target)), starts, t_final=times[-1], times=times, rtol=1e-12,
+            objective(X, np.array(target)), starts, t_final=times[-1], times=times, rtol=1e-11,
             save_factors=True,
         )  # fmt: skip
         for k, (size, degrees, mirrored) in enumerate(grid):

@@ -3,10 +3,10 @@ import { fiber } from "./scenes/fiber";
 import { rate } from "./scenes/rate";
 import { recovery } from "./scenes/recovery";
 import { selection } from "./scenes/selection";
-import { redraws, start } from "./ui/app";
+import { busy, redraws, start } from "./ui/app";
 
 // For the tests, and for readers who open the console: the mathematics, and the times of redraws.
-Object.assign(globalThis, { posquadExplorer: { answer, redraws } });
+Object.assign(globalThis, { posquadExplorer: { answer, busy, redraws } });
 
 start(
   [fiber, rate, selection, recovery],

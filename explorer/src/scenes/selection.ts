@@ -107,7 +107,7 @@ function tabulate(figure: Figure, { system, selected, least, descent, start }: F
   const rows = [row("start", start), row("selected", selected), row("entropic point", least.entropic)];
   if (descent?.limit) rows.splice(2, 0, row("finite steps", descent.limit));
   const names = system.d.map((_, a) => `q${"₁₂₃₄"[a]}`);
-  figure.tabulate("Coordinates and trace", ["", ...names, "trace"], rows);
+  figure.tabulate("Coordinates and trace", ["point", ...names, "trace"], rows);
 }
 
 function say(state: State, { system, selected, least, descent, path }: Found): string {
@@ -148,11 +148,11 @@ function drawAll(state: State, [figure]: readonly Figure[]): string {
   const name = text(state, "system") as SystemName;
   drawMap(figure!, name, found);
   tabulate(figure!, found);
-  const point = (q: Vector): string => q.map((value) => show(value, 2)).join(", ");
+  const point = (q: Vector): string => q.map((value) => show(value, 4)).join(", ");
   figure!.describe(
     `${name === "paper" ? "The plane of q1 and q2" : "The triangle of solutions"}, with the training path. It ends at ` +
       `q = ${point(found.selected)}. The entropic point is ${point(found.least.entropic)}.` +
-      (found.descent?.limit ? ` Gradient descent with finite steps ends at ${point(found.descent.limit)}.` : ""),
+      (found.descent?.limit ? ` Gradient descent with steps of ${show(number(state, "step"), 2)} ends at ${point(found.descent.limit)}.` : ""),
   );
   return say(state, found);
 }

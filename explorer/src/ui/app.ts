@@ -6,8 +6,10 @@ import { player } from "./player";
 import type { Scene } from "./scene";
 import { admit, fragment, initial, number, type Slider, type State, stateOf, type Value } from "./state";
 
-/** Milliseconds of the last redraws, for the tests and the benchmark. */
+/** Milliseconds of the last redraws, and how many are due; for the tests and the benchmark. */
 export const redraws: number[] = [];
+let due = 0;
+export const busy = (): boolean => due > 0;
 
 interface Shown {
   readonly element: HTMLElement;
@@ -47,18 +49,19 @@ export function start(scenes: readonly Scene[], navigation: HTMLElement, main: H
     document.title = `${scenes[chosen]!.title} · posquad explorer`;
     shown[chosen]!.redraw();
   };
-  const follow = (): void => {
-    if (current >= 0 && location.hash === "#main") {  // the skip link, which moved the focus
+  const follow = (hash: string): void => {
+    if (current >= 0 && hash === "#main") {  // the skip link, which moved the focus
       return history.replaceState(null, "", `#${shown[current]!.link()}`);
     }
-    const parts = new URLSearchParams(location.hash.slice(1));
+    const parts = new URLSearchParams(hash.slice(1));
     const chosen = Math.max(0, scenes.findIndex((scene) => scene.id === parts.get("scene")));
     shown[chosen]!.set(stateOf(parts, scenes[chosen]!.controls));
     open(chosen);
   };
-  addEventListener("hashchange", follow);
+  // A redraw that was due may already have put its own link back; the event has the new one.
+  addEventListener("hashchange", (event) => follow(new URL(event.newURL).hash));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown[current]!.redraw());
-  follow();
+  follow(location.hash);
 }
 
 function build(scene: Scene, changed: () => void): Shown {
@@ -76,6 +79,7 @@ function build(scene: Scene, changed: () => void): Shown {
 
   const paint = (): void => {
     waiting = 0;
+    due--;
     if (element.hidden) return;
     const began = performance.now();
     for (const figure of figures) figure.measure();
@@ -87,7 +91,9 @@ function build(scene: Scene, changed: () => void): Shown {
     link.show();
   };
   const redraw = (): void => {
-    if (!waiting) waiting = requestAnimationFrame(paint);
+    if (waiting) return;
+    waiting = requestAnimationFrame(paint);
+    due++;
   };
   const set = (values: Readonly<Record<string, Value>>): void => {
     state = Object.fromEntries(
