@@ -98,6 +98,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "posquad"
 html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
+html_extra_path = [str(ROOT / "report" / "explorer.html")]  # the page of `posquad explore`
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_show_sourcelink = False
@@ -123,6 +124,7 @@ ALONE = (
     "before-you-fit",
     "guide",
     "command-line",
+    "explore",
     "which-function",
     "changelog",
     "search",

@@ -1,4 +1,4 @@
-"""Write the problems that the explorer shows, and posquad's verdicts on them: src/data/problems.json.
+"""Write the problems that the explorer shows to src/data/problems.json, with posquad's verdicts.
 
 Run by `make explorer-vectors`. The numbers are rounded, so that Python and the page use the same
 ones. `recovery` is the table of the fourth scene: what `recover` says for each number of samples.
@@ -38,7 +38,8 @@ def recovery_problem(seed: int) -> dict[str, Any]:
     X = rng.standard_normal((MOST_SAMPLES, 3)).round(2)
     u = rng.standard_normal(3)
     u = (u / np.linalg.norm(u)).round(2)
-    return {"X": X.tolist(), "u": u.tolist(), "status": [status(X[: n + 1], u) for n in range(len(X))]}
+    statuses = [status(X[:n], u) for n in range(1, len(X) + 1)]
+    return {"X": X.tolist(), "u": u.tolist(), "status": statuses}
 
 
 def status(X: np.ndarray, u: np.ndarray) -> str:

@@ -153,7 +153,7 @@ def recovery_cases() -> Iterator[Case]:
 
 
 def minima(X: np.ndarray, y: np.ndarray, starts: int = 100) -> np.ndarray:
-    """All local minima of rank one, by descent from many starts; the loss as a fraction, then uu'."""
+    """All local minima of rank one, from many starts: the loss as a fraction, then uu'."""
     loss = posquad.LeastSquares(posquad.RankOne(X), y)
     zero = float(loss.loss(np.zeros((3, 1))))
     U0 = np.random.default_rng(0).standard_normal((starts, 3, 1))

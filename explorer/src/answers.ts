@@ -6,8 +6,16 @@ import * as problems from "./problems";
 
 type Input = Record<string, never>;
 
-interface RateInput { kappa: number; n: number }
-interface SelectionInput { B: Matrix; y: Vector; d: Vector; q0: Vector }
+interface RateInput {
+  kappa: number;
+  n: number;
+}
+interface SelectionInput {
+  B: Matrix;
+  y: Vector;
+  d: Vector;
+  q0: Vector;
+}
 
 const KINDS: Record<string, (input: never) => unknown> = {
   gradient: ({ X, y, U }: { X: Matrix; y: Vector; U: Matrix }) => [
@@ -17,10 +25,17 @@ const KINDS: Record<string, (input: never) => unknown> = {
   "predictor-step": ({ Q, G, step }: { Q: Matrix; G: Matrix; step: number }) =>
     core.predictorStep(Q, G, step),
   flow: (input: {
-    target: problems.Target; size: number; degrees: number; mirrored: boolean; times: Vector;
+    target: problems.Target;
+    size: number;
+    degrees: number;
+    mirrored: boolean;
+    times: Vector;
   }) => {
     const { samples, second } = problems.fiberProblem(
-      input.target, input.size, input.degrees, input.mirrored,
+      input.target,
+      input.size,
+      input.degrees,
+      input.mirrored,
     );
     return core.gradientFlow(samples, second, input.times, 1e-13).slice(1);
   },

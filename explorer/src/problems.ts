@@ -15,7 +15,7 @@ export interface FiberProblem {
   readonly second: Matrix;
 }
 
-/** First scene: two starts U and UR on one fiber; R turns by `degrees`, after a reflection if asked. */
+/** First scene: two starts U and UR on one fiber; R turns by `degrees`, and reflects if asked. */
 export function fiberProblem(
   target: Target,
   size: number,
@@ -25,7 +25,15 @@ export function fiberProblem(
   const { X, start, targets } = data.fiber;
   const angle = (degrees * Math.PI) / 180;
   const [c, s] = [Math.cos(angle), Math.sin(angle)];
-  const R = mirrored ? [[c, s], [s, -c]] : [[c, -s], [s, c]];
+  const R = mirrored
+    ? [
+        [c, s],
+        [s, -c],
+      ]
+    : [
+        [c, -s],
+        [s, c],
+      ];
   const first = start.map((row) => row.map((value) => size * value));
   return {
     samples: noiseless(X, targets[target]),
@@ -45,7 +53,7 @@ export interface RateProblem {
 export const RATE_DIMENSION = data.rate.X[0]!.length;
 export const RATE_UNKNOWNS = 2 * RATE_DIMENSION - 1;
 
-/** Second scene: n Gaussian samples of a target with eigenvalues 1 and 1/kappa, and a start near it. */
+/** Second scene: n Gaussian samples, a target with eigenvalues 1 and 1/kappa, a start near it. */
 export function rateProblem(kappa: number, n: number): RateProblem {
   const { X, direction, distance } = data.rate;
   const smallest = 1 / kappa;
@@ -83,7 +91,10 @@ export interface RecoveryProblem {
 export function recoveryProblem(set: number, n: number): RecoveryProblem {
   const { X, u, status } = data.recovery[set - 1]!;
   return {
-    samples: noiseless(X.slice(0, n), u.map((value) => [value])),
+    samples: noiseless(
+      X.slice(0, n),
+      u.map((value) => [value]),
+    ),
     target: u,
     statuses: status,
   };

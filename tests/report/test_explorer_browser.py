@@ -96,7 +96,7 @@ def settle(page):
 
 
 def wait_until(page, condition):
-    """Wait frame by frame; `wait_for_function` evaluates strings, which the page's policy forbids."""
+    """Wait frame by frame; `wait_for_function` evaluates strings, which the policy forbids."""
     page.evaluate(
         f"""() => new Promise(done => {{
           const check = () => ({condition}) ? done() : requestAnimationFrame(check);
@@ -235,10 +235,12 @@ def test_the_figure_in_space_turns_by_keys_buttons_and_dragging(page, scene):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_text_has_contrast(page, scheme):
     page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 1280 if scheme == "light" else 360, "height": 800})
     page.evaluate((TESTS / "assets" / "axe.min.js").read_text(encoding="utf-8"))
     for scene in SCENES:
         go(page, f"scene={scene}")
-        page.locator("main section:not([hidden]) details").evaluate("element => { element.open = true; }")
+        details = page.locator("main section:not([hidden]) details")
+        details.evaluate("element => { element.open = true; }")
         found = page.evaluate("() => axe.run().then(result => result.violations)")
         assert [(v["id"], v["impact"], v["nodes"][0]["html"]) for v in found] == []
         assert [entry for entry in page.evaluate(LUMINANCE) if 0 < entry[0] < 4.5] == []

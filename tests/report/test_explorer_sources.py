@@ -100,9 +100,8 @@ def test_posquad_still_gives_the_answers_with_which_the_page_is_compared(exports
     assert len(found) == len(committed) >= 200
     for new, old in zip(found, committed, strict=True):
         assert new["kind"] == old["kind"]
-        np.testing.assert_allclose(
-            np.array(new["answer"]), np.array(old["answer"]), rtol=1e-10, atol=1e-10, err_msg=str(old)
-        )
+        expected, answer = np.array(old["answer"]), np.array(new["answer"])
+        np.testing.assert_allclose(answer, expected, rtol=1e-10, atol=1e-10, err_msg=str(old))
 
 
 def test_three_samples_of_a_vector_have_four_solutions(exports):

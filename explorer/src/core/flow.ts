@@ -12,21 +12,13 @@ const STAGES: readonly Vector[] = [
   [9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656],
   [35 / 384, 0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84],
 ];
-const ERROR: Vector = [
-  71 / 57600,
-  0,
-  -71 / 16695,
-  71 / 1920,
-  -17253 / 339200,
-  22 / 525,
-  -1 / 40,
-];
+const ERROR: Vector = [71 / 57600, 0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40];
 
 /**
  * The solution of dx/dt = field(x) at increasing times; the first record is the start, at time 0.
  *
- * Each step keeps its local error below `tolerance` times the largest entry of x, or times `unit` if
- * that is larger. If that is not possible within `maxSteps` steps, the remaining records are missing.
+ * Each step keeps its local error below `tolerance` times the largest entry of x, or times `unit`
+ * if that is larger. If that needs more than `maxSteps` steps, the remaining records are missing.
  */
 export function integrate(
   field: Field,
@@ -75,4 +67,5 @@ function attempt(field: Field, x: Vector, slope: number[], h: number) {
   return { x: point, slope: k[6]!, error };
 }
 
-const largest = (x: Vector): number => x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+const largest = (x: Vector): number =>
+  x.reduce((most, value) => Math.max(most, Math.abs(value)), 0);

@@ -4,7 +4,7 @@ import type { Matrix } from "./matrix";
 
 const SWEEPS = 60;
 
-/** Eigenvalues of a symmetric matrix, in ascending order, and unit eigenvectors in the same order. */
+/** Eigenvalues of a symmetric matrix, ascending, and unit eigenvectors in the same order. */
 export function eigen(A: Matrix): { values: number[]; vectors: number[][] } {
   const n = A.length;
   const a = A.map((row) => [...row]);

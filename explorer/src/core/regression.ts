@@ -2,7 +2,16 @@
 
 import { integrate } from "./flow";
 import { eigen } from "./jacobi";
-import { dot, type Matrix, multiply, predictor, subtract, times, transpose, type Vector } from "./matrix";
+import {
+  dot,
+  type Matrix,
+  multiply,
+  predictor,
+  subtract,
+  times,
+  transpose,
+  type Vector,
+} from "./matrix";
 
 /** Inputs, one row each, and responses; the loss is (1/2n) sum_i (|U'x_i|^2 - y_i)^2. */
 export interface Samples {
@@ -28,7 +37,7 @@ export function gradient(samples: Samples, U: Matrix): number[][] {
   return U.map((_, a) => Array.from(G.subarray(a * r, (a + 1) * r)));
 }
 
-/** The gradient of factors with r columns, stored by rows; the result is overwritten by the next. */
+/** The gradient of factors with r columns, stored by rows; the next call overwrites the result. */
 function flatGradient({ X, y }: Samples, r: number): (U: Float64Array) => Float64Array {
   const [n, d] = [y.length, X[0]!.length];
   const rows = Float64Array.from(X.flat());
@@ -103,7 +112,7 @@ export function gradientFlow(
   return integrate(field, start.flat(), at, tolerance).map(fold);
 }
 
-/** The predictor's recursion (I - 2 step G) Q (I - 2 step G) (`eq:exact-predictor-recursion`). */
+/** The predictor's recursion (I - 2 step G) Q (I - 2 step G) (`eq:exact-discrete-congruence`). */
 export function predictorStep(Q: Matrix, G: Matrix, step: number): number[][] {
   const M = G.map((row, i) => row.map((value, j) => (i === j ? 1 : 0) - 2 * step * value));
   return multiply(multiply(M, Q), M);
@@ -124,7 +133,7 @@ export function factorSpectrum(X: Matrix, U: Matrix): number[] {
   return eigen(columns.map((a) => columns.map((b) => dot(a, b) / X.length))).values;
 }
 
-/** The effective eigenvalues at a factor that interpolates; those within rounding of zero are zero. */
+/** The effective eigenvalues at a factor that interpolates; those within rounding of 0 are 0. */
 export function effectiveSpectrum(X: Matrix, U: Matrix): number[] {
   const r = U[0]!.length;
   const all = factorSpectrum(X, U);

@@ -1,4 +1,4 @@
-/** Which interpolant training selects, in the joint spectral coordinates of commuting measurements. */
+/** Which interpolant training selects, in joint spectral coordinates of commuting measurements. */
 
 import { integrate } from "./flow";
 import { dot, type Matrix, norm, solve, subtract, times, transpose, type Vector } from "./matrix";
@@ -58,12 +58,7 @@ export function reducedGradient({ B, y }: System, q: Vector): number[] {
  *
  * Logarithms are integrated, so that q stays positive (`prop:exact-weighted-mirror-flow`).
  */
-export function mirrorFlow(
-  system: System,
-  q0: Vector,
-  at: Vector,
-  tolerance?: number,
-): number[][] {
+export function mirrorFlow(system: System, q0: Vector, at: Vector, tolerance?: number): number[][] {
   const logarithms = integrate(
     (z) => reducedGradient(system, z.map(Math.exp)).map((g, a) => (-4 * g) / system.d[a]!),
     q0.map(Math.log),
@@ -74,7 +69,7 @@ export function mirrorFlow(
   return logarithms.map((z) => z.map(Math.exp));
 }
 
-/** One step of the recursion q_a (1 - (2 step / d_a) g_a)^2 (`eq:reduced-predictor-gradient-descent`). */
+/** The step q_a (1 - (2 step / d_a) g_a)^2 of `eq:reduced-predictor-gradient-descent`. */
 export function reducedStep(system: System, q: Vector, step: number): number[] {
   const g = reducedGradient(system, q);
   return q.map((value, a) => value * (1 - ((2 * step) / system.d[a]!) * g[a]!) ** 2);
@@ -156,7 +151,10 @@ export function minimumTrace(system: System): MinimumTrace | null {
 export function vertices({ B, y, d }: System): number[][] {
   const found: number[][] = [];
   for (const basis of subsets(d.length, y.length)) {
-    const values = solve(B.map((row) => basis.map((a) => row[a]!)), y);
+    const values = solve(
+      B.map((row) => basis.map((a) => row[a]!)),
+      y,
+    );
     if (values === null || values.some((value) => value < -1e-12)) continue;
     const q = d.map(() => 0);
     basis.forEach((a, k) => (q[a] = Math.max(0, values[k]!)));
@@ -168,11 +166,15 @@ export function vertices({ B, y, d }: System): number[][] {
 /** On a face of constant trace, least entropy is the Bregman projection of the vector of ones. */
 function entropyOnFace({ B, y, d }: System, support: number[]): number[] | null {
   const pick = (row: Vector): number[] => support.map((a) => row[a]!);
-  const found = bregmanProjection({ B: B.map(pick), y, d: pick(d) }, support.map(() => 1));
+  const found = bregmanProjection(
+    { B: B.map(pick), y, d: pick(d) },
+    support.map(() => 1),
+  );
   return found && d.map((_, a) => (support.includes(a) ? found[support.indexOf(a)]! : 0));
 }
 
 function* subsets(m: number, k: number, from = 0): Generator<number[]> {
   if (k === 0) yield [];
-  else for (let a = from; a < m; a++) for (const rest of subsets(m, k - 1, a + 1)) yield [a, ...rest];
+  else
+    for (let a = from; a < m; a++) for (const rest of subsets(m, k - 1, a + 1)) yield [a, ...rest];
 }

@@ -1,4 +1,4 @@
-/** Recovery of a matrix uu' of rank one in three dimensions, seen on the sphere of directions of u. */
+/** Recovery of a matrix uu' of rank one in three dimensions, on the sphere of directions of u. */
 
 import { eigen } from "./jacobi";
 import { dot, type Matrix, norm, solve, type Vector } from "./matrix";
@@ -45,10 +45,21 @@ function powers(a: number, b: number, c: number) {
   return {
     quadratic: [aa, bb, cc, 2 * ab, 2 * ac, 2 * bc],
     quartic: [
-      aa * aa, bb * bb, cc * cc,
-      4 * aa * ab, 4 * aa * ac, 4 * bb * ab, 4 * bb * bc, 4 * cc * ac, 4 * cc * bc,
-      6 * aa * bb, 6 * aa * cc, 6 * bb * cc,
-      12 * aa * bc, 12 * bb * ac, 12 * cc * ab,
+      aa * aa,
+      bb * bb,
+      cc * cc,
+      4 * aa * ab,
+      4 * aa * ac,
+      4 * bb * ab,
+      4 * bb * bc,
+      4 * cc * ac,
+      4 * cc * bc,
+      6 * aa * bb,
+      6 * aa * cc,
+      6 * bb * cc,
+      12 * aa * bc,
+      12 * bb * ac,
+      12 * cc * ab,
     ],
   };
 }
@@ -70,10 +81,14 @@ export interface LocalMinimum {
 export function localMinima(samples: Samples): LocalMinimum[] {
   const { X, y } = samples;
   const zero = dot(y, y) / (2 * y.length);
-  const gram = [0, 1, 2].map((a) => [0, 1, 2].map((b) => X.reduce((sum, x) => sum + x[a]! * x[b]!, 0)));
+  const gram = [0, 1, 2].map((a) =>
+    [0, 1, 2].map((b) => X.reduce((sum, x) => sum + x[a]! * x[b]!, 0)),
+  );
   const found: LocalMinimum[] = [];
   for (const signs of regions(X)) {
-    const right = [0, 1, 2].map((a) => X.reduce((sum, x, i) => sum + x[a]! * signs[i]! * Math.sqrt(y[i]!), 0));
+    const right = [0, 1, 2].map((a) =>
+      X.reduce((sum, x, i) => sum + x[a]! * signs[i]! * Math.sqrt(y[i]!), 0),
+    );
     const start = solve(gram, right);
     const u = start && newton(samples, start);
     if (!u) continue;
@@ -83,15 +98,22 @@ export function localMinima(samples: Samples): LocalMinimum[] {
   return found.sort((a, b) => a.fraction - b.fraction);
 }
 
-/** The signs of x_i'u in every region, up to the sign of u; each region has a line x_i'u = x_j'u = 0. */
+/** The signs of x_i'u in every region, up to that of u; each has an edge x_i'u = x_j'u = 0. */
 function regions(X: Matrix): Iterable<number[]> {
   const found = new Map<string, number[]>();
   for (let i = 0; i < X.length; i++) {
     for (let j = 0; j < i; j++) {
       const [[a, b, c], [d, e, f]] = [X[i] as number[], X[j] as number[]] as [number[], number[]];
       const edge = [b! * f! - c! * e!, c! * d! - a! * f!, a! * e! - b! * d!];
-      for (const [first, second] of [[1, 1], [1, -1], [-1, 1], [-1, -1]]) {
-        const signs = X.map((x, k) => (k === i ? first! : k === j ? second! : dot(x, edge) < 0 ? -1 : 1));
+      for (const [first, second] of [
+        [1, 1],
+        [1, -1],
+        [-1, 1],
+        [-1, -1],
+      ]) {
+        const signs = X.map((x, k) =>
+          k === i ? first! : k === j ? second! : dot(x, edge) < 0 ? -1 : 1,
+        );
         const turned = signs.map((sign) => sign * signs[0]!);
         found.set(turned.join(), turned);
       }
@@ -103,12 +125,16 @@ function regions(X: Matrix): Iterable<number[]> {
 /** Gradient and Hessian of (1/2n) sum_i ((x_i'u)^2 - y_i)^2. */
 export function derivatives({ X, y }: Samples, u: Vector) {
   const g = [0, 0, 0];
-  const H = [[0, 0, 0], [0, 0, 0], [0, 0, 0]];
+  const H = [
+    [0, 0, 0],
+    [0, 0, 0],
+    [0, 0, 0],
+  ];
   let value = 0;
   X.forEach((x, i) => {
     const z = dot(x, u);
     const gap = z * z - y[i]!;
-    value += gap * gap / (2 * y.length);
+    value += (gap * gap) / (2 * y.length);
     for (let a = 0; a < 3; a++) {
       g[a]! += (2 * gap * z * x[a]!) / y.length;
       for (let b = 0; b < 3; b++) H[a]![b]! += ((6 * z * z - 2 * y[i]!) * x[a]! * x[b]!) / y.length;
@@ -126,12 +152,23 @@ function newton(samples: Samples, start: number[]): number[] | null {
     const { value, g, H } = derivatives(samples, u);
     const [low, , high] = eigen(H as Matrix).values as [number, number, number];
     const shift = low > 1e-9 * high ? 0 : 1e-3 * Math.abs(high) - low;
-    const move = solve(H.map((row, i) => row.map((h, j) => h + (i === j ? shift : 0))), g);
+    const move = solve(
+      H.map((row, i) => row.map((h, j) => h + (i === j ? shift : 0))),
+      g,
+    );
     if (move === null) return null;
     const full = u.map((entry, i) => entry - move[i]!);
     if (shift === 0 && norm(move) < 1e-9 * norm(u)) return full; // quadratic: the next is exact
     let t = Math.min(1, (REACH * norm(u)) / norm(move));
-    while (t > 1e-6 && !(derivatives(samples, u.map((e, i) => e - t * move[i]!)).value < value)) {
+    while (
+      t > 1e-6 &&
+      !(
+        derivatives(
+          samples,
+          u.map((e, i) => e - t * move[i]!),
+        ).value < value
+      )
+    ) {
       t /= 2;
     }
     u = u.map((entry, i) => entry - t * move[i]!);

@@ -1,96 +1,61 @@
 /** Second scene: the rate is the effective curvature. */
 
 import { scaleLinear, scaleLog } from "d3-scale";
-import { distance, norm, predictor } from "../core/matrix";
-import {
-  contraction, descent, effectiveSpectrum, noiseless, oracleStep, predictorError,
-} from "../core/regression";
-import { RATE_DIMENSION, RATE_UNKNOWNS, rateProblem } from "../problems";
+import { RATE_DIMENSION, RATE_UNKNOWNS } from "../problems";
 import type { Figure } from "../ui/frame";
 import { axes, curve, label, MARGIN } from "../ui/plot";
 import type { Scene } from "../ui/scene";
 import { number, type State } from "../ui/state";
 import { count, plural, show } from "../ui/words";
-
-const MOST_PRODUCTS = 80_000; // samples times steps, so that a redraw stays short
-const MOST_STEPS = 12_000;
-const FEWEST_STEPS = 40;
-const FLOOR = 1e-10; // relative error at which a run ends
-const CEILING = 1e3;
-
-export interface Run {
-  readonly n: number;
-  readonly spectrum: number[];
-  readonly step: number;
-  readonly oracle: number;
-  readonly limit: number;
-  readonly factor: number;
-  /** Relative errors |Q_k - Q*| / |Q*|. */
-  readonly errors: number[];
-  readonly diverged: boolean;
-}
-
-/** Gradient descent from near the target, and what the effective spectrum predicts of it. */
-export function run(state: State): Run {
-  const n = Math.max(1, Math.round(number(state, "ratio") * RATE_UNKNOWNS));
-  const { X, target, start, smallest } = rateProblem(number(state, "kappa"), n);
-  const spectrum = effectiveSpectrum(X, target);
-  const limit = 2 / spectrum[spectrum.length - 1]!;
-  const step = number(state, "step") * limit;
-  const factor = contraction(spectrum, step);
-  const goal = predictor(target);
-  const size = norm(goal.flat());
-  const visible = contraction(spectrum.filter((value) => value > 0), step);
-  const needed = visible < 1 ? Math.ceil(Math.log(1e-7) / Math.log(visible)) : 400;
-  const affordable = Math.min(MOST_STEPS, Math.floor(MOST_PRODUCTS / n));
-  const steps = Math.min(affordable, Math.max(FEWEST_STEPS, needed));
-  const samples = noiseless(X, target);
-  const errors = [distance(predictor(start), goal) / size];
-  descent(samples, start, step, steps, (U) => {
-    const now = predictorError(U, 2, goal) / size;
-    if (!(now < CEILING)) return false;
-    errors.push(now);
-    return now >= FLOOR;
-  });
-  return {
-    n, spectrum, step, limit, factor, errors,
-    oracle: oracleStep(1, smallest, 1, RATE_DIMENSION + 3),
-    diverged: errors.length <= steps && errors[errors.length - 1]! >= FLOOR,
-  };
-}
-
-/** The factor per step measured over the last third of the run. */
-export function measured(errors: readonly number[]): number {
-  const last = errors.length - 1;
-  const from = Math.floor((2 * last) / 3);
-  return last > from ? (errors[last]! / errors[from]!) ** (1 / (last - from)) : NaN;
-}
+import { CEILING, measured, type Run, run } from "./rate_run";
 
 function drawErrors(figure: Figure, { errors, factor }: Run): void {
   const layer = figure.clear();
   const last = errors.length - 1;
-  const [low, high] = [Math.min(...errors), Math.max(...errors)].map(Math.log10) as [number, number];
+  const [low, high] = [Math.min(...errors), Math.max(...errors)].map(Math.log10) as [
+    number,
+    number,
+  ];
   const [bottom, top] = [Math.floor(low), Math.max(Math.ceil(high), Math.floor(low) + 1)];
   const right = figure.width - MARGIN.right;
   const x = scaleLinear([0, Math.max(1, last)], [MARGIN.left, right]);
   const y = scaleLog([10 ** bottom, 10 ** top], [figure.height - MARGIN.bottom, MARGIN.top]);
   const jump = Math.ceil((top - bottom) / 6);
-  const powers = Array.from({ length: top - bottom + 1 }, (_, k) => 10 ** (bottom + k)).filter((_, k) => k % jump === 0);
-  axes(layer, figure, x, y, { x: "steps of gradient descent", y: "relative error of the predictor" }, { y: powers });
+  const powers = Array.from({ length: top - bottom + 1 }, (_, k) => 10 ** (bottom + k)).filter(
+    (_, k) => k % jump === 0,
+  );
+  axes(
+    layer,
+    figure,
+    x,
+    y,
+    { x: "steps of gradient descent", y: "relative error of the predictor" },
+    { y: powers },
+  );
   const clip = (value: number) => Math.min(10 ** top, Math.max(10 ** bottom, value));
   const within = Math.max(1, Math.ceil(last / 400));
-  const shown = errors.map((value, k) => [k, value] as const).filter(([k]) => k % within === 0 || k === last);
+  const shown = errors
+    .map((value, k) => [k, value] as const)
+    .filter(([k]) => k % within === 0 || k === last);
   // The predicted line passes through the middle of the run, where the fast modes have died out,
   // and ends where it leaves the drawing.
   const anchor = factor > 1 ? 0 : Math.floor(last / 2);
   const lineEnd = (k: number) => {
     const value = errors[anchor]! * factor ** (k - anchor);
     const inside = clip(value);
-    const at = inside === value ? k : anchor + Math.log(inside / errors[anchor]!) / Math.log(factor);
+    const at =
+      inside === value ? k : anchor + Math.log(inside / errors[anchor]!) / Math.log(factor);
     return [x(at), y(inside)] as const;
   };
-  curve(layer, "path naive", [[x(0), y(errors[0]!)], [right, y(errors[0]!)]]);
-  curve(layer, "path one wide", shown.map(([k, value]) => [x(k), y(value)]));
+  curve(layer, "path naive", [
+    [x(0), y(errors[0]!)],
+    [right, y(errors[0]!)],
+  ]);
+  curve(
+    layer,
+    "path one wide",
+    shown.map(([k, value]) => [x(k), y(value)]),
+  );
   curve(layer, "path two", [lineEnd(0), lineEnd(last)]);
 }
 
@@ -107,16 +72,30 @@ function ruler(
   const x = scaleLog(range, [left, right]).clamp(true);
   const line = top + 52;
   label(layer, title, left, top + 12, "start", "label");
-  curve(layer, "rule strong", [[left, line], [right, line]]);
+  curve(layer, "rule strong", [
+    [left, line],
+    [right, line],
+  ]);
   for (let power = Math.ceil(Math.log10(range[0])); power <= Math.log10(range[1]); power++) {
     const at = x(10 ** power);
-    curve(layer, "rule strong", [[at, line - 3], [at, line + 3]]);
+    curve(layer, "rule strong", [
+      [at, line - 3],
+      [at, line + 3],
+    ]);
   }
   for (const { value, name, mark, above } of marks) {
     const at = x(value);
-    curve(layer, `tick ${mark}`, [[at, line - 10], [at, line + 10]]);
+    curve(layer, `tick ${mark}`, [
+      [at, line - 10],
+      [at, line + 10],
+    ]);
     const anchor = at < 90 ? "start" : at > figure.width - 90 ? "end" : "middle";
-    const edge = anchor === "start" ? Math.max(left, at - 10) : anchor === "end" ? Math.min(right, at + 10) : at;
+    const edge =
+      anchor === "start"
+        ? Math.max(left, at - 10)
+        : anchor === "end"
+          ? Math.min(right, at + 10)
+          : at;
     if (name) label(layer, name, edge, above ? line - 16 : line + 24, anchor, "small");
   }
 }
@@ -125,22 +104,50 @@ function drawRulers(figure: Figure, { spectrum, step, oracle, limit, n }: Run): 
   const layer = figure.clear();
   const low = 10 ** Math.floor(Math.log10(Math.min(oracle, step)));
   const high = 10 ** Math.ceil(Math.log10(Math.max(limit, step) * 1.01));
-  ruler(figure, layer, 0, "Step size", [low, high], [
-    { value: oracle, name: `oracle ${show(oracle, 2)}`, mark: "three" },
-    { value: limit, name: `limit ${show(limit, 2)}`, mark: "naive" },
-    { value: step, name: `step ${show(step, 2)}`, mark: "one", above: true },
-  ]);
+  ruler(
+    figure,
+    layer,
+    0,
+    "Step size",
+    [low, high],
+    [
+      { value: oracle, name: `oracle ${show(oracle, 2)}`, mark: "three" },
+      { value: limit, name: `limit ${show(limit, 2)}`, mark: "naive" },
+      { value: step, name: `step ${show(step, 2)}`, mark: "one", above: true },
+    ],
+  );
   const seen = spectrum.filter((value) => value > 0);
   const zero = spectrum.length - seen.length;
-  const range: [number, number] = [10 ** Math.floor(Math.log10(seen[0]!)), 10 ** Math.ceil(Math.log10(seen[seen.length - 1]!))];
-  ruler(figure, layer, 96, `Effective eigenvalues (${zero ? `${zero} of ${spectrum.length} are zero` : `all ${spectrum.length} positive`})`, range, [
-    ...seen.slice(1, -1).map((value) => ({ value, name: "", mark: "faint" })),
-    { value: seen[0]!, name: `smallest ${zero ? "not zero " : ""}${show(seen[0]!, 2)}`, mark: "two", above: true },
-    { value: seen[seen.length - 1]!, name: `largest ${show(seen[seen.length - 1]!, 2)}`, mark: "naive" },
-  ]);
+  const range: [number, number] = [
+    10 ** Math.floor(Math.log10(seen[0]!)),
+    10 ** Math.ceil(Math.log10(seen[seen.length - 1]!)),
+  ];
+  ruler(
+    figure,
+    layer,
+    96,
+    `Effective eigenvalues (${zero || "none"} of the ${spectrum.length} equal to zero)`,
+    range,
+    [
+      ...seen.slice(1, -1).map((value) => ({ value, name: "", mark: "faint" })),
+      {
+        value: seen[0]!,
+        name: `smallest ${zero ? "not zero " : ""}${show(seen[0]!, 2)}`,
+        mark: "two",
+        above: true,
+      },
+      {
+        value: seen[seen.length - 1]!,
+        name: `largest ${show(seen[seen.length - 1]!, 2)}`,
+        mark: "naive",
+      },
+    ],
+  );
   figure.describe(
-    `The step is ${show(step)}; the oracle step of the paper is ${show(oracle)}, the stability limit ${show(limit)}. ` +
-      `There are ${spectrum.length} effective eigenvalues for ${n} samples, from ${show(spectrum[0]!)} to ${show(spectrum[spectrum.length - 1]!)}.`,
+    `The step is ${show(step)}; the oracle step of the paper is ${show(oracle)}, the ` +
+      `stability limit ${show(limit)}. ` +
+      `There are ${spectrum.length} effective eigenvalues for ${n} samples, from ` +
+      `${show(spectrum[0]!)} to ${show(spectrum[spectrum.length - 1]!)}.`,
   );
 }
 
@@ -152,37 +159,50 @@ function say(state: State, found: Run): string {
   const end = show(errors[errors.length - 1]!, 2);
   if (diverged || factor > 1 + 1e-9) {
     return (
-      `The step is ${show(number(state, "step"), 2)} times the stability limit 2/λmax = ${show(limit)}. ` +
+      `The step is ${show(number(state, "step"), 2)} times the stability limit 2/λmax = ` +
+      `${show(limit)}. ` +
       (diverged
-        ? `Gradient descent diverges: after ${plural(errors.length, "step")} the error is over ${count(CEILING)} times the target.`
-        : `Near the target each step multiplies the error in the steepest direction by ${show(factor)}, so gradient ` +
+        ? `Gradient descent diverges: after ${plural(errors.length, "step")} the error is ` +
+          `over ${count(CEILING)} times the target.`
+        : "Near the target each step multiplies the error in the steepest direction by " +
+          `${show(factor)}, so gradient ` +
           `descent cannot settle there; the run ends with a relative error of ${end}.`)
     );
   }
   if (smallest === 0) {
     return (
-      `With ${samples}, ${plural(zeros, "effective eigenvalue")} ${zeros === 1 ? "is" : "are"} exactly zero: ` +
+      `With ${samples}, ${plural(zeros, "effective eigenvalue")} ` +
+      `${zeros === 1 ? "is" : "are"} exactly zero: ` +
       `${zeros === 1 ? "a direction" : "directions"} that no sample sees. ` +
       `The error cannot fall to zero, whatever the step: it ends at ${end}. More samples help.`
     );
   }
   if (factor > 1 - 1e-9) {
     return (
-      `The step is the stability limit 2/λmax = ${show(limit)} itself: near the target the error in the steepest direction ` +
-      `changes its sign at every step and does not shrink. The run ends with a relative error of ${end}.`
+      `The step is the stability limit 2/λmax = ${show(limit)} itself: near the target the ` +
+      "error in the steepest direction " +
+      "changes its sign at every step and does not shrink. The run ends with a relative " +
+      `error of ${end}.`
     );
   }
   const seen = measured(errors);
   const rate = (value: number) => show(-Math.log(value), 4);
   const early = Math.log(seen) < 1.02 * Math.log(factor); // steeper than predicted
-  const slow = Math.abs(1 - step * smallest) >= factor - 1e-12 ? `the smallest effective eigenvalue, ${show(smallest)}` : "the largest effective eigenvalue, because the step is close to the limit";
-  const oraclePart = step <= oracle * 1.02
-    ? " The paper proves convergence for this step, and it is very slow."
-    : ` The step is ${count(step / oracle)} times the oracle step, for which the paper proves convergence.`;
+  const slow =
+    Math.abs(1 - step * smallest) >= factor - 1e-12
+      ? `the smallest effective eigenvalue, ${show(smallest)}`
+      : "the largest effective eigenvalue, because the step is close to the limit";
+  const oraclePart =
+    step <= oracle * 1.02
+      ? " The paper proves convergence for this step, and it is very slow."
+      : ` The step is ${count(step / oracle)} times the oracle step, for which the paper ` +
+        "proves convergence.";
   return (
-    `With ${samples}, the error should in the end shrink at the rate ${rate(factor)} per step; the run measures ${rate(seen)}` +
+    `With ${samples}, the error should in the end shrink at the rate ${rate(factor)} per ` +
+    `step; the run measures ${rate(seen)}` +
     `${early ? ", because faster directions have not died out yet" : ""}. ` +
-    `The prediction comes from ${slow}. The naive Hessian of the weights has a zero eigenvalue and predicts no progress at all.${oraclePart}`
+    `The prediction comes from ${slow}. The naive Hessian of the weights has a zero ` +
+    `eigenvalue and predicts no progress at all.${oraclePart}`
   );
 }
 
@@ -197,8 +217,10 @@ function drawAll(state: State, figures: readonly Figure[]): string {
   ]);
   const last = found.errors.length - 1;
   errors.describe(
-    `The relative error of the predictor on a logarithmic axis: from ${show(found.errors[0]!, 2)} at the start to ` +
-      `${show(found.errors[last]!, 2)} after ${plural(last, "step")}. The predicted factor per step is ${show(found.factor, 4)}, ` +
+    "The relative error of the predictor on a logarithmic axis: from " +
+      `${show(found.errors[0]!, 2)} at the start to ` +
+      `${show(found.errors[last]!, 2)} after ${plural(last, "step")}. The predicted factor ` +
+      `per step is ${show(found.factor, 4)}, ` +
       `the measured one ${show(measured(found.errors), 4)}.`,
   );
   drawRulers(rulers, found);
@@ -210,21 +232,57 @@ export const rate: Scene = {
   tab: "2 The rate is the effective curvature",
   title: "The rate is the effective curvature",
   lead:
-    "How fast does gradient descent approach the answer? The Hessian of the weights cannot say, because turning the " +
-    "weights costs nothing: one of its eigenvalues is always zero. Leave those directions out, and the smallest eigenvalue that remains is the rate.",
+    "How fast does gradient descent approach the answer? The Hessian of the weights cannot " +
+    "say, because turning the " +
+    "weights costs nothing: one of its eigenvalues is always zero. Leave those directions " +
+    "out, and the smallest eigenvalue that remains is the rate.",
   details: [
-    `The target has d = ${RATE_DIMENSION} inputs and rank r = 2, so ${RATE_UNKNOWNS} unknowns; its eigenvalues are 1 and 1/κ. The samples ` +
+    `The target has d = ${RATE_DIMENSION} inputs and rank r = 2, so ${RATE_UNKNOWNS} ` +
+      "unknowns; its eigenvalues are 1 and 1/κ. The samples " +
       "x are Gaussian, the responses x′Qx have no noise, and the run starts close to the target.",
-    "The effective eigenvalues are those of (1/n) Σ (x′ξx)² for tangent directions ξ, measured by the quotient metric (Theorem 3.1). " +
-      "Near the target a step multiplies the error in each direction by 1 − ηλ; the largest of these factors is the predicted slope. " +
+    "The effective eigenvalues are those of (1/n) Σ (x′ξx)² for tangent directions ξ, " +
+      "measured by the quotient metric (Theorem 3.1). " +
+      "Near the target a step multiplies the error in each direction by 1 − ηλ; the largest " +
+      "of these factors is the predicted slope. " +
       "Steps below 2/λmax are stable.",
-    "The oracle step is α/L² of Theorem 3.7 with m = 1 and M = d + 3. It is a guarantee, and far smaller than what works.",
-    "Rates are natural logarithms per step. The measured rate is that of the last third of the run; the predicted line is drawn through the middle of the run.",
+    "The oracle step is α/L² of Theorem 3.7 with m = 1 and M = d + 3. It is a guarantee, and " +
+      "far smaller than what works.",
+    "Rates are natural logarithms per step. The measured rate is that of the last third of " +
+      "the run; the predicted line is drawn through the middle of the run.",
   ],
   controls: [
-    { kind: "slider", key: "kappa", label: "Condition number κ of the target", min: 1, max: 32, count: 20, logarithmic: true, initial: 4, text: (v) => show(v, 2) },
-    { kind: "slider", key: "ratio", label: "Samples per unknown", min: 0.5, max: 8, count: 30, initial: 4, text: (v) => `${show(v)} (n = ${Math.round(v * RATE_UNKNOWNS)})` },
-    { kind: "slider", key: "step", label: "Step, as a multiple of the stability limit", min: 2 ** -13, max: 2, count: 56, logarithmic: true, initial: 0.5, text: (v) => `${show(v, 2)} × limit` },
+    {
+      kind: "slider",
+      key: "kappa",
+      label: "Condition number κ of the target",
+      min: 1,
+      max: 32,
+      count: 20,
+      logarithmic: true,
+      initial: 4,
+      text: (v) => show(v, 2),
+    },
+    {
+      kind: "slider",
+      key: "ratio",
+      label: "Samples per unknown",
+      min: 0.5,
+      max: 8,
+      count: 30,
+      initial: 4,
+      text: (v) => `${show(v)} (n = ${Math.round(v * RATE_UNKNOWNS)})`,
+    },
+    {
+      kind: "slider",
+      key: "step",
+      label: "Step, as a multiple of the stability limit",
+      min: 2 ** -13,
+      max: 2,
+      count: 56,
+      logarithmic: true,
+      initial: 0.5,
+      text: (v) => `${show(v, 2)} × limit`,
+    },
   ],
   presets: [
     { name: "Hard target", values: { kappa: 32 } },
@@ -235,7 +293,12 @@ export const rate: Scene = {
   ],
   figures: [
     { title: "Error of the predictor during training", ratio: 0.56, least: 260, widest: 640 },
-    { title: "The step and the curvature, on logarithmic rulers", ratio: 0, least: 184, widest: 640 },
+    {
+      title: "The step and the curvature, on logarithmic rulers",
+      ratio: 0,
+      least: 184,
+      widest: 640,
+    },
   ],
   draw: drawAll,
 };

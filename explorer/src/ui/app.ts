@@ -4,7 +4,16 @@ import { button, panel, turnable } from "./controls";
 import { Figure } from "./frame";
 import { player } from "./player";
 import type { Scene } from "./scene";
-import { admit, fragment, initial, number, type Slider, type State, stateOf, type Value } from "./state";
+import {
+  admit,
+  fragment,
+  initial,
+  number,
+  type Slider,
+  type State,
+  stateOf,
+  type Value,
+} from "./state";
 
 /** Milliseconds of the last redraws, and how many are due; for the tests and the benchmark. */
 export const redraws: number[] = [];
@@ -50,17 +59,23 @@ export function start(scenes: readonly Scene[], navigation: HTMLElement, main: H
     shown[chosen]!.redraw();
   };
   const follow = (hash: string): void => {
-    if (current >= 0 && hash === "#main") {  // the skip link, which moved the focus
+    if (current >= 0 && hash === "#main") {
+      // the skip link, which moved the focus
       return history.replaceState(null, "", `#${shown[current]!.link()}`);
     }
     const parts = new URLSearchParams(hash.slice(1));
-    const chosen = Math.max(0, scenes.findIndex((scene) => scene.id === parts.get("scene")));
+    const chosen = Math.max(
+      0,
+      scenes.findIndex((scene) => scene.id === parts.get("scene")),
+    );
     shown[chosen]!.set(stateOf(parts, scenes[chosen]!.controls));
     open(chosen);
   };
   // A redraw that was due may already have put its own link back; the event has the new one.
   addEventListener("hashchange", (event) => follow(new URL(event.newURL).hash));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => shown[current]!.redraw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    shown[current]!.redraw(),
+  );
   follow(location.hash);
 }
 
@@ -97,7 +112,10 @@ function build(scene: Scene, changed: () => void): Shown {
   };
   const set = (values: Readonly<Record<string, Value>>): void => {
     state = Object.fromEntries(
-      scene.controls.map((control) => [control.key, admit(control, values[control.key] ?? state[control.key])]),
+      scene.controls.map((control) => [
+        control.key,
+        admit(control, values[control.key] ?? state[control.key]),
+      ]),
     );
     controls.show(state);
     redraw();
@@ -108,8 +126,15 @@ function build(scene: Scene, changed: () => void): Shown {
   };
 
   const controls = panel(scene, byHand);
-  const played = scene.controls.find((control) => control.key === scene.played) as Slider | undefined;
-  const playing = played && player(played, () => number(state, played.key), (v) => set({ [played.key]: v }));
+  const played = scene.controls.find((control) => control.key === scene.played) as
+    Slider | undefined;
+  const playing =
+    played &&
+    player(
+      played,
+      () => number(state, played.key),
+      (v) => set({ [played.key]: v }),
+    );
   const figures = scene.figures.map((options) => new Figure(options));
   const views = document.createElement("div");
   views.className = "figures";
@@ -140,7 +165,9 @@ function build(scene: Scene, changed: () => void): Shown {
   new ResizeObserver(redraw).observe(views);
   controls.show(state);
   return {
-    element, set, redraw,
+    element,
+    set,
+    redraw,
     link: () => fragment(scene.id, scene.controls, state),
     leave: () => playing?.stop(),
   };

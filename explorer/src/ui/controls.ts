@@ -1,7 +1,15 @@
 /** The controls of a scene as elements of the page. */
 
 import type { Scene } from "./scene";
-import { type Control, number, positionOf, type Slider, type State, type Value, valueAt } from "./state";
+import {
+  type Control,
+  number,
+  positionOf,
+  type Slider,
+  type State,
+  type Value,
+  valueAt,
+} from "./state";
 
 type Change = (values: Readonly<Record<string, Value>>) => void;
 
@@ -104,7 +112,12 @@ export function button(words: string, action: () => void, name?: string): HTMLBu
 const TURN = 8; // degrees for a key or a button
 
 /** Turn a figure by dragging, by arrow keys and by buttons. */
-export function turnable(scene: Scene, stage: HTMLElement, read: () => State, change: Change): HTMLElement {
+export function turnable(
+  scene: Scene,
+  stage: HTMLElement,
+  read: () => State,
+  change: Change,
+): HTMLElement {
   const angles = scene.controls.filter((control) => control.kind === "angle");
   const [yaw, pitch] = angles as [(typeof angles)[0], (typeof angles)[0]];
   const turn = (across: number, up: number): void => {
@@ -117,7 +130,10 @@ export function turnable(scene: Scene, stage: HTMLElement, read: () => State, ch
     });
   };
   const moves: Record<string, [number, number]> = {
-    ArrowLeft: [-TURN, 0], ArrowRight: [TURN, 0], ArrowUp: [0, TURN], ArrowDown: [0, -TURN],
+    ArrowLeft: [-TURN, 0],
+    ArrowRight: [TURN, 0],
+    ArrowUp: [0, TURN],
+    ArrowDown: [0, -TURN],
   };
   stage.tabIndex = 0;
   stage.setAttribute("role", "group");
@@ -138,15 +154,22 @@ export function turnable(scene: Scene, stage: HTMLElement, read: () => State, ch
     turn((event.clientX - last.clientX) / 2, (event.clientY - last.clientY) / 2);
     last = event;
   });
-  for (const name of ["pointerup", "pointercancel"]) stage.addEventListener(name, () => (last = null));
+  for (const name of ["pointerup", "pointercancel"])
+    stage.addEventListener(name, () => (last = null));
   const buttons = document.createElement("div");
   buttons.className = "turn";
   buttons.setAttribute("role", "group");
   buttons.setAttribute("aria-label", "Turn the figure");
   buttons.append(
     "Turn: ",
-    ...([["←", "left", "ArrowLeft"], ["→", "right", "ArrowRight"], ["↑", "up", "ArrowUp"], ["↓", "down", "ArrowDown"]] as const)
-      .map(([arrow, way, key]) => button(arrow, () => turn(...moves[key]!), `Turn ${way}`)),
+    ...(
+      [
+        ["←", "left", "ArrowLeft"],
+        ["→", "right", "ArrowRight"],
+        ["↑", "up", "ArrowUp"],
+        ["↓", "down", "ArrowDown"],
+      ] as const
+    ).map(([arrow, way, key]) => button(arrow, () => turn(...moves[key]!), `Turn ${way}`)),
   );
   return buttons;
 }

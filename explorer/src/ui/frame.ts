@@ -117,21 +117,46 @@ export class Figure {
 /** A mark of the legend or of the drawing, centred at (x, y). */
 export function draw(layer: Layer, shape: Key["shape"], mark: string, x: number, y: number): void {
   if (shape === "line") {
-    layer.append("line").attr("class", mark).attr("x1", x - 12).attr("x2", x + 12).attr("y1", y).attr("y2", y);
+    layer
+      .append("line")
+      .attr("class", mark)
+      .attr("x1", x - 12)
+      .attr("x2", x + 12)
+      .attr("y1", y)
+      .attr("y2", y);
   } else if (shape === "area") {
-    layer.append("rect").attr("class", mark).attr("x", x - 9).attr("y", y - 5).attr("width", 18).attr("height", 10);
+    layer
+      .append("rect")
+      .attr("class", mark)
+      .attr("x", x - 9)
+      .attr("y", y - 5)
+      .attr("width", 18)
+      .attr("height", 10);
   } else if (shape === "square") {
-    layer.append("rect").attr("class", mark).attr("x", x - 5).attr("y", y - 5).attr("width", 10).attr("height", 10);
+    const half = mark === "two" ? 6.5 : 5; // an open square shows the dot that it surrounds
+    layer
+      .append("rect")
+      .attr("class", mark)
+      .attr("x", x - half)
+      .attr("y", y - half)
+      .attr("width", 2 * half)
+      .attr("height", 2 * half);
   } else if (shape === "cross") {
     const d = `M${x - 4},${y - 4}l8,8m0,-8l-8,8`;
     layer.append("path").attr("class", mark).attr("d", d);
   } else if (shape === "star") {
     const corners = Array.from({ length: 10 }, (_, k) => {
       const [angle, size] = [(k * Math.PI) / 5, k % 2 ? 3.2 : 7.5];
-      return `${(x + size * Math.sin(angle)).toFixed(2)},${(y - size * Math.cos(angle)).toFixed(2)}`;
+      const corner = [x + size * Math.sin(angle), y - size * Math.cos(angle)];
+      return corner.map((value) => value.toFixed(2)).join();
     });
     layer.append("polygon").attr("class", mark).attr("points", corners.join(" "));
   } else {
-    layer.append("circle").attr("class", `${mark} ${shape}`).attr("cx", x).attr("cy", y).attr("r", 5.5);
+    layer
+      .append("circle")
+      .attr("class", `${mark} ${shape}`)
+      .attr("cx", x)
+      .attr("cy", y)
+      .attr("r", 5.5);
   }
 }

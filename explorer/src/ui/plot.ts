@@ -14,7 +14,9 @@ export const MARGIN = { left: 64, right: 26, top: 14, bottom: 44 };
 
 /** A curve through points given in pixels. */
 export function curve(layer: Layer, mark: string, points: readonly Point[]): void {
-  const path = line()(points.map(([x, y]) => [Math.round(x * 100) / 100, Math.round(y * 100) / 100]));
+  const path = line()(
+    points.map(([x, y]) => [Math.round(x * 100) / 100, Math.round(y * 100) / 100]),
+  );
   if (path) layer.append("path").attr("class", mark).attr("d", path);
 }
 
@@ -26,7 +28,13 @@ export function label(
   anchor: "start" | "middle" | "end" = "middle",
   mark = "label",
 ): void {
-  layer.append("text").attr("class", mark).attr("x", x).attr("y", y).attr("text-anchor", anchor).text(words);
+  layer
+    .append("text")
+    .attr("class", mark)
+    .attr("x", x)
+    .attr("y", y)
+    .attr("text-anchor", anchor)
+    .text(words);
 }
 
 /** Both axes with their names; ticks of a logarithmic axis are powers of ten. */
@@ -38,7 +46,9 @@ export function axes(
   names: { readonly x: string; readonly y: string },
   ticks: { readonly x?: number[]; readonly y?: number[] } = {},
 ): void {
-  const across = axisBottom(x).ticks(Math.max(3, Math.floor(figure.width / 90))).tickSizeOuter(0);
+  const across = axisBottom(x)
+    .ticks(Math.max(3, Math.floor(figure.width / 90)))
+    .tickSizeOuter(0);
   const up = axisLeft(y).ticks(5).tickSizeOuter(0);
   across.tickFormat((value) => show(value.valueOf()));
   up.tickFormat((value) => show(value.valueOf()));
@@ -49,6 +59,10 @@ export function axes(
   layer.append("g").attr("class", "axis").attr("transform", `translate(${MARGIN.left},0)`).call(up);
   label(layer, names.x, (MARGIN.left + figure.width - MARGIN.right) / 2, figure.height - 8);
   const middle = (MARGIN.top + bottom) / 2;
-  layer.append("text").attr("class", "label").attr("text-anchor", "middle")
-    .attr("transform", `translate(12,${middle}) rotate(-90)`).text(names.y);
+  layer
+    .append("text")
+    .attr("class", "label")
+    .attr("text-anchor", "middle")
+    .attr("transform", `translate(12,${middle}) rotate(-90)`)
+    .text(names.y);
 }

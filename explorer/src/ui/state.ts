@@ -72,13 +72,19 @@ export function admit(control: Control, given: Value | null | undefined): Value 
     case "choice":
       return control.options.some((o) => o.value === given) ? given : control.initial;
     case "switch":
-      return given === true || given === "1" ? true : given === false || given === "0" ? false : control.initial;
+      return given === true || given === "1"
+        ? true
+        : given === false || given === "0"
+          ? false
+          : control.initial;
     case "angle":
     case "slider": {
       const value = Number(given);
       if (!Number.isFinite(value)) return control.initial;
       const inside = Math.min(control.max, Math.max(control.min, value));
-      return control.kind === "angle" ? Math.round(inside) : valueAt(control, positionOf(control, inside));
+      return control.kind === "angle"
+        ? Math.round(inside)
+        : valueAt(control, positionOf(control, inside));
     }
   }
 }
@@ -88,7 +94,8 @@ export function fragment(id: string, controls: readonly Control[], state: State)
   const parts = new URLSearchParams({ scene: id });
   for (const { key, initial: first } of controls) {
     const value = state[key]!;
-    if (value !== first) parts.set(key, typeof value === "boolean" ? (value ? "1" : "0") : `${value}`);
+    if (value !== first)
+      parts.set(key, typeof value === "boolean" ? (value ? "1" : "0") : `${value}`);
   }
   return parts.toString();
 }

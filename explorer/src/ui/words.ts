@@ -8,8 +8,14 @@ export function show(value: number, digits = 3): string {
   if (value === 0) return "0";
   const exponent = Math.floor(Math.log10(Math.abs(value)));
   if (exponent >= -3 && exponent < 5) return sign(`${Number(value.toPrecision(digits))}`);
-  const [mantissa, power] = value.toExponential(Math.max(0, digits - 2)).split("e") as [string, string];
-  const raised = power.replace("+", "").replace("-", "⁻").replace(/\d/g, (k) => RAISED[Number(k)]!);
+  const [mantissa, power] = value.toExponential(Math.max(0, digits - 2)).split("e") as [
+    string,
+    string,
+  ];
+  const raised = power
+    .replace("+", "")
+    .replace("-", "⁻")
+    .replace(/\d/g, (k) => RAISED[Number(k)]!);
   const short = `${Number(mantissa)}`;
   return short === "1" ? `10${raised}` : `${sign(short)}\u00a0×\u00a010${raised}`;
 }
