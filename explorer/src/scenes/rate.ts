@@ -126,7 +126,7 @@ function drawRulers(figure: Figure, { spectrum, step, oracle, limit, n }: Run): 
     figure,
     layer,
     96,
-    `Effective eigenvalues (${zero || "none"} of the ${spectrum.length} equal to zero)`,
+    `Effective eigenvalues, ${zero || "none"} of ${spectrum.length} zero`,
     range,
     [
       ...seen.slice(1, -1).map((value) => ({ value, name: "", mark: "faint" })),
