@@ -48,10 +48,10 @@ const LIMITS = SHADES.map((_, band) =>
   band < BANDS - 1 ? Math.sin(((band + 1) / BANDS) * (Math.PI / 2)) ** 2 : 2,
 );
 
-/** Paint the loss along every visible direction, at half of the resolution. */
+/** Paint the loss along every visible direction. */
 function paint(figure: Figure, state: State, radius: number): void {
   const canvas = figure.canvas!;
-  const size = Math.max(2, Math.round(radius));
+  const size = Math.max(2, Math.round(2 * radius));
   canvas.width = canvas.height = size;
   canvas.style.width = canvas.style.height = `${2 * radius}px`;
   canvas.style.left = `${(figure.width - 2 * radius) / 2}px`;
