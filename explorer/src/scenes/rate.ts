@@ -194,7 +194,7 @@ function say(state: State, found: Run): string {
       : "the largest effective eigenvalue, because the step is close to the limit";
   const oraclePart =
     step <= oracle * 1.02
-      ? " The paper proves convergence for this step, and it is very slow."
+      ? " The step is within the paper's guarantee, and progress is very slow."
       : ` The step is ${count(step / oracle)} times the oracle step, for which the paper ` +
         "proves convergence.";
   return (
