@@ -195,8 +195,7 @@ function say(state: State, found: Run): string {
   const oraclePart =
     step <= oracle * 1.02
       ? " The step is within the paper's guarantee, and progress is very slow."
-      : ` The step is ${count(step / oracle)} times the oracle step, for which the paper ` +
-        "proves convergence.";
+      : ` The step is ${count(step / oracle)} times the oracle step of the paper's guarantee.`;
   return (
     `With ${samples}, the error should in the end shrink at the rate ${rate(factor)} per ` +
     `step; the run measures ${rate(seen)}` +
@@ -245,8 +244,8 @@ export const rate: Scene = {
       "Near the target a step multiplies the error in each direction by 1 − ηλ; the largest " +
       "of these factors is the predicted slope. " +
       "Steps below 2/λmax are stable.",
-    "The oracle step is α/L² of Theorem 3.7 with m = 1 and M = d + 3. It is a guarantee, and " +
-      "far smaller than what works.",
+    "The oracle step is α/L² of Theorem 3.7 with m = 1 and M = d + 3. It is guaranteed to work close " +
+      "to the target if there are enough samples, and is far smaller than what works.",
     "Rates are natural logarithms per step. The measured rate is that of the last third of " +
       "the run; the predicted line is drawn through the middle of the run.",
   ],
