@@ -68,9 +68,9 @@ def test_zero_responses_are_those_of_zero_if_the_inputs_span_the_space():
 
 def test_starts_are_those_given_or_of_the_schedule():
     assert pipeline_of(max_starts=7)._starts(10, 2) == 7
-    # 100,000 over the unknowns, 19 and 199, and at most 2000.
+    # 200,000 over the unknowns, 19 and 199, and at most 2000.
     assert pipeline_of()._starts(10, 2) == 2000
-    assert pipeline_of()._starts(100, 2) == 100_000 // 199
+    assert pipeline_of()._starts(100, 2) == 200_000 // 199
     few = Tuning(schedule=Schedule(total_starts=1900, least_starts=3))
     assert pipeline_of(tuning=few)._starts(10, 2) == 100
 

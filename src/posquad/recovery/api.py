@@ -75,7 +75,7 @@ def recover(
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
             1e-5 if X or y is float32.
         max_rank: highest rank tried if none is given; by default 12.
-        max_starts: maximum number of starts per problem; by default 100,000 / p, between 20 and
+        max_starts: maximum number of starts per problem; by default 200,000 / p, between 20 and
             2000.
         max_steps, time_limit: maximum number of steps and of seconds of the whole call. When one is
             reached, the best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with

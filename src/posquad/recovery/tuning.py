@@ -214,7 +214,7 @@ class Schedule(Constants):
     """Share of the distance within which there is no other solution, at which such a start counts
     as having reached the first solution again. Derived, with a margin."""
 
-    total_starts: int = 100_000
+    total_starts: int = 200_000
     """Maximum of starts times unknowns. Measured: in larger problems a start is expensive, and
     there are fewer spurious minima."""
 
