@@ -27,7 +27,7 @@ from posquad.problems.products import RunningSum, adjoint_product, tall_product
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
-_BLOCK_BYTES_ELSEWHERE = 2**28  # accelerators work best with large products; a temporary is as large
+_BLOCK_BYTES_ELSEWHERE = 2**28  # accelerators work best with few large products
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
