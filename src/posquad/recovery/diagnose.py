@@ -195,6 +195,17 @@ def status_codes(
     return choose(shared.prepared.span < ambient, Status.UNDETERMINED, codes)
 
 
+def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
+    """Return the diagnosis of factors of which nothing is known."""
+    del shared, budget
+    d, r = found.U.shape[-2:]
+    nothing = torch.full_like(found.residual, torch.nan)
+    never = torch.zeros_like(nothing, dtype=torch.bool)
+    needed = needed_samples(d, r)
+    zero = torch.zeros_like(nothing)
+    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, nothing, zero)
+
+
 def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     """Diagnose factors of any rank; of those without full rank, nothing is known."""
     U, residual = found.U, found.residual
@@ -205,13 +216,8 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
     limits = torch.finfo(U.dtype)
     within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
     full = torch.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
-    never = torch.zeros_like(full)
-    needed = needed_samples(d, r)
-    unknown = Diagnosis(
-        nothing, nothing, nothing, needed, never, never, never, nothing, torch.zeros_like(nothing)
-    )
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
-        return unknown  # it could take longer than the search
+        return undiagnosed(shared, found, budget)  # it could take longer than the search
     # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
     safe = torch.where(full[..., None, None], U, torch.eye(d, r).to(U))
     found_here = diagnose(shared, safe, residual, torch.where(full[..., None], s, 1.0))
@@ -219,7 +225,7 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
         low=torch.where(full, found_here.low, nothing),
         high=torch.where(full, found_here.high, nothing),
         error=torch.where(full, found_here.error, nothing),
-        needed=needed,
+        needed=found_here.needed,
         free=found_here.free & full,
         isolated=found_here.isolated & full,
         converged=found_here.converged & full,

@@ -13,7 +13,13 @@ from posquad.problems.measurements import one_design, select_designs
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
+from posquad.recovery.diagnose import (
+    Diagnosis,
+    diagnose_any,
+    needed_samples,
+    status_codes,
+    undiagnosed,
+)
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
 from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
@@ -39,6 +45,7 @@ class Pipeline:
     max_starts: int | None
     tuning: Tuning
     start: Tensor | None = None
+    diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
     farkas: Tensor | None = None  # of the last problem
     current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
@@ -115,7 +122,8 @@ class Pipeline:
             special = has_uneven_rows(X, weights, self.tuning)
             if self.rank != d or n < d * (d + 1) // 2:  # what is convex has no second solution
                 special = special | looks_nongeneric(X, self.tuning)
-            special = special | ~(y != 0).any(-1) | ~(X != 0).any(-1).any(-1)
+            inputs = X[:1] if one_design(X) is not None else X
+            special = special | ~(y != 0).any(-1) | ~(inputs != 0).any(-1).any(-1)
         regular = (~special).nonzero()[:, 0]
         if len(regular):
             w = None if weights is None else weights[regular]
@@ -249,7 +257,7 @@ class Pipeline:
         """Diagnose what was found, and return the answers in the user's coordinates."""
         task, residual = self.task, found.residual
         task.history.best = found
-        diagnosis = diagnose_any(shared, found, self.budget)
+        diagnosis = (diagnose_any if self.diagnose else undiagnosed)(shared, found, self.budget)
         codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
         excluded = self._excluded(shared, found, codes)
         open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
@@ -258,6 +266,9 @@ class Pipeline:
         if self.budget.spent:  # whether there is another solution is not known
             codes = torch.where(open & ~another, Status.INTERRUPTED.code, codes)
         reproduced = residual <= task.tolerance
+        if not self.diagnose:
+            reached = codes == Status.NOT_IDENTIFIED.code
+            codes = torch.where(reached, Status.LOSS_REACHED.code, codes)
         rank = torch.full_like(codes, found.rank)
         if not bool(reproduced.all()):
             rank = torch.where(reproduced, rank, _numerical_rank(shared, found.singular_values))

@@ -35,8 +35,8 @@ from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
 __all__ = ["PositiveQuadratics", "minimise_positive"]
 
-_RELATIVE = 1e-13  # gap at which a problem is solved, as a share of f(S), and ...
-_ROUNDING = 1e-30  # ... of c'Hc: the square of a few rounding errors
+_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S), and ...
+_ROUNDING = 1e-28  # ... of c'Hc: F is then zero to 1e-10 and to 1e-14, relative to what it is made of
 _STEPS = 40  # most steps; three to six are usual
 _HALVINGS = 6  # most halvings of a step
 _DECREASE = 0.9  # factor on the gap that a shortened step has to reach
