@@ -26,7 +26,8 @@ in it. It also is the merit function of the line search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,9 +36,10 @@ from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
 __all__ = ["PositiveQuadratics", "minimise_positive"]
 
-_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S), and ...
-_ROUNDING = 1e-28  # ... of c'Hc: F is then zero to 1e-10 and to 1e-14, relative to what it is made of
-_STEPS = 40  # most steps; three to six are usual
+_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S), and of
+_ROUNDING = 1e-28  # c'Hc. The equation then holds to 1e-10, or to 1e-14 of its terms.
+_STEPS = 20  # most steps; two to four are usual
+_FIRST, _LAST, _FACTOR = 1e-1, 1e-11, 0.2  # proximal terms of the stages for difficult problems
 _HALVINGS = 6  # most halvings of a step
 _DECREASE = 0.9  # factor on the gap that a shortened step has to reach
 
@@ -51,38 +53,53 @@ class PositiveQuadratics:
     vectors: Tensor  # [B, d, d]  its eigenvectors
     excess: Tensor  # [B]  f(S), what positivity adds to half the sum of squares
     gap: Tensor  # [B]  no positive semidefinite matrix has a value below f(S) - gap
-    steps: Tensor  # [B]  Newton steps; 0 where c itself is positive semidefinite
+    steps: Tensor  # [B]  Newton steps
     solved: Tensor  # [B]  whether the gap is at rounding
 
 
 def minimise_positive(H: Tensor, c: Tensor) -> PositiveQuadratics:
     """Minimise `(s - c)'H(s - c)/2` over positive semidefinite S, for `c[B, D]` and D = d(d+1)/2.
 
-    `H[D, D]` is shared, or `H[B, D, D]` belongs to each problem. In `svec` coordinates in which H
-    is near a multiple of the identity the fewest steps are needed. A batch costs one
-    eigendecomposition per problem, and for those whose `c` is not positive semidefinite a few
-    Newton steps of an eigendecomposition and a Cholesky factorization each.
+    `H[D, D]` is shared, or `H[B, D, D]` belongs to each problem. The fewest steps are needed in
+    coordinates in which H is near a multiple of the identity. A batch costs one eigendecomposition
+    per problem, and where `c` is not positive semidefinite a few Newton steps, each of which is an
+    eigendecomposition and a Cholesky factorization. If H is so ill-conditioned that they do not
+    converge, a problem is approached in stages with a proximal term.
 
     >>> H, c = torch.eye(3).double(), torch.tensor([[1.0, 0.0, -2.0]]).double()
     >>> found = minimise_positive(H, c)  # the distance to diag(1, -2)
     >>> found.entries.tolist(), found.excess.tolist(), found.solved.tolist()
     ([[1.0, 0.0, 0.0]], [2.0], [True])
     """
-    D = c.shape[-1]
-    d = int((8 * D + 1) ** 0.5 - 1) // 2
-    values, vectors = torch.linalg.eigh(symmetric_matrix(c, d))
+    values, vectors = torch.linalg.eigh(symmetric_matrix(c, _dimension(c)))
+    zero = c.new_zeros(len(c))
     found = PositiveQuadratics(
         entries=c.clone(),
         values=values,
         vectors=vectors,
-        excess=c.new_zeros(len(c)),
-        gap=c.new_zeros(len(c)),
-        steps=torch.zeros(len(c), dtype=torch.int64, device=c.device),
-        solved=torch.ones(len(c), dtype=torch.bool, device=c.device),
+        excess=zero,
+        gap=zero.clone(),
+        steps=torch.zeros_like(zero, dtype=torch.int64),
+        solved=torch.ones_like(zero, dtype=torch.bool),
     )
     outside = (values[:, 0] < 0).nonzero()[:, 0]
-    if len(outside):
-        _minimise_outside(_Part.begin(H, c, outside, values, vectors), found)
+    if not len(outside):
+        return found
+    form = _Form.scaled(_own(H, outside), c[outside])
+    # The first Z is c, whose positive part is the first S.
+    point, steps = _newton(form, form.at(form.c, (values[outside], vectors[outside])))
+    open = (~form.is_solved(point)).nonzero()[:, 0]
+    if len(open):
+        better, more = _follow_path(form.select(open), point.select(open))
+        point.put(open, better)
+        steps[open] += more
+    found.entries[outside] = point.S
+    found.values[outside] = point.values.clamp_min(0.0)
+    found.vectors[outside] = point.vectors
+    found.excess[outside] = point.excess * form.scale
+    found.gap[outside] = point.gap * form.scale
+    found.steps[outside] = steps
+    found.solved[outside] = form.is_solved(point)
     return found
 
 
@@ -101,49 +118,56 @@ class _Point:
     def select(self, index: Tensor) -> _Point:
         return _Point(*(value[index] for value in vars(self).values()))
 
+    def put(self, index: Tensor, other: _Point) -> None:
+        """Replace the points at these indices."""
+        for name, value in vars(other).items():
+            getattr(self, name)[index] = value
+
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """Problems that are not solved yet, scaled so that the mean eigenvalue of H is 1."""
+class _Form:
+    """The quadratic forms of a batch, scaled so that the mean diagonal entry of H is 1."""
 
     H: Tensor  # [D, D] or [B, D, D]
     inverse: Tensor  # of H
     c: Tensor  # [B, D]
     scale: Tensor  # [] or [B]  what H was divided by
-    index: Tensor  # [B]  positions in the whole batch
-    point: _Point
 
     @classmethod
-    def begin(cls, H: Tensor, c: Tensor, index: Tensor, values: Tensor, vectors: Tensor) -> _Part:
-        if H.ndim == 3:
-            H = H[index]
-        c = c[index]
+    def scaled(cls, H: Tensor, c: Tensor) -> _Form:
         scale = H.diagonal(dim1=-2, dim2=-1).mean(-1)
         H = H / scale[..., None, None]
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(H)[0])
-        # The first Z has c's positive part as S, and the gradient's part along c's negative one.
-        point = _evaluate(H, inverse, c, c, (values[index], vectors[index]))
-        return cls(H, inverse, c, scale, index, point)
+        return cls(H, torch.cholesky_inverse(torch.linalg.cholesky_ex(H)[0]), c, scale)
 
-    def select(self, kept: Tensor) -> _Part:
-        shared = self.H.ndim == 2
-        return _Part(
-            H=self.H if shared else self.H[kept],
-            inverse=self.inverse if shared else self.inverse[kept],
-            c=self.c[kept],
-            scale=self.scale if shared else self.scale[kept],
-            index=self.index[kept],
-            point=self.point.select(kept),
-        )
+    def select(self, index: Tensor) -> _Form:
+        scale = self.scale if self.H.ndim == 2 else self.scale[index]
+        return _Form(_own(self.H, index), _own(self.inverse, index), self.c[index], scale)
 
-    def at(self, Z: Tensor) -> _Point:
-        return _evaluate(self.H, self.inverse, self.c, Z)
+    def at(self, Z: Tensor, eigen: tuple[Tensor, Tensor] | None = None) -> _Point:
+        """Evaluate the equation at Z, whose eigenvalues and eigenvectors may be known."""
+        values, vectors = eigen or torch.linalg.eigh(symmetric_matrix(Z, _dimension(Z)))
+        half = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
+        S = svec(half @ half.mT)
+        slope = _times(self.H, S - self.c)
+        F = slope - S + Z
+        gap = (F * _times(self.inverse, F)).sum(-1) / 2
+        excess = ((S - self.c) * slope).sum(-1) / 2
+        return _Point(Z.clone(), values, vectors, S, F, gap, excess)
 
-    @property
-    def level(self) -> Tensor:
-        """Gap at which a problem is solved, `[B]`."""
+    def is_solved(self, point: _Point) -> Tensor:
+        """Whether the gap is at rounding, `[B]`."""
         size = (self.c * _times(self.H, self.c)).sum(-1)
-        return _RELATIVE * self.point.excess + _ROUNDING * size
+        return point.gap <= _RELATIVE * point.excess + _ROUNDING * size
+
+
+def _dimension(entries: Tensor) -> int:
+    """The d of `D = d(d+1)/2` entries."""
+    return (math.isqrt(8 * entries.shape[-1] + 1) - 1) // 2
+
+
+def _own(H: Tensor, index: Tensor) -> Tensor:
+    """The matrices of the problems at these indices; a shared one is returned as it is."""
+    return H if H.ndim == 2 else H[index]
 
 
 def _times(H: Tensor, s: Tensor) -> Tensor:
@@ -151,111 +175,79 @@ def _times(H: Tensor, s: Tensor) -> Tensor:
     return s @ H if H.ndim == 2 else (H @ s[..., None])[..., 0]
 
 
-def _evaluate(
-    H: Tensor,
-    inverse: Tensor,
-    c: Tensor,
-    Z: Tensor,
-    eigen: tuple[Tensor, Tensor] | None = None,
-) -> _Point:
-    """Evaluate the equation at Z, whose eigenvalues and eigenvectors may be known."""
-    values, vectors = eigen or torch.linalg.eigh(symmetric_matrix(Z, _dimension(Z)))
-    # The eigenvalues of fewer kinds are summed, because the projection keeps the others exactly.
-    half = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
-    S = svec(half @ half.mT)
-    slope = _times(H, S - c)
-    F = slope - S + Z
-    gap = (F * _times(inverse, F)).sum(-1) / 2
-    excess = ((S - c) * slope).sum(-1) / 2
-    return _Point(Z, values, vectors, S, F, gap, excess)
-
-
-def _dimension(Z: Tensor) -> int:
-    return int((8 * Z.shape[-1] + 1) ** 0.5 - 1) // 2
-
-
-def _minimise_outside(part: _Part, found: PositiveQuadratics) -> None:
-    """Take Newton steps until every problem of a part is solved; write the answers to `found`."""
-    steps = 0
-    while True:
-        solved = part.point.gap <= part.level
-        if steps == _STEPS:
-            _keep(part, found, steps, solved)
-            return
+def _newton(form: _Form, begin: _Point) -> tuple[_Point, Tensor]:
+    """Take Newton steps until every problem is solved; return the last points and the steps."""
+    whole = begin.select(torch.arange(len(begin.Z), device=begin.Z.device))
+    index, point = torch.arange(len(begin.Z), device=begin.Z.device), begin
+    steps = torch.zeros_like(index)
+    for step in range(_STEPS + 1):
+        solved = form.is_solved(point)
+        if step == _STEPS or bool(solved.all()):
+            whole.put(index, point)
+            steps[index] = step
+            break
         if bool(solved.any()):
-            done = part.select(solved.nonzero()[:, 0])
-            _keep(done, found, steps, torch.ones_like(done.index, dtype=torch.bool))
-            if bool(solved.all()):
-                return
-            part = part.select((~solved).nonzero()[:, 0])
-        part = _step(part)
-        steps += 1
+            done, left = solved.nonzero()[:, 0], (~solved).nonzero()[:, 0]
+            whole.put(index[done], point.select(done))
+            steps[index[done]] = step
+            form, index, point = form.select(left), index[left], point.select(left)
+        point = _step(form, point)
+    return whole, steps
 
 
-def _keep(part: _Part, found: PositiveQuadratics, steps: int, solved: Tensor) -> None:
-    """Write the current points of a part to `found`."""
-    point, index = part.point, part.index
-    found.entries[index] = point.S
-    found.values[index] = point.values.clamp_min(0.0)
-    found.vectors[index] = point.vectors
-    found.excess[index] = point.excess * part.scale
-    found.gap[index] = point.gap * part.scale
-    found.steps[index] = steps
-    found.solved[index] = solved
-
-
-def _step(part: _Part) -> _Part:
+def _step(form: _Form, point: _Point) -> _Point:
     """Take one Newton step, shortened where it does not lower the gap."""
-    point = part.point
-    move = _newton_direction(part)
-    new = part.at(point.Z + move)
-    worse = ~(new.gap <= _DECREASE * point.gap)
-    if bool(worse.any()):
-        new = _shortened(part, move, new, worse)
-    return _Part(part.H, part.inverse, part.c, part.scale, part.index, new)
+    move = _newton_direction(form, point)
+    new = form.at(point.Z + move)
+    share, bad = 1.0, (~(new.gap <= _DECREASE * point.gap)).nonzero()[:, 0]
+    for _ in range(_HALVINGS):
+        if not len(bad):
+            break
+        share /= 2
+        old = point.select(bad)
+        tried = form.select(bad).at(old.Z + share * move[bad])
+        new.put(bad, tried)
+        bad = bad[~(tried.gap <= (1 - share * (1 - _DECREASE)) * old.gap)]
+    return new
 
 
-def _newton_direction(part: _Part) -> Tensor:
+def _newton_direction(form: _Form, point: _Point) -> Tensor:
     """Solve `F + F'(Z) dZ = 0` in the eigenbasis of Z.
 
     With the multipliers w and dS = w dZ the equation is `(1 - w) dZ + H dS = -F`. Its unknown is
     `v = w^(1/2) dZ`: the matrix `diag(1 - w) + w^(1/2) H w^(1/2)` is positive definite.
     """
-    point = part.point
-    d = point.values.shape[-1]
-    positive = point.values.clamp_min(0.0)
-    i, j = torch.triu_indices(d, d, device=point.Z.device)
-    rise = positive[:, i] - positive[:, j]
-    run = point.values[:, i] - point.values[:, j]
-    same = (point.values[:, i] > 0).to(run)
-    mixed = (point.values[:, i] > 0) != (point.values[:, j] > 0)
-    w = torch.where(mixed, rise / torch.where(mixed, run, 1.0), same)  # [B, D]
+    i, j = torch.triu_indices(*point.vectors.shape[-2:], device=point.Z.device)
+    first, second = point.values[:, i], point.values[:, j]
+    mixed = (first > 0) != (second > 0)
+    rise = first.clamp_min(0.0) - second.clamp_min(0.0)
+    w = torch.where(mixed, rise / torch.where(mixed, first - second, 1.0), (first > 0).to(rise))
     root = w.sqrt()
-    C = symmetric_congruence(point.vectors)  # svec of the eigenbasis to svec
-    turned = C.mT @ (part.H @ C)
+    C = symmetric_congruence(point.vectors)  # from svec in the eigenbasis to svec
+    H = C.mT @ (form.H @ C)
     F = (C.mT @ point.F[..., None])[..., 0]
-    M = root[..., :, None] * turned * root[..., None, :]
+    M = root[..., :, None] * H * root[..., None, :]
     M.diagonal(dim1=-2, dim2=-1).add_(1 - w)
     factor, _ = torch.linalg.cholesky_ex(M)
-    v = torch.cholesky_solve((-root * F)[..., None], factor)[..., 0]
-    dS = root * v
-    dZ = dS - F - (turned @ dS[..., None])[..., 0]
+    dS = root * torch.cholesky_solve((-root * F)[..., None], factor)[..., 0]
+    dZ = dS - F - (H @ dS[..., None])[..., 0]
     return (C @ dZ[..., None])[..., 0]
 
 
-def _shortened(part: _Part, move: Tensor, new: _Point, worse: Tensor) -> _Point:
-    """Halve the steps that do not lower the gap; the shortest one is taken in any case."""
-    whole = _Point(*(value.clone() for value in vars(new).values()))
-    share = 1.0
-    index = worse.nonzero()[:, 0]
-    for _ in range(_HALVINGS):
-        share /= 2
-        few = part.select(index)
-        tried = few.at(few.point.Z + share * move[index])
-        for name, value in vars(tried).items():
-            getattr(whole, name)[index] = value
-        bad = ~(tried.gap <= (1 - share * (1 - _DECREASE)) * few.point.gap)
-        index = index[bad]
-        if not len(index):
-            break
-    return whole
+def _follow_path(form: _Form, point: _Point) -> tuple[_Point, Tensor]:
+    """Solve problems in which Newton's method does not converge, by proximal steps.
+
+    A stage minimises `f(S) + tau |S - P|^2 / 2`, where P solves the stage before, and begins there.
+    The form H + tau is well conditioned at first, and tau falls to zero.
+    """
+    eye = torch.eye(form.H.shape[-1], dtype=form.H.dtype, device=form.H.device)
+    right, tau = _times(form.H, form.c), _FIRST
+    point, steps = form.at(form.c), torch.zeros(len(form.c), dtype=torch.int64).to(form.c.device)
+    while tau > _LAST:
+        near = form.H + tau * eye
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(near)[0])
+        stage = replace(form, H=near, inverse=inverse, c=_times(inverse, right + tau * point.S))
+        point, more = _newton(stage, stage.at(point.Z))
+        steps, tau = steps + more, tau * _FACTOR
+    point, more = _newton(form, form.at(point.Z))
+    return point, steps + more
