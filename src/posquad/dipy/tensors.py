@@ -37,6 +37,7 @@ class Flag(IntFlag):
     LEFT_OUT = 2  # signals were left out: not positive, not finite, or outliers
     UNDETERMINED = 4  # too few usable signals; the tensor is set to zero
     NOT_SOLVED = 8  # the optimum was not reached to rounding; `gap` says how far it is
+    OUTSIDE = 16  # outside the mask of an image
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,6 +54,18 @@ class TensorFits(Result):
     gap: np.ndarray  # [...]  no positive tensor has a residual below `residual - gap`
     flags: np.ndarray  # [...]  `Flag`
     errors: TensorErrors | None = None  # standard errors, if `fit_tensors(..., errors=True)`
+
+    @property
+    def md(self) -> np.ndarray:
+        """Mean diffusivity, `[...]`."""
+        return self.evals.mean(axis=-1)
+
+    @property
+    def fa(self) -> np.ndarray:
+        """Fractional anisotropy `(3/2)^(1/2) |D - tr(D)/3 I| / |D|`, `[...]`; 0 for D = 0."""
+        apart = np.linalg.norm(self.evals - self.md[..., None], axis=-1)
+        size = np.linalg.norm(self.evals, axis=-1)
+        return 1.5**0.5 * apart / np.where(size > 0, size, 1.0)
 
 
 def fit_tensors(
