@@ -40,6 +40,7 @@ _RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S), and o
 _ROUNDING = 1e-28  # c'Hc. The equation then holds to 1e-10, or to 1e-14 of its terms.
 _STEPS = 20  # most steps; two to four are usual
 _FIRST, _LAST, _FACTOR = 1e-1, 1e-11, 0.2  # proximal terms of the stages for difficult problems
+_PATIENCE, _PROGRESS = 4, 0.3  # so many steps must bring the gap to this share of it
 _HALVINGS = 6  # most halvings of a step
 _DECREASE = 0.9  # factor on the gap that a shortened step has to reach
 
@@ -176,21 +177,25 @@ def _times(H: Tensor, s: Tensor) -> Tensor:
 
 
 def _newton(form: _Form, begin: _Point) -> tuple[_Point, Tensor]:
-    """Take Newton steps until every problem is solved; return the last points and the steps."""
+    """Take Newton steps until every problem is solved or stalls; return the last points and steps."""
     whole = begin.select(torch.arange(len(begin.Z), device=begin.Z.device))
     index, point = torch.arange(len(begin.Z), device=begin.Z.device), begin
-    steps = torch.zeros_like(index)
+    steps, mark = torch.zeros_like(index), begin.gap
     for step in range(_STEPS + 1):
-        solved = form.is_solved(point)
-        if step == _STEPS or bool(solved.all()):
+        ended = form.is_solved(point)
+        if step and step % _PATIENCE == 0:
+            ended = ended | ~(point.gap <= _PROGRESS * mark)
+            mark = point.gap
+        if step == _STEPS or bool(ended.all()):
             whole.put(index, point)
             steps[index] = step
             break
-        if bool(solved.any()):
-            done, left = solved.nonzero()[:, 0], (~solved).nonzero()[:, 0]
+        if bool(ended.any()):
+            done, left = ended.nonzero()[:, 0], (~ended).nonzero()[:, 0]
             whole.put(index[done], point.select(done))
             steps[index[done]] = step
-            form, index, point = form.select(left), index[left], point.select(left)
+            form, index, mark = form.select(left), index[left], mark[left]
+            point = point.select(left)
         point = _step(form, point)
     return whole, steps
 
