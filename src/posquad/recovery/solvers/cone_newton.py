@@ -27,19 +27,20 @@ in it. It also is the merit function of the line search.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
 __all__ = ["PositiveQuadratics", "minimise_positive"]
 
-_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S), and of
-_ROUNDING = 1e-28  # c'Hc. The equation then holds to 1e-10, or to 1e-14 of its terms.
+_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S): F is zero to 1e-10
+_ROUNDING = 1e-28  # the same for the rounding of F, about 50 units in the last place
 _STEPS = 20  # most steps; two to four are usual
-_FIRST, _LAST, _FACTOR = 1e-1, 1e-11, 0.2  # proximal terms of the stages for difficult problems
+_PATH_STEPS, _CENTRE, _NEAR = 25, 0.1, 0.95  # central path: steps, factor on mu, share of the way
 _PATIENCE, _PROGRESS = 4, 0.3  # so many steps must bring the gap to this share of it
 _HALVINGS = 6  # most halvings of a step
 _DECREASE = 0.9  # factor on the gap that a shortened step has to reach
@@ -65,7 +66,7 @@ def minimise_positive(H: Tensor, c: Tensor) -> PositiveQuadratics:
     coordinates in which H is near a multiple of the identity. A batch costs one eigendecomposition
     per problem, and where `c` is not positive semidefinite a few Newton steps, each of which is an
     eigendecomposition and a Cholesky factorization. If H is so ill-conditioned that they do not
-    converge, a problem is approached in stages with a proximal term.
+    converge, they begin again near the end of the central path.
 
     >>> H, c = torch.eye(3).double(), torch.tensor([[1.0, 0.0, -2.0]]).double()
     >>> found = minimise_positive(H, c)  # the distance to diag(1, -2)
@@ -91,9 +92,10 @@ def minimise_positive(H: Tensor, c: Tensor) -> PositiveQuadratics:
     point, steps = _newton(form, form.at(form.c, (values[outside], vectors[outside])))
     open = (~form.is_solved(point)).nonzero()[:, 0]
     if len(open):
-        better, more = _follow_path(form.select(open), point.select(open))
+        part = form.select(open)
+        better, more = _newton(part, part.at(_follow_path(part)))
         point.put(open, better)
-        steps[open] += more
+        steps[open] += _PATH_STEPS + more
     found.entries[outside] = point.S
     found.values[outside] = point.values.clamp_min(0.0)
     found.vectors[outside] = point.vectors
@@ -156,8 +158,12 @@ class _Form:
         return _Point(Z.clone(), values, vectors, S, F, gap, excess)
 
     def is_solved(self, point: _Point) -> Tensor:
-        """Whether the gap is at rounding, `[B]`."""
-        size = (self.c * _times(self.H, self.c)).sum(-1)
+        """Whether the gap is at rounding, `[B]`.
+
+        Rounding errors of F are those of Hc, and `F'H^{-1}F` weighs them with the inverse.
+        """
+        size = _times(self.H, self.c).square().sum(-1)
+        size = size * self.inverse.diagonal(dim1=-2, dim2=-1).mean(-1)
         return point.gap <= _RELATIVE * point.excess + _ROUNDING * size
 
 
@@ -239,20 +245,50 @@ def _newton_direction(form: _Form, point: _Point) -> Tensor:
     return (C @ dZ[..., None])[..., 0]
 
 
-def _follow_path(form: _Form, point: _Point) -> tuple[_Point, Tensor]:
-    """Solve problems in which Newton's method does not converge, by proximal steps.
+def _follow_path(form: _Form) -> Tensor:
+    """Follow the central path `SY = mu I`, `Y = H(s - c)`; return `Z = S - Y` near its end.
 
-    A stage minimises `f(S) + tau |S - P|^2 / 2`, where P solves the stage before, and begins there.
-    The form H + tau is well conditioned at first, and tau falls to zero.
+    It leads to the optimum whatever the condition of H is, but in more steps than Newton's method
+    from a good start. The steps are those of Nesterov and Todd: a factor G brings S and Y to one
+    diagonal matrix, `S = G diag(s) G'` and `Y = G^{-T} diag(s) G^{-1}`, and a step solves
+    `(C'HC + I) dS = (mu / s - s) - C'(H(s - c) - y)` with the congruence C by G.
     """
-    eye = torch.eye(form.H.shape[-1], dtype=form.H.dtype, device=form.H.device)
-    right, tau = _times(form.H, form.c), _FIRST
-    point, steps = form.at(form.c), torch.zeros(len(form.c), dtype=torch.int64).to(form.c.device)
-    while tau > _LAST:
-        near = form.H + tau * eye
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(near)[0])
-        stage = replace(form, H=near, inverse=inverse, c=_times(inverse, right + tau * point.S))
-        point, more = _newton(stage, stage.at(point.Z))
-        steps, tau = steps + more, tau * _FACTOR
-    point, more = _newton(form, form.at(point.Z))
-    return point, steps + more
+    d = _dimension(form.c)
+    eye = torch.eye(d, dtype=form.c.dtype, device=form.c.device)
+    rise = torch.linalg.vector_norm(_times(form.H, form.c), dim=-1)[:, None, None]
+    S, Y = torch.linalg.vector_norm(form.c, dim=-1)[:, None, None] * eye, rise * eye
+    L, K = S.sqrt(), Y.sqrt()  # Cholesky factors of multiples of the identity
+    for _ in range(_PATH_STEPS):
+        dS, dY = _path_step(form, S, Y, L, K)
+        (new_L, bad), (new_K, worse) = (torch.linalg.cholesky_ex(M) for M in (S + dS, Y + dY))
+        taken = ((bad == 0) & (worse == 0))[:, None, None]  # rounding can end a path early
+        S, Y = torch.where(taken, S + dS, S), torch.where(taken, Y + dY, Y)
+        L, K = torch.where(taken, new_L, L), torch.where(taken, new_K, K)
+    return svec(S - Y)
+
+
+def _path_step(
+    form: _Form, S: Tensor, Y: Tensor, L: Tensor, K: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Changes of S and Y in one step; L and K are their Cholesky factors."""
+    d = S.shape[-1]
+    _, s, Vt = torch.linalg.svd(K.mT @ L)
+    s = s.clamp_min(torch.finfo(s.dtype).tiny)
+    G = L @ (Vt.mT * s.rsqrt()[:, None, :])
+    C = symmetric_congruence(G)
+    off = _times(form.H, svec(S) - form.c) - svec(Y)
+    aim = svec(torch.diag_embed(_CENTRE * s.square().mean(-1, keepdim=True) / s - s))
+    system = C.mT @ (form.H @ C)
+    system.diagonal(dim1=-2, dim2=-1).add_(1.0)
+    factor, _ = torch.linalg.cholesky_ex(system)
+    dS = torch.cholesky_solve((aim - (C.mT @ off[..., None])[..., 0])[..., None], factor)[..., 0]
+    dS = torch.where(torch.isfinite(dS).all(-1, keepdim=True), dS, 0.0)
+    moves = torch.stack([symmetric_matrix(dS, d), symmetric_matrix(aim - dS, d)])
+    root = s.rsqrt()
+    down = -torch.linalg.eigvalsh(root[:, :, None] * moves * root[:, None, :])[..., 0].amin(0)
+    share = (_NEAR / down.clamp_min(_NEAR))[:, None, None]
+    back = torch.linalg.solve_triangular(L.mT, Vt.mT * s.sqrt()[:, None, :], upper=True)  # G^{-T}
+    return (
+        share * symmetric_part(G @ moves[0] @ G.mT),
+        share * symmetric_part(back @ moves[1] @ back.mT),
+    )
