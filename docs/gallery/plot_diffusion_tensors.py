@@ -137,7 +137,9 @@ _ = right.legend(frameon=False)
 
 model = dti.TensorModel(gradients, fit_method=posquad.dipy.positive_wls)
 fit = model.fit(S)
-print(f"FA from {fit.fa.min():.2f} to {fit.fa.max():.2f}; smallest eigenvalue {fit.evals.min():.1e}")
+print(
+    f"FA from {fit.fa.min():.2f} to {fit.fa.max():.2f}; smallest eigenvalue {fit.evals.min():.1e}"
+)
 
 
 def dipy_tensors(gradients, S, method):

@@ -28,9 +28,7 @@ def test_where_least_squares_is_positive_the_answer_is_dipys(ours, theirs):
     gtab, data = needles()
     design = dti.design_matrix(gtab)
     found, extra = ours(design, data, return_lower_triangular=True, return_leverages=True)
-    expected, leverages = theirs(
-        design, data, return_lower_triangular=True, return_leverages=True
-    )
+    expected, leverages = theirs(design, data, return_lower_triangular=True, return_leverages=True)
     inside = unconstrained(design, expected) > 0
     assert 0.3 < inside.mean() < 0.9
     assert np.abs(found - expected)[inside, :6].max() < 1e-12  # tensors are of size 1e-3
@@ -110,7 +108,9 @@ def test_maps_of_dipy_work_on_the_result(method):
     mask[0, 0] = False
     model = dti.TensorModel(gtab, fit_method=method, return_S0_hat=True)
     fit = model.fit(volume, mask=mask)
-    assert fit.fa[mask] == pytest.approx(dti.fractional_anisotropy(np.array([1.5, 0.5, 0.4])), abs=0.05)
+    assert fit.fa[mask] == pytest.approx(
+        dti.fractional_anisotropy(np.array([1.5, 0.5, 0.4])), abs=0.05
+    )
     assert fit.md[mask] == pytest.approx(0.8e-3, abs=5e-5)
     assert fit.color_fa.shape == (2, 3, 4, 3)
     assert fit.S0_hat[mask] == pytest.approx(S0, rel=0.05)
@@ -129,7 +129,7 @@ def test_signals_that_cannot_be_used_are_left_out():
     for method in ("ols", "wls", "rwls"):
         fits = fit_tensors(design, broken, method)
         clean = fit_tensors(design, data, method)
-        assert (fits.tensor[4:] == pytest.approx(clean.tensor[4:], abs=1e-15))
+        assert fits.tensor[4:] == pytest.approx(clean.tensor[4:], abs=1e-15)
         for k in range(4):
             rest = np.arange(data.shape[1]) != 5 + k
             alone = fit_tensors(design[rest], data[k, rest], method)

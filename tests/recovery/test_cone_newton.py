@@ -28,7 +28,9 @@ def assert_optimal(H: torch.Tensor, c: torch.Tensor, found, level: float = 1e-9)
     d = found.values.shape[-1]
     S, G = found.entries, ((found.entries - c)[:, None, :] @ H)[:, 0]
     size = torch.linalg.vector_norm((c[:, None, :] @ H)[:, 0], dim=-1)
-    assert float(torch.linalg.eigvalsh(symmetric_matrix(S, d)).min()) > -1e-14 * float(S.abs().max())
+    assert float(torch.linalg.eigvalsh(symmetric_matrix(S, d)).min()) > -1e-14 * float(
+        S.abs().max()
+    )
     assert float((torch.linalg.eigvalsh(symmetric_matrix(G, d))[:, 0] / size).min()) > -level
     along = (G * S).sum(-1).abs() / (size * torch.linalg.vector_norm(c, dim=-1))
     assert float(along.max()) < level

@@ -19,7 +19,7 @@ from posquad.core.arrays import tensors
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.symmetric import symmetric_congruence, symmetric_matrix
 
-__all__ = ["TO_DIPY", "TensorDesign"]
+__all__ = ["TensorDesign"]
 
 COLUMNS = 7  # of DIPY's design matrix: six entries of the tensor, and the constant
 _ORDER = [0, 1, 3, 2, 4, 5]  # DIPY: xx xy yy xz yz zz; svec: xx xy xz yy yz zz

@@ -56,6 +56,8 @@ def open_image(path: Path) -> Iterator[Image]:
     ((2, 3, 4), np.float64(6.0))
     """
     nibabel = import_extra("nibabel", "dipy")
+    if not path.is_file():
+        raise _unreadable(path, "a folder" if path.is_dir() else "no such file")
     with TemporaryDirectory(prefix="posquad-") as folder:
         plain = path
         if path.suffix.lower() == ".gz":
@@ -108,7 +110,8 @@ def image_bytes(data: np.ndarray, model: Image) -> bytes:
 
     >>> import nibabel
     >>> model = Image(Path("a.nii"), nibabel.Nifti1Image(np.ones((2, 2, 2, 3)), 2 * np.eye(4)))
-    >>> image = nibabel.Nifti1Image.from_bytes(gzip.decompress(image_bytes(np.ones((2, 2, 2)), model)))
+    >>> content = gzip.decompress(image_bytes(np.ones((2, 2, 2)), model))
+    >>> image = nibabel.Nifti1Image.from_bytes(content)
     >>> image.shape, image.affine[0, 0]
     ((2, 2, 2), np.float64(2.0))
     """

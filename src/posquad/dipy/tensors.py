@@ -21,7 +21,7 @@ from posquad.dipy.weighted import WeightedFit, fit_weighted
 from posquad.dipy.weights import LEAST_SIGNAL, first_fit, robust_weights, two_step_weights
 from posquad.recovery.solvers.cone_newton import PositiveQuadratics, minimise_positive
 
-__all__ = ["Flag", "Method", "TensorFits", "fit_tensors"]
+__all__ = ["Flag", "TensorFits", "fit_tensors"]
 
 Method = Literal["ols", "wls", "rwls"]
 _METHODS = ("ols", "wls", "rwls")
@@ -123,7 +123,7 @@ def fit_tensors(
     return replace(joined, errors=TensorErrors(**_joined([p.errors for p in parts], shape)))
 
 
-def _joined(parts: list[Any], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _joined(parts: list[Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """The arrays of results, concatenated and in the shape of the voxels."""
     names = [name for name, value in vars(parts[0]).items() if isinstance(value, np.ndarray)]
     whole = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
@@ -153,7 +153,9 @@ def _given_weights(weights: Any, shape: tuple[int, ...], method: str) -> np.ndar
         raise DomainError("weights", expected="None unless the method is 'wls'", got=method)
     given = np.asarray(weights, dtype=float)
     if given.shape != shape:
-        raise ShapeError("weights", expected=f"the shape of the data, {shape}", got=f"{given.shape}")
+        raise ShapeError(
+            "weights", expected=f"the shape of the data, {shape}", got=f"{given.shape}"
+        )
     if not np.isfinite(given).all() or (given < 0).any():
         got = f"least {np.min(given):.3g}"
         raise DomainError("weights", expected="finite weights, none negative", got=got)
@@ -246,5 +248,3 @@ def lower_triangular(fits: TensorFits) -> np.ndarray:
     with np.errstate(divide="ignore"):
         constant = -np.log(fits.S0)
     return np.concatenate([fits.tensor, constant[..., None]], axis=-1)
-
-

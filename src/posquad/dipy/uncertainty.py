@@ -89,9 +89,7 @@ def tensor_errors(
     )
 
 
-def _tangent_space(
-    fit: WeightedFit, found: PositiveQuadratics, C: Tensor
-) -> tuple[Tensor, Tensor]:
+def _tangent_space(fit: WeightedFit, found: PositiveQuadratics, C: Tensor) -> tuple[Tensor, Tensor]:
     """Return which entries `[B, 6]` in the eigenbasis are free, and how the set bends along them.
 
     An entry (i, j) is free if one of the eigenvalues is positive. The bending is that of the matrix

@@ -13,7 +13,7 @@ from posquad.dipy.gradients import GradientTable
 from posquad.dipy.images import Image, open_image, write_image
 from posquad.dipy.tensors import Flag, Method, TensorFits, fit_tensors
 
-__all__ = ["MAPS", "Maps", "fit_image", "read_mask", "write_maps"]
+__all__ = ["MAPS", "Maps", "fit_image"]
 
 _ENTRIES = 2**24  # signals of a slab: 128 MB in double precision
 
@@ -71,7 +71,17 @@ def fit_image(
     *,
     advance: Callable[[int], None] | None = None,
 ) -> Maps:
-    """Fit the tensors of an image; `advance` is called with the number of voxels of each slab."""
+    """Fit the tensors of an image; `advance` is called with the number of voxels of each slab.
+
+    >>> import nibabel
+    >>> g = np.random.default_rng(0).standard_normal((9, 3))
+    >>> g /= np.linalg.norm(g, axis=1, keepdims=True)
+    >>> table = GradientTable(np.r_[0.0, np.full(9, 1000.0)], np.r_[np.zeros((1, 3)), g])
+    >>> S = np.full((2, 2, 1, 10), 100.0) * np.exp(-1e-3 * table.bvals)
+    >>> image = Image(Path("a.nii"), nibabel.Nifti1Image(S, np.eye(4)))
+    >>> fit_image(image, table, np.ones((2, 2, 1), dtype=bool)).values["md"].round(6).max()
+    np.float32(0.001)
+    """
     shape = image.shape[:3]
     values = {name: _blank(name, shape) for name in MAPS}
     values["flags"][~mask] = Flag.OUTSIDE.value

@@ -43,9 +43,7 @@ def needed_samples(d: int, rank: int) -> int:
     return min(dimension(d, rank) + 1, d * (d + 1) // 2)
 
 
-def diagnose(
-    shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = None
-) -> Diagnosis:
+def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = None) -> Diagnosis:
     """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual.
 
     `s[..., r]` are their singular values, if they are known.
@@ -64,8 +62,10 @@ def diagnose(
         low, high, clear = _clear_curvature(problem.operator, U, Z, s)
         free, known = torch.zeros_like(clear), torch.ones_like(clear)
         if not bool(clear.all()):
-            open = ... if clear.ndim == 0 else (~clear).nonzero()[:, 0]
-            operator = problem.operator if clear.ndim == 0 else problem.operator.select(open)
+            operator, open = problem.operator, ...
+            if clear.ndim:
+                open = (~clear).nonzero()[:, 0]
+                operator = operator.select(open)
             spectrum = effective_spectrum(LeastSquares(operator, fitted[open]), U[open])
             low[open], high[open] = spectrum.values[..., 0], spectrum.values[..., -1]
             free[open], known[open] = spectrum.is_kernel.any(-1), spectrum.kernel_is_known

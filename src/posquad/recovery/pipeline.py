@@ -356,13 +356,13 @@ class Pipeline:
 
 def _flat(X: Tensor) -> Tensor:
     """Return inputs with one batch dimension; equal inputs become views of one matrix."""
-    if X.ndim == 2:
-        return X
-    count, one = X.shape[:-2].numel(), X[(0,) * (X.ndim - 2)] if X.numel() else None
-    if one is not None and count > 1:
-        same = all(stride == 0 or k == 1 for stride, k in zip(X.stride(), X.shape[:-2]))
-        if same or bool((X == one).all()):
-            return one.expand(count, *one.shape)
+    batch = X.shape[:-2]
+    if not batch or batch.numel() < 2 or not X.numel():
+        return X if not batch else X.reshape(-1, *X.shape[-2:])
+    first, last = X[(0,) * len(batch)], X[(-1,) * len(batch)]
+    view = all(X.stride(k) == 0 or batch[k] == 1 for k in range(len(batch)))
+    if view or (torch.equal(first, last) and bool((first == X).all())):
+        return first.expand(batch.numel(), *first.shape)
     return X.reshape(-1, *X.shape[-2:])
 
 

@@ -150,7 +150,9 @@ def _with_orthogonal_columns(U: Tensor) -> Tensor:
     """
     gram = U.mT @ U
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-    rounding = 4 * U.shape[-2] * torch.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
+    rounding = (
+        4 * U.shape[-2] * torch.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
+    )
     wrong = (gram.abs() > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
     if bool(wrong.any()):
         return U @ torch.linalg.svd(U, full_matrices=False)[2].mT

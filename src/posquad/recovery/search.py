@@ -210,7 +210,7 @@ class Search:
         """Solve a batch with enough samples by Newton's method; return whether it solves all."""
         n, d, y = self.problem.n, self.problem.d, self.problem.y
         D = d * (d + 1) // 2
-        if y.ndim != 2 or n < D or y.dtype != torch.float64 or D > self.sizes.newton_unknowns:
+        if y.ndim != 2 or n < D or y.dtype != torch.float64 or self.sizes.newton_unknowns < D:
             return False
         fit = fit_positive_batch(self.problem)
         if fit is None:

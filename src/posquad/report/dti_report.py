@@ -66,9 +66,29 @@ def summary(made: TensorImage) -> list[tuple[str, str]]:
             ("mean diffusivity", _median(made, "md", 1e3, f" {_UNIT}")),
             ("noise", f"standard deviation {_middle(maps.values['sigma'][fitted]):.4g} (median)"),
         ]
-    rate = 1e6 * made.seconds / max(inside, 1)
-    facts.append(("time", f"{made.seconds:.1f} s, {rate:.1f} µs per voxel with the files"))
+    facts.append(("time", f"{made.seconds:.1f} s"))
     return facts
+
+
+def _in_words(made: TensorImage) -> str:
+    """What was computed, in sentences."""
+    maps = made.maps
+    words = (
+        "Each tensor is the best one for its signals and weights among all positive semidefinite "
+        f"tensors. In {maps.share(Flag.POSITIVE):.1%} of the voxels least squares alone is not "
+        "positive, and the constraint changes the answer."
+    )
+    if maps.share(Flag.NOT_SOLVED):
+        words += (
+            f" In {maps.share(Flag.NOT_SOLVED):.2%} of the voxels the best tensor was not reached "
+            "to rounding; the map of flags marks them."
+        )
+    if maps.share(Flag.UNDETERMINED):
+        words += (
+            f" In {maps.share(Flag.UNDETERMINED):.2%} of the voxels there are too few signals "
+            "above zero, and the tensor is set to zero."
+        )
+    return words
 
 
 def render(made: TensorImage) -> str:
@@ -89,7 +109,7 @@ def render(made: TensorImage) -> str:
         name=made.path.name,
         command=made.command,
         facts=summary(made),
-        active=f"{made.maps.share(Flag.POSITIVE):.1%}",
+        words=_in_words(made),
         maps=list(MAPS.items()),
         panels=[{"panel": p, "words": d.words, "image": image(d.svg)} for p, d in drawings],
     )

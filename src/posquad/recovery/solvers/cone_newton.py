@@ -18,7 +18,8 @@ both eigenvalues have one sign. A step therefore solves one positive definite sy
 Every Z bounds how far S is from the optimum. `Y = Z_+ - Z` is positive semidefinite with
 `<Y, S> = 0`, and the gradient at S is `Y + F`. So for every positive semidefinite P
 
-    f(P) - f(S) = <Y + F, P - S> + |P - S|_H^2 / 2 >= <F, P - S> + |P - S|_H^2 / 2 >= -F'H^{-1}F / 2.
+    f(P) - f(S) = <Y + F, P - S> + |P - S|_H^2 / 2
+               >= <F, P - S> + |P - S|_H^2 / 2 >= -F'H^{-1}F / 2.
 
 The gap `F'H^{-1}F / 2` is quadratic in the residual of the equation, so that rounding hardly shows
 in it. It also is the merit function of the line search.
@@ -183,7 +184,7 @@ def _times(H: Tensor, s: Tensor) -> Tensor:
 
 
 def _newton(form: _Form, begin: _Point) -> tuple[_Point, Tensor]:
-    """Take Newton steps until every problem is solved or stalls; return the last points and steps."""
+    """Take Newton steps until each problem is solved or stalls; return the points and the steps."""
     whole = begin.select(torch.arange(len(begin.Z), device=begin.Z.device))
     index, point = torch.arange(len(begin.Z), device=begin.Z.device), begin
     steps, mark = torch.zeros_like(index), begin.gap
@@ -267,9 +268,7 @@ def _follow_path(form: _Form) -> Tensor:
     return svec(S - Y)
 
 
-def _path_step(
-    form: _Form, S: Tensor, Y: Tensor, L: Tensor, K: Tensor
-) -> tuple[Tensor, Tensor]:
+def _path_step(form: _Form, S: Tensor, Y: Tensor, L: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
     """Changes of S and Y in one step; L and K are their Cholesky factors."""
     d = S.shape[-1]
     _, s, Vt = torch.linalg.svd(K.mT @ L)
