@@ -194,7 +194,7 @@ class Search:
         """Solve problems whose rank is not limited, which are convex, with a proof."""
         if self._fit_cone_together():
             return
-        problem, chosen = self._chosen(~self.optimal)
+        problem, chosen = self.problem.where(~self.optimal)
         fit = positive_fit(problem, self.budget, history=self.history)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
         if chosen is None:
@@ -208,17 +208,13 @@ class Search:
 
     def _fit_cone_together(self) -> bool:
         """Solve a batch with enough samples by Newton's method; return whether it solves all."""
-        n, d, y = self.problem.n, self.problem.d, self.problem.y
-        D = d * (d + 1) // 2
-        if y.ndim != 2 or n < D or y.dtype != torch.float64 or self.sizes.newton_unknowns < D:
-            return False
-        fit = fit_positive_batch(self.problem)
+        fit = fit_positive_batch(self.problem, self.sizes.newton_unknowns)
         if fit is None:
             return False
         self.bound = torch.where(fit.optimal, fit.bound, 0.0)
         self._accept(fit.factor, fit.residual, fit.optimal)
         solved = bool(fit.optimal.all())
-        if solved:
+        if solved and self.given is None:
             self.known = torch.linalg.vector_norm(self.U, dim=-2)  # the columns are orthogonal
         return solved
 

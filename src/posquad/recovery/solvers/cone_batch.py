@@ -31,14 +31,18 @@ class BatchFit:
     optimal: Tensor  # [B]  whether both agree, or the responses are interpolated
 
 
-def fit_positive_batch(problem: Problem) -> BatchFit | None:
+def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
     """Minimise `||A(Q) - y||` over positive semidefinite Q for a batch `y[B, n]`.
 
     A problem costs O(nD) operations with D = d(d+1)/2 if all share their inputs, O(nD^2) if not,
-    and O(D^3) more for each Newton step where least squares is not positive. Returns None if the
-    inputs do not determine all symmetric matrices in some problem.
+    and O(D^3) more for each Newton step where least squares is not positive. Returns None for one
+    problem, in single precision, for D above `most`, and if the inputs do not determine all
+    symmetric matrices in some problem.
     """
     y, d = problem.y, problem.d
+    D = d * (d + 1) // 2
+    if y.ndim != 2 or y.dtype != torch.float64 or min(problem.n, most) < D:
+        return None
     X = one_design(problem.operator.X)
     A = symmetric_system(problem.operator.X if X is None else X)  # [n, D] or [B, n, D]
     basis, R = torch.linalg.qr(A)
