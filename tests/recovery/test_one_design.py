@@ -11,6 +11,7 @@ from posquad.core.errors import DomainError
 from posquad.problems.measurements import RankOne, one_design
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
+from posquad.recovery.tuning import Sizes, Tuning
 
 N, D = 40, 3
 
@@ -155,3 +156,17 @@ def test_columns_of_the_factor_are_orthogonal_and_sorted():
     off = gram - np.einsum("krr->kr", gram)[:, :, None] * np.eye(D)
     assert np.abs(off).max() < 1e-13 * np.abs(gram).max()
     assert (np.diff(np.einsum("krr->kr", gram), axis=1) <= 0).all()
+
+
+def test_blocks_are_reported_and_the_budget_is_kept():
+    X, y = problems(12)
+    y = np.tile(y, (10, 1))
+    blocks = Tuning(sizes=Sizes(batch_entries=N * 40))  # of 40 problems
+    seen = []
+    found = recover(X, y, rank=D, tuning=blocks, progress=seen.append)
+    assert [step.running for step in seen] == [0, 0, 0]
+    assert found.steps == 2  # the first record is not a step
+    assert np.abs(found.U - recover(X, y, rank=D).U).max() < 1e-12
+    limited = recover(X, y, rank=D, time_limit=1e-9)
+    assert Status.INTERRUPTED in limited.status
+    assert Status.BEST_FIT not in limited.status

@@ -208,9 +208,12 @@ class Search:
 
     def _fit_cone_together(self) -> bool:
         """Solve a batch with enough samples by Newton's method; return whether it solves all."""
+        if self.budget.spent:
+            return False
         fit = fit_positive_batch(self.problem, self.sizes.newton_unknowns)
         if fit is None:
             return False
+        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
         self.bound = torch.where(fit.optimal, fit.bound, 0.0)
         self._accept(fit.factor, fit.residual, fit.optimal)
         solved = bool(fit.optimal.all())
