@@ -9,7 +9,13 @@ from torch import Tensor
 
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.core.status import Status
-from posquad.core.symmetric import symmetric_jacobian
+from posquad.core.symmetric import (
+    svec,
+    symmetric_congruence,
+    symmetric_jacobian,
+    symmetric_matrix,
+    symmetric_system,
+)
 from posquad.curvature import effective_spectrum
 from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
@@ -53,13 +59,12 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
     p = dimension(d, r)
     # The curvature is that of the fitted responses, because a residual would hide the curvature
     # along a weak column of U.
-    Z = problem.operator.project(U)
-    fitted = Z.square().sum(-1)
+    fitted = _fitted(problem.operator, U)
     s = torch.linalg.svdvals(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        low, high, clear = _clear_curvature(problem.operator, U, Z, s)
+        low, high, clear = _clear_curvature(problem.operator, U, s)
         free, known = torch.zeros_like(clear), torch.ones_like(clear)
         if not bool(clear.all()):
             operator, open = problem.operator, ...
@@ -105,42 +110,58 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
     return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, exact, near)
 
 
-def _clear_curvature(
-    operator: RankOne, U: Tensor, Z: Tensor, s: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ends of the effective spectrum where the data are fitted, for `Z = XU`.
+def _fitted(operator: RankOne, U: Tensor) -> Tensor:
+    """Responses `||U'x_i||^2`, `[..., n]`; for full rank and one design, by one matrix product."""
+    shared = one_design(operator.X) if operator.batch_shape else None
+    if shared is None or U.shape[-1] < operator.d:
+        return operator.apply_factor_kernel(U)
+    return svec(U @ U.mT) @ symmetric_system(shared).mT
+
+
+def _clear_curvature(operator: RankOne, U: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ends of the effective spectrum where the data are fitted.
 
     The third value `[...]` says whether they are all that has to be known: no direction is so flat
     that it could belong to the kernel. Else `effective_spectrum` has to decide.
     """
-    r, m = Z.shape[-1], operator.d * Z.shape[-1]
+    r, m = U.shape[-1], operator.d * U.shape[-1]
     D = operator.d * (operator.d + 1) // 2
     if r == operator.d and operator.n >= D and operator.batch_shape:
         values = torch.linalg.eigvalsh(_square_curvature(operator, U)) / operator.n
         low, high = values[..., 0], values[..., -1]
     else:
+        Z = operator.project(U)
         values = torch.linalg.eigvalsh(operator.normal_equations(Z, Z[..., 0])[0]) / operator.n
         low, high = values[..., r * (r - 1) // 2], values[..., -1]  # the first are the gauge
     # A curvature is seen if it exceeds a hundred times its rounding in population coordinates, by
     # which the ratio of two curvatures changes by at most (2 + r) lambda_1 / lambda_r.
     rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]).square()
     seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
-    return low, high, (low > seen * high) & (Z.dtype == torch.float64)
+    return low, high, (low > seen * high) & (U.dtype == torch.float64)
 
 
 def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
     """Matrix `[..., D, D]` with the spectrum of `J'J` without the gauge, for `U[..., d, d]`.
 
     With `K = LL'` the fourth moments and B the derivative of `svec(UU')`, `J'J = B'KB` and
-    `(L'B)(L'B)'` have the same positive eigenvalues. Inputs of one design share L.
+    `L'(BB')L` have the same positive eigenvalues. `BB'` maps S to `2(QS + SQ)`, which is linear in
+    `Q = UU'`. Inputs of one design share L, and the matrices are then one product with `svec(Q)`.
     """
     K = operator.fourth_moments
     shared = one_design(K)
     factor, failed = torch.linalg.cholesky_ex(K if shared is None else shared)
     # Zero, which is not clear, where the samples do not determine all symmetric matrices.
     factor = torch.where((failed == 0)[..., None, None], factor, 0.0)
-    N = factor.mT @ symmetric_jacobian(U)
-    return N @ N.mT
+    if shared is None:
+        N = factor.mT @ symmetric_jacobian(U)
+        return N @ N.mT
+    D, d = factor.shape[-1], U.shape[-1]
+    eye = torch.eye(d, dtype=U.dtype, device=U.device)
+    basis = symmetric_matrix(torch.eye(D, dtype=U.dtype, device=U.device), d)
+    # (I + Q)S(I + Q) - (I - Q)S(I - Q) = 2(QS + SQ)
+    maps = symmetric_congruence(eye + basis) - symmetric_congruence(eye - basis)
+    maps = factor.mT @ maps @ factor  # [D, D, D]
+    return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
 def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
