@@ -62,6 +62,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
 	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
+	$(BIN)/python benchmarks/volumes.py --gallery docs/gallery/plot_diffusion_tensors.py
 	$(BIN)/python benchmarks/method_picture.py
 
 # geomstats 2.8.0 imports numpy.trapz, which NumPy 2.4 removed: an environment of its own, one pin changed.

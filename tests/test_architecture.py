@@ -17,7 +17,7 @@ from posquad.core.sources import ROOT, imported_modules
 
 MODULES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
 EXTRAS = {"click", "rich", "matplotlib", "jinja2", "pyarrow", "pandas", "sklearn", "safetensors"}
-EXTRAS |= {"pymanopt", "clarabel", "openpyxl"}
+EXTRAS |= {"pymanopt", "clarabel", "openpyxl", "dipy", "nibabel"}
 MAY_USE = {"estimator": {"sklearn", "safetensors"}, "cli": {"click", "rich"}}
 
 

@@ -135,7 +135,8 @@ def test_the_architecture_drawing_shows_the_imports_of_the_sources():
 def test_the_modules_named_in_the_architecture_exist():
     text = (DOCS / "architecture.md").read_text("utf-8")
     walks = text.split("\n## ")[1:]
-    assert [walk.split("\n")[0] for walk in walks] == ["Recover", "Fit", "Reproduce", "Certify"]
+    titles = ["Recover", "Fit", "Reproduce", "Certify", "Tensors of an image"]
+    assert [walk.split("\n")[0] for walk in walks] == titles
     named = set(re.findall(r"`(posquad(?:\.\w+)+)`", text))
     assert {name for name in named if importlib.util.find_spec(name) is None} == set()
     assert all(len(re.findall(r"`posquad\.\w+\.\w+", walk)) >= 6 for walk in walks)

@@ -16,6 +16,7 @@ _COMMANDS = {
     ),
     "claims": ("posquad.cli.claims", "Show the verdicts of a finished run."),
     "demo": ("posquad.cli.demo", "Write example data."),
+    "dti": ("posquad.cli.dti", "Fit positive diffusion tensors to an image; write maps."),
     "experiment": ("posquad.cli.experiment", "Write the template of an experiment of your own."),
     "explore": ("posquad.cli.explore", "Open a page on which you can watch a network train."),
     "fit": ("posquad.cli.fit", "Fit a model to a data file; write the model and a report."),

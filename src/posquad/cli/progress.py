@@ -24,7 +24,7 @@ from posquad.experiments.records import Record
 from posquad.experiments.reproduce import Watcher
 from posquad.experiments.suite import Suite
 
-__all__ = ["Bar", "Lines", "fit_progress", "watcher_for"]
+__all__ = ["Bar", "Lines", "fit_progress", "voxel_progress", "watcher_for"]
 
 
 class Lines(Watcher):
@@ -93,6 +93,30 @@ def watcher_for(suite: Suite, parameters: Mapping[str, Any], quick: bool) -> Ite
     )
     with Progress(*columns, console=Console(highlight=False)) as progress:
         yield Bar(progress, weights)
+
+
+@contextmanager
+def voxel_progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    """Yield a callback that shows how many voxels are done, on a terminal; None elsewhere.
+
+    >>> with voxel_progress(10) as advance:
+    ...     advance is None or callable(advance)
+    True
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("fitting"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f} of {task.total:.0f} voxels"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task("fitting", total=total)
+        yield lambda voxels: shown.update(task, advance=voxels)
 
 
 @contextmanager

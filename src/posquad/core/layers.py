@@ -14,6 +14,7 @@ LAYERS = (
     "selection",
     "certificates",
     "recovery",
+    "dipy",
     "estimator",
     "io",
     "report",

@@ -108,6 +108,9 @@ class RankOne(Measurements):
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
+        X = one_design(self.X)
+        if X is not None:
+            return RankOne(X).squared_lengths.expand(self.X.shape[:-1])
         parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
         return torch.cat(parts, dim=-1)
 
@@ -122,7 +125,11 @@ class RankOne(Measurements):
     @cached_property
     def fourth_moments(self) -> Tensor:
         """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, where D = d(d+1)/2."""
-        return symmetric_gram(self.X)
+        X = one_design(self.X)
+        if X is None:
+            return symmetric_gram(self.X)
+        gram = symmetric_gram(X)
+        return gram.expand(*self.batch_shape, *gram.shape)
 
     def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
         """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
@@ -174,7 +181,7 @@ class RankOne(Measurements):
 
     def select(self, index: Tensor) -> RankOne:
         """The operators of a batch at these indices."""
-        return RankOne(self.X[index])
+        return RankOne(select_designs(self.X, index))
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = RunningSum()
@@ -266,3 +273,14 @@ class GaussianPopulation(Measurements):
     def normal_kernel(self, H: Tensor) -> Tensor:
         eye = torch.eye(self.d, dtype=H.dtype, device=H.device)
         return 2 * H + H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] * eye
+
+
+def one_design(X: Tensor) -> Tensor | None:
+    """Inputs `[n, d]` that a batch `X[B, n, d]` repeats as views of one matrix, else None."""
+    return X[0] if X.ndim == 3 and len(X) > 1 and X.stride(0) == 0 else None
+
+
+def select_designs(X: Tensor, index: Tensor) -> Tensor:
+    """Inputs of a batch `X[B, n, d]` at these indices; those of one design stay views of it."""
+    shared = one_design(X)
+    return X[index] if shared is None else shared.expand(len(index), *shared.shape)

@@ -53,6 +53,7 @@ def recover(
     precision: Literal["float64", "input"] = "float64",
     progress: Callable[[Progress], None] | None = None,
     certify: bool = False,
+    diagnose: bool = True,
     start: Array | None = None,
     tuning: Tuning | None = None,
 ) -> Recovery:
@@ -65,7 +66,8 @@ def recover(
     single precision. n x n matrices are formed up to n = 1500.
 
     Args:
-        X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together.
+        X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together. What
+            depends on X alone is computed once if all problems of a batch have the same X.
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
             X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`.
         rank: rank of Q. A lower rank is returned if it suffices. None chooses the rank, and reports
@@ -85,6 +87,12 @@ def recover(
         certify: also return a `certificate` of what can be proved about the answer to one problem:
             `posquad.certify` at `U[:, :rank]`, for the samples of positive weight. It is None if
             there is no factor to certify (Q = 0) or the budget is used up.
+        diagnose: False leaves out the curvature, the estimate of the error and the search for a
+            second solution, which take about half the time of a small problem at rank d. It is
+            then not known whether the data determine the answer: `curvature` and `error_estimate`
+            are NaN, `others` is 0, and a problem whose responses are reproduced has the status
+            LOSS_REACHED in place of RECOVERED or NOT_IDENTIFIED. The answer itself, its residual,
+            its bound and the status BEST_FIT are the same.
         start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
             approximation, or the answer to slightly different data.
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
@@ -104,6 +112,9 @@ def recover(
     ('RECOVERED', True)
     """
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
+    if certify and not diagnose:
+        expected = "True with certify=True: a certificate needs an answer that is diagnosed"
+        raise DomainError("diagnose", expected=expected, got="False")
     if certify and responses.ndim > 1:
         expected = "False for a batch: a certificate is about one problem"
         raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
@@ -122,7 +133,7 @@ def recover(
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
     first = None if start is None else _given_start(start, inputs, rank)
     task = Task(level, seed, history)
-    call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first)
+    call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first, diagnose)
     batch = responses.shape[:-1]
     small = inputs.shape[-2] * d <= call.tuning.sizes.thread_entries
     with torch.no_grad(), one_torch_thread(when=small):

@@ -9,10 +9,17 @@ from torch import Tensor
 
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.core.status import Status
+from posquad.core.symmetric import (
+    svec,
+    symmetric_congruence,
+    symmetric_jacobian,
+    symmetric_matrix,
+    symmetric_system,
+)
 from posquad.curvature import effective_spectrum
 from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
@@ -42,27 +49,31 @@ def needed_samples(d: int, rank: int) -> int:
     return min(dimension(d, rank) + 1, d * (d + 1) // 2)
 
 
-def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
-    """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual."""
+def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = None) -> Diagnosis:
+    """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual.
+
+    `s[..., r]` are their singular values, if they are known.
+    """
     problem, prepared, acceptance = shared.problem, shared.prepared, shared.tuning.acceptance
     d, r = U.shape[-2:]
     p = dimension(d, r)
     # The curvature is that of the fitted responses, because a residual would hide the curvature
     # along a weak column of U.
-    Z = problem.operator.project(U)
-    fitted = Z.square().sum(-1)
-    s = torch.linalg.svdvals(U)
+    fitted = _fitted(problem.operator, U)
+    s = torch.linalg.svdvals(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        low, high, clear = _clear_curvature(problem.operator, Z, s)
+        low, high, clear = _clear_curvature(problem.operator, U, s)
         free, known = torch.zeros_like(clear), torch.ones_like(clear)
         if not bool(clear.all()):
-            spectrum = effective_spectrum(LeastSquares(problem.operator, fitted), U)
-            low = torch.where(clear, low, spectrum.values[..., 0])
-            high = torch.where(clear, high, spectrum.values[..., -1])
-            free = ~clear & spectrum.is_kernel.any(-1)
-            known = clear | spectrum.kernel_is_known
+            operator, open = problem.operator, ...
+            if clear.ndim:
+                open = (~clear).nonzero()[:, 0]
+                operator = operator.select(open)
+            spectrum = effective_spectrum(LeastSquares(operator, fitted[open]), U[open])
+            low[open], high[open] = spectrum.values[..., 0], spectrum.values[..., -1]
+            free[open], known[open] = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
     else:
         objective = LeastSquares(problem.operator, fitted)
         low, high, free, known = _ends(shared, objective, U)
@@ -73,7 +84,10 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     rounding = torch.finfo(U.dtype).eps
     rms = residual.clamp_min(rounding) * problem.size / problem.n**0.5
     positive = torch.where(low > 0, low, torch.nan)
-    T = prepared.transform / prepared.transform.abs().amax((-2, -1), keepdim=True)
+    T = prepared.transform
+    if one_design(T) is not None:
+        T = T[:1]
+    T = T / T.abs().amax((-2, -1), keepdim=True)
     V = T @ U
     stretch = torch.linalg.matrix_norm(T, 2).square() / torch.linalg.matrix_norm(V.mT @ V)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
@@ -96,20 +110,58 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor) -> Diagnosis:
     return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, exact, near)
 
 
-def _clear_curvature(operator: RankOne, Z: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ends of the effective spectrum where the data are fitted, for `Z = XU`.
+def _fitted(operator: RankOne, U: Tensor) -> Tensor:
+    """Responses `||U'x_i||^2`, `[..., n]`; for full rank and one design, by one matrix product."""
+    shared = one_design(operator.X) if operator.batch_shape else None
+    if shared is None or U.shape[-1] < operator.d:
+        return operator.apply_factor_kernel(U)
+    return svec(U @ U.mT) @ symmetric_system(shared).mT
+
+
+def _clear_curvature(operator: RankOne, U: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ends of the effective spectrum where the data are fitted.
 
     The third value `[...]` says whether they are all that has to be known: no direction is so flat
     that it could belong to the kernel. Else `effective_spectrum` has to decide.
     """
-    r, m = Z.shape[-1], operator.d * Z.shape[-1]
-    values = torch.linalg.eigvalsh(operator.normal_equations(Z, Z[..., 0])[0]) / operator.n
-    low, high = values[..., r * (r - 1) // 2], values[..., -1]  # the first ones are the gauge
+    r, m = U.shape[-1], operator.d * U.shape[-1]
+    D = operator.d * (operator.d + 1) // 2
+    if r == operator.d and operator.n >= D and operator.batch_shape:
+        values = torch.linalg.eigvalsh(_square_curvature(operator, U)) / operator.n
+        low, high = values[..., 0], values[..., -1]
+    else:
+        Z = operator.project(U)
+        values = torch.linalg.eigvalsh(operator.normal_equations(Z, Z[..., 0])[0]) / operator.n
+        low, high = values[..., r * (r - 1) // 2], values[..., -1]  # the first are the gauge
     # A curvature is seen if it exceeds a hundred times its rounding in population coordinates, by
     # which the ratio of two curvatures changes by at most (2 + r) lambda_1 / lambda_r.
     rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]).square()
     seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
-    return low, high, (low > seen * high) & (Z.dtype == torch.float64)
+    return low, high, (low > seen * high) & (U.dtype == torch.float64)
+
+
+def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
+    """Matrix `[..., D, D]` with the spectrum of `J'J` without the gauge, for `U[..., d, d]`.
+
+    With `K = LL'` the fourth moments and B the derivative of `svec(UU')`, `J'J = B'KB` and
+    `L'(BB')L` have the same positive eigenvalues. `BB'` maps S to `2(QS + SQ)`, which is linear in
+    `Q = UU'`. Inputs of one design share L, and the matrices are then one product with `svec(Q)`.
+    """
+    K = operator.fourth_moments
+    shared = one_design(K)
+    factor, failed = torch.linalg.cholesky_ex(K if shared is None else shared)
+    # Zero, which is not clear, where the samples do not determine all symmetric matrices.
+    factor = torch.where((failed == 0)[..., None, None], factor, 0.0)
+    if shared is None:
+        N = factor.mT @ symmetric_jacobian(U)
+        return N @ N.mT
+    D, d = factor.shape[-1], U.shape[-1]
+    eye = torch.eye(d, dtype=U.dtype, device=U.device)
+    basis = symmetric_matrix(torch.eye(D, dtype=U.dtype, device=U.device), d)
+    # (I + Q)S(I + Q) - (I - Q)S(I - Q) = 2(QS + SQ)
+    maps = symmetric_congruence(eye + basis) - symmetric_congruence(eye - basis)
+    maps = factor.mT @ maps @ factor  # [D, D, D]
+    return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
 def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
@@ -164,31 +216,37 @@ def status_codes(
     return choose(shared.prepared.span < ambient, Status.UNDETERMINED, codes)
 
 
+def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
+    """Return the diagnosis of factors of which nothing is known."""
+    del shared, budget
+    d, r = found.U.shape[-2:]
+    nothing = torch.full_like(found.residual, torch.nan)
+    never = torch.zeros_like(nothing, dtype=torch.bool)
+    needed = needed_samples(d, r)
+    zero = torch.zeros_like(nothing)
+    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, nothing, zero)
+
+
 def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     """Diagnose factors of any rank; of those without full rank, nothing is known."""
     U, residual = found.U, found.residual
     d, r = U.shape[-2:]
     nothing = torch.full_like(residual, torch.nan)
-    s = torch.linalg.svdvals(U)
+    s = found.singular_values
     least = max(1e-7, 10 * max(d, r) * torch.finfo(U.dtype).eps)
     limits = torch.finfo(U.dtype)
     within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
     full = torch.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
-    never = torch.zeros_like(full)
-    needed = needed_samples(d, r)
-    unknown = Diagnosis(
-        nothing, nothing, nothing, needed, never, never, never, nothing, torch.zeros_like(nothing)
-    )
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
-        return unknown  # it could take longer than the search
+        return undiagnosed(shared, found, budget)  # it could take longer than the search
     # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
     safe = torch.where(full[..., None, None], U, torch.eye(d, r).to(U))
-    found_here = diagnose(shared, safe, residual)
+    found_here = diagnose(shared, safe, residual, torch.where(full[..., None], s, 1.0))
     return Diagnosis(
         low=torch.where(full, found_here.low, nothing),
         high=torch.where(full, found_here.high, nothing),
         error=torch.where(full, found_here.error, nothing),
-        needed=needed,
+        needed=found_here.needed,
         free=found_here.free & full,
         isolated=found_here.isolated & full,
         converged=found_here.converged & full,

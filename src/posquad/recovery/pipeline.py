@@ -9,10 +9,17 @@ from torch import Tensor
 
 from posquad.core.status import Status
 from posquad.geometry import dimension
+from posquad.problems.measurements import one_design, select_designs
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.diagnose import Diagnosis, diagnose_any, needed_samples, status_codes
+from posquad.recovery.diagnose import (
+    Diagnosis,
+    diagnose_any,
+    needed_samples,
+    status_codes,
+    undiagnosed,
+)
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
 from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
@@ -38,6 +45,7 @@ class Pipeline:
     max_starts: int | None
     tuning: Tuning
     start: Tensor | None = None
+    diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
     farkas: Tensor | None = None  # of the last problem
     current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
@@ -50,7 +58,8 @@ class Pipeline:
     def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
         """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
         n, d = X.shape[-2:]
-        unfinished = blank_answers(X.reshape(-1, n, d), self.rank or 1)
+        X = _flat(X)
+        unfinished = blank_answers(X if X.ndim == 3 else X[None], self.rank or 1)
         unfinished.codes[:] = Status.INTERRUPTED.code
         unfinished.residual[:] = 1.0  # of Q = 0
         unfinished.error[:] = torch.nan
@@ -60,10 +69,12 @@ class Pipeline:
         sizes = self.tuning.sizes
         most = sizes.batch_entries if X.device.type == "cpu" else sizes.batch_entries_elsewhere
         size = max(1, most // (n * d * (self.rank or 1)))
-        flat = [X.reshape(-1, n, d), y.reshape(-1, n)]
+        if self.rank == d and n >= d * (d + 1) // 2 and one_design(X) is not None:
+            size = max(1, most // n)  # a problem is its responses
+        flat = [X, y.reshape(-1, n)]
         rest = [
-            None if t is None else t.reshape(-1, *t.shape[X.ndim - 2 :])
-            for t in (weights, self.start)
+            None if weights is None else weights.reshape(-1, n),
+            None if self.start is None else self.start.reshape(-1, *self.start.shape[-2:]),
         ]
         parts = []
         for begin in range(0, len(flat[0]), size):
@@ -108,12 +119,16 @@ class Pipeline:
         answers = blank_answers(X, self.rank or 1)
         special = torch.ones(len(X), dtype=torch.bool, device=X.device)
         if n >= needed_samples(d, self.rank or 1) and start is None and len(X):
-            special = has_uneven_rows(X, weights, self.tuning) | looks_nongeneric(X, self.tuning)
-            special = special | ~(y != 0).any(-1) | ~(X != 0).any(-1).any(-1)
+            special = has_uneven_rows(X, weights, self.tuning)
+            if self.rank != d or n < d * (d + 1) // 2:  # what is convex has no second solution
+                special = special | looks_nongeneric(X, self.tuning)
+            inputs = X[:1] if one_design(X) is not None else X
+            special = special | ~(y != 0).any(-1) | ~(inputs != 0).any(-1).any(-1)
         regular = (~special).nonzero()[:, 0]
         if len(regular):
             w = None if weights is None else weights[regular]
-            shared = Shared(prepare(X[regular], y[regular], w, self.tuning), self.tuning)
+            inputs = select_designs(X, regular)
+            shared = Shared(prepare(inputs, y[regular], w, self.tuning), self.tuning)
             special[regular] = True
             if self.rank is not None:
                 parts = [(self.rank, None, None, torch.arange(len(regular), device=X.device))]
@@ -168,12 +183,14 @@ class Pipeline:
         alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank))
         starts = self._starts(d, 1 if self.rank is None else rank)
         found = search(shared, rank, self.task, starts, start)
-        squares = torch.linalg.svdvals(found.U).square()
+        squares = found.singular_values.square()
         full = squares[..., -1] > acceptance.negligible * squares[..., 0]
         reproduced = found.residual <= self.task.tolerance
         nearly = found.residual > acceptance.nearly * self.task.tolerance
         repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
         alone = alone | repeated | (reproduced & (~full | nearly))
+        if rank == d:
+            alone = alone | ~shared.linear
         if self.rank is None and rank > 1:  # whether a lower rank was missed is checked alone
             lower = search(shared, rank - 1, self.task, starts)
             alone = alone | (reproduced & (lower.residual <= self.task.tolerance))
@@ -240,7 +257,7 @@ class Pipeline:
         """Diagnose what was found, and return the answers in the user's coordinates."""
         task, residual = self.task, found.residual
         task.history.best = found
-        diagnosis = diagnose_any(shared, found, self.budget)
+        diagnosis = (diagnose_any if self.diagnose else undiagnosed)(shared, found, self.budget)
         codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
         excluded = self._excluded(shared, found, codes)
         open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
@@ -249,9 +266,12 @@ class Pipeline:
         if self.budget.spent:  # whether there is another solution is not known
             codes = torch.where(open & ~another, Status.INTERRUPTED.code, codes)
         reproduced = residual <= task.tolerance
+        if not self.diagnose:
+            reached = codes == Status.NOT_IDENTIFIED.code
+            codes = torch.where(reached, Status.LOSS_REACHED.code, codes)
         rank = torch.full_like(codes, found.rank)
         if not bool(reproduced.all()):
-            rank = torch.where(reproduced, rank, _numerical_rank(shared, found.U))
+            rank = torch.where(reproduced, rank, _numerical_rank(shared, found.singular_values))
         U = shared.prepared.restore(found.U)
         given = shared.prepared.given_residual(found.U, residual)
         worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
@@ -334,10 +354,25 @@ class Pipeline:
         return answers
 
 
-def _numerical_rank(shared: Shared, U: Tensor) -> Tensor:
-    """Return the numerical rank of U; 0 if its predictions are negligible beside the responses."""
+def _flat(X: Tensor) -> Tensor:
+    """Return inputs with one batch dimension; equal inputs become views of one matrix."""
+    batch = X.shape[:-2]
+    if not batch or batch.numel() < 2 or not X.numel():
+        return X if not batch else X.reshape(-1, *X.shape[-2:])
+    first, last = X[(0,) * len(batch)], X[(-1,) * len(batch)]
+    view = all(X.stride(k) == 0 or batch[k] == 1 for k in range(len(batch)))
+    if view or (torch.equal(first, last) and bool((first == X).all())):
+        return first.expand(batch.numel(), *first.shape)
+    return X.reshape(-1, *X.shape[-2:])
+
+
+def _numerical_rank(shared: Shared, s: Tensor) -> Tensor:
+    """Return the numerical rank of a factor with singular values `s[..., r]`.
+
+    It is 0 if the predictions are negligible beside the responses.
+    """
     problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    squares = torch.linalg.svdvals(U).square()
+    squares = s.square()
     matters = squares > negligible * squares[..., :1]
     predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
     nothing = predicted <= negligible * problem.y.abs().mean(-1)

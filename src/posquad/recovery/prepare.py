@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Tuning
@@ -70,9 +70,13 @@ def prepare(
 ) -> Prepared:
     """Prepare `X[..., n, d]` and `y[..., n]` of the same batch, of at most one dimension.
 
-    Every problem of a batch is prepared as it would be alone. `rows[..., n]` are factors of the
-    rows of X. A large X is not copied: its operator is a view.
+    Every problem of a batch is prepared as it would be alone; inputs that a batch shares are
+    prepared once. `rows[..., n]` are factors of the rows of X. A large X is not copied: its
+    operator is a view.
     """
+    shared = one_design(X) if weights is None and rows is None else None
+    if shared is not None:
+        return _repeated(prepare(shared[None], y[:1], None, tuning), y)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
@@ -81,8 +85,7 @@ def prepare(
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
     unit = _units(X, rows, tuning)
-    size = y.abs().amax(-1)
-    scale = torch.where(size > 0, size, 1.0)
+    scale = _response_scale(y)
     if not large:
         X = _divided(X, unit)
         moments = RankOne(X).second_moments
@@ -127,8 +130,33 @@ def prepare(
     )
 
 
+def _response_scale(y: Tensor) -> Tensor:
+    """Largest `|y_i|` of each problem, or 1 if all are zero, `[...]`."""
+    size = y.abs().amax(-1)
+    return torch.where(size > 0, size, 1.0)
+
+
+def _repeated(one: Prepared, y: Tensor) -> Prepared:
+    """Return the preparation of a batch of one problem for many responses `y[B, n]`."""
+
+    def spread(value: Tensor) -> Tensor:
+        return value.expand(len(y), *value.shape[1:])
+
+    scale = _response_scale(y)
+    return Prepared(
+        problem=Problem(RankOne(spread(one.problem.operator.X)), y / scale[:, None]),
+        transform=spread(one.transform),
+        scale=scale,
+        span=spread(one.span),
+        count=spread(one.count),
+    )
+
+
 def has_uneven_rows(X: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the rows, with their weights, have lengths so different that some hardly count."""
+    shared = one_design(X) if weights is None else None
+    if shared is not None:
+        return has_uneven_rows(shared, None, tuning).expand(len(X))
     factor, present, _, _ = _row_sizes(X, weights, tuning)
     return _range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
 
@@ -210,6 +238,9 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
 
 def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
+    shared = one_design(X)
+    if shared is not None:
+        return looks_nongeneric(shared, tuning).expand(len(X))
     flat = X.flatten(-2)
     stride = max(1, flat.shape[-1] // _INSPECTED)
     values = flat[..., ::stride].abs().sort(-1).values

@@ -108,10 +108,9 @@ class Answers:
 
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
-        right = torch.linalg.svd(self.U, full_matrices=False)[2].mT
+        rotated = _with_orthogonal_columns(self.U)
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        # Rotating U keeps the relative accuracy of small rows, which belong to large inputs.
-        U = (self.U @ right)[..., :widest]
+        U = rotated[..., :widest]
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
         U = torch.where(beyond[:, None, :], 0.0, U)
         least = U.new_tensor(history.least_residuals() or [0.0])
@@ -141,6 +140,24 @@ class Answers:
             steps=max(history.budget.steps, 0),
             rows=model.shape[-2],
         )
+
+
+def _with_orthogonal_columns(U: Tensor) -> Tensor:
+    """Rotate factors `U[B, d, k]` so that their columns are orthogonal, of descending norm.
+
+    Rotating U keeps the relative accuracy of small rows, which belong to large inputs. Columns that
+    are orthogonal already are only sorted.
+    """
+    gram = U.mT @ U
+    norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    rounding = (
+        4 * U.shape[-2] * torch.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
+    )
+    wrong = (gram.abs() > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
+    if bool(wrong.any()):
+        return U @ torch.linalg.svd(U, full_matrices=False)[2].mT
+    order = norms.argsort(dim=-1, descending=True, stable=True)
+    return U.gather(-1, order[..., None, :].expand(U.shape))
 
 
 def _messages(status: Status | list) -> str | list:

@@ -22,6 +22,7 @@ from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
+from posquad.recovery.solvers.cone_batch import fit_positive_batch
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
@@ -95,6 +96,7 @@ class Search:
         self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
         self.bound = torch.zeros_like(self.residual)
         self.farkas: Tensor | None = None
+        self.known: Tensor | None = None  # singular values of U
         self.working: Tensor | None = None  # indices of the problems in the current run
         self.next_round = 0
 
@@ -123,6 +125,7 @@ class Search:
             self.settled,
             self.bound,
             self.farkas,
+            self.known,
         )
 
     def run(self, *, rough: bool = False) -> Candidates:
@@ -189,13 +192,41 @@ class Search:
 
     def _fit_cone(self) -> None:
         """Solve problems whose rank is not limited, which are convex, with a proof."""
-        fit = positive_fit(self.problem, self.budget, history=self.history)
-        self.bound, self.farkas = fit.bound, fit.farkas
-        self._accept_optimal(fit.factor, fit.optimal | fit.interpolates)
+        if self._fit_cone_together():
+            return
+        problem, chosen = self.problem.where(~self.optimal)
+        fit = positive_fit(problem, self.budget, history=self.history)
+        U, optimal = fit.factor, fit.optimal | fit.interpolates
+        if chosen is None:
+            self.bound, self.farkas = fit.bound, fit.farkas
+            self._accept_optimal(U, optimal)
+            return
+        self.bound = self.bound.index_copy(0, chosen, fit.bound)
+        none = torch.zeros_like(self.optimal)
+        U = torch.zeros_like(self.U).index_copy(0, chosen, U)
+        self._accept_optimal(U, none.index_copy(0, chosen, optimal))
+
+    def _fit_cone_together(self) -> bool:
+        """Solve a batch with enough samples by Newton's method; return whether it solves all."""
+        if self.budget.spent:
+            return False
+        fit = fit_positive_batch(self.problem, self.sizes.newton_unknowns)
+        if fit is None:
+            return False
+        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
+        self.bound = torch.where(fit.optimal, fit.bound, 0.0)
+        self._accept(fit.factor, fit.residual, fit.optimal)
+        solved = bool(fit.optimal.all())
+        if solved and self.given is None:
+            self.known = torch.linalg.vector_norm(self.U, dim=-2)  # the columns are orthogonal
+        return solved
 
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
         """Take the factors U that are known to be optimal, unless the current ones are better."""
-        residual = self.problem.relative_residual(U)
+        self._accept(U, self.problem.relative_residual(U), optimal)
+
+    def _accept(self, U: Tensor, residual: Tensor, optimal: Tensor) -> None:
+        """Take factors of known residuals."""
         better = optimal & (residual < self.residual)
         self.U = torch.where(better[..., None, None], U, self.U)
         self.residual = torch.where(better, residual, self.residual)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import RankOne, one_design
 from posquad.recovery.initializers import (
     bounded_directions,
     fit_on,
@@ -85,7 +85,15 @@ class Shared:
         n, d = self.problem.n, self.problem.d
         system = min(n, d * (d + 1) // 2)
         small = system <= sizes.sample_rank and n * system**2 <= sizes.sample_rank_operations
-        return independent_samples(self.problem.operator, small, same)
+        operator = self.problem.operator
+        shared = one_design(operator.X) if operator.batch_shape else None
+        if shared is None:
+            return independent_samples(operator, small, same)
+        count, strengths = independent_samples(RankOne(shared), small, same)
+        batch = operator.batch_shape
+        if strengths is not None:
+            strengths = strengths.expand(*batch, *strengths.shape)
+        return count.expand(batch), strengths
 
     @property
     def distinct(self) -> Tensor:

@@ -83,6 +83,10 @@ class Sizes(Constants):
     batch_entries_elsewhere: int = 2**27
     """The same on an accelerator. Derived: 1 GB."""
 
+    newton_unknowns: int = 136
+    """Largest d(d+1)/2 for which convex problems of a batch are solved together by Newton's method.
+    Derived: d = 16, where the matrices of one problem fill a cache of 256 kB."""
+
     thread_entries: int = 2**20
     """Entries of X of one problem up to which one thread is used. Measured: several are no faster,
     and 7 to 50 times as slow where the cores are busy."""

@@ -66,7 +66,7 @@ class PositiveFit:
     @property
     def optimal(self) -> Tensor:
         """Whether no positive semidefinite matrix is better, up to `OPTIMAL`, `[...]`."""
-        return _is_optimal(self.residual, self.bound)
+        return is_optimal(self.residual, self.bound)
 
     @property
     def infeasible(self) -> Tensor:
@@ -166,7 +166,7 @@ class _Best:
     @property
     def open(self) -> Tensor:
         """Whether neither an interpolant nor the optimum is found, `[...]`."""
-        return ~_is_optimal(self.residual, self.bound)
+        return ~is_optimal(self.residual, self.bound)
 
     def offered(self, U: Tensor, index: Tensor | None = None) -> _Best:
         """Take the factors U where they are better, and their residuals where they prove more."""
@@ -277,6 +277,6 @@ def _result(
     )
 
 
-def _is_optimal(residual: Tensor, bound: Tensor) -> Tensor:
+def is_optimal(residual: Tensor, bound: Tensor) -> Tensor:
     """Whether a relative residual exceeds its lower bound by rounding only, `[...]`."""
     return residual - bound <= OPTIMAL * residual + ROUNDING
