@@ -1,0 +1,207 @@
+"""The first-order selection law against full matrix flows near dial 0 (`docs/noncommuting.md`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from posquad.core.errors import MissingExtraError
+from posquad.experiments.exp7.candidates import CANDIDATES
+from posquad.experiments.exp7.flows import flow_limits, greedy_limits
+from posquad.experiments.framework import Measured, ProgressCallback
+from posquad.experiments.problems import line_fit
+from posquad.selection import (
+    awakening_path,
+    dialed_expansion,
+    dialed_family,
+    distance_to_minimum_trace,
+    first_order_selection,
+    minimum_trace_interpolant,
+    von_neumann_projection,
+)
+from posquad.selection.families import DialExpansion
+
+__all__ = [
+    "System",
+    "add_departures",
+    "add_growth",
+    "draw_system",
+    "slope_interval",
+    "to_minimum_trace",
+]
+
+_ACCURACY = 1e-9  # local error and residual of the flows; the law's error is far above it
+_GREEDY = 1e-3  # residual of greedy learning, which is far from every limit
+_FITTED = 1e-4  # starts up to this size are used to fit the exponent
+
+
+class System(NamedTuple):
+    """A commuting family with its derivative, and responses of a positive definite matrix."""
+
+    seed: int
+    expansion: DialExpansion
+    y: Tensor  # [n], ||y|| = 1, the same at every dial
+
+
+def draw_system(n: int, d: int, seed: int) -> System:
+    """Draw the family of a seed and the responses at dial 0 of the experiment's target.
+
+    >>> system = draw_system(2, 3, 0)
+    >>> float(system.y.norm().round(decimals=12))
+    1.0
+    """
+    expansion = dialed_expansion(n, d, seed=seed)
+    rng = torch.Generator().manual_seed(10_000 + seed)
+    G = torch.randn(d, d, generator=rng, dtype=torch.float64)
+    y = expansion.D @ (expansion.V.mT @ G).square().sum(-1)
+    return System(seed, expansion, y / y.norm())
+
+
+def add_departures(
+    measured: Measured,
+    systems: list[System],
+    dials: tuple[float, ...],
+    scales: Tensor,
+    *,
+    t_final: float,
+    max_steps: int,
+    progress: ProgressCallback,
+) -> None:
+    """Measure how the limit departs from the commuting one, and what explains it.
+
+    The dimensions "law dial", "epsilon", "problem" and "candidate" of `measured` must be set.
+    """
+    n, d = systems[0].expansion.D.shape
+    sizes = (len(dials), len(scales), len(systems))
+    A = torch.stack(
+        [torch.stack([dialed_family(n, d, s, seed=k.seed) for k in systems]) for s in dials]
+    )  # [S, K, n, d, d]
+    y = torch.stack([k.y for k in systems])
+    eye = torch.eye(d, dtype=torch.float64)
+    start = (scales[:, None, None, None] * eye).expand(*sizes, d, d)
+    U, done = flow_limits(
+        A[:, None].expand(*sizes, n, d, d).flatten(0, 2),
+        y.expand(*sizes, n).flatten(0, 2),
+        start.flatten(0, 2),
+        rtol=_ACCURACY,
+        residual=_ACCURACY,
+        t_final=t_final,
+        max_steps=max_steps,
+        progress=lambda part: progress(0.7 * part),
+    )
+    Q = (U @ U.mT).view(*sizes, d, d)
+    greedy, ranks = greedy_limits(
+        A.flatten(0, 1), y.expand(len(dials), -1, -1).flatten(0, 1), rtol=_GREEDY / 10,
+        residual=_GREEDY, t_final=t_final, max_steps=max_steps,
+    )  # fmt: skip
+    progress(0.9)
+    greedy = greedy.view(len(dials), len(systems), d, d)
+    far = {name: np.full(sizes, np.nan) for name in ("nothing", *CANDIDATES)}
+    predicted = {name: np.full(sizes, np.nan) for name in ("departure", "gap")}
+    for k, system in enumerate(systems):
+        V, D, B = system.expansion
+        law = first_order_selection(D, B, system.y, scales[:, None].square() * torch.ones(d))
+        base, R, gap = (V @ M @ V.mT for M in (torch.diag_embed(law.q), law.R, law.gap))
+        for i, s in enumerate(dials):
+            projections = von_neumann_projection(A[i, k], system.y, start[i, :, k].square()).q
+            points = {
+                "nothing": base,
+                "von Neumann projection": projections,
+                "first-order law": base + s * R,
+                "von Neumann projection corrected by the law": projections + s * gap,
+                "greedy low-rank learning": greedy[i, k],
+            }
+            for name, C in points.items():
+                far[name][i, :, k] = torch.linalg.matrix_norm(Q[i, :, k] - C)
+            far["minimum trace"][i, :, k] = to_minimum_trace(A[i, k], system.y, Q[i, :, k])[0]
+            predicted["departure"][i, :, k] = s * torch.linalg.matrix_norm(R)
+            predicted["gap"][i, :, k] = s * torch.linalg.matrix_norm(gap)
+    dims = ("law dial", "epsilon", "problem")
+    named = {
+        "departure": far["nothing"],
+        "law_error": far["first-order law"],
+        "von_neumann_gap": far["von Neumann projection"],
+    }
+    for name, values in named.items():
+        measured.add(name, values, *dims)
+        if len(dials) > 1:
+            measured.add(f"{name}_order", _order(dials, values), "epsilon", "problem")
+    for name, values in predicted.items():
+        measured.add(f"predicted_{name}", values, *dims)
+    shares = [1 - np.square(far[name] / far["nothing"]) for name in CANDIDATES]
+    measured.add("share", np.stack(shares), "candidate", *dims)
+    measured.add("greedy_rank", ranks.view(len(dials), -1), "law dial", "problem")
+    measured.add("law_flows_converged", done.view(*sizes), *dims)
+    progress(1.0)
+
+
+def add_growth(
+    measured: Measured, systems: list[System], sizes: tuple[float, ...], progress: ProgressCallback
+) -> None:
+    """Measure `||R||_F` from the starts `size * I`, and how fast it grows as they shrink.
+
+    The dimensions "start" and "problem" of `measured` must be set.
+    """
+    norms, predicted = [], []
+    for k, (_, (_, D, B), y) in enumerate(systems):
+        starts = torch.tensor(sizes, dtype=torch.float64)[:, None] * torch.ones(D.shape[1])
+        norms.append(torch.linalg.matrix_norm(first_order_selection(D, B, y, starts).R).numpy())
+        predicted.append(max(0.0, float(awakening_path(D, y).exponents.max())))
+        progress((k + 1) / len(systems))
+    R = np.stack(norms, -1)
+    measured.add("R_norm", R, "start", "problem")
+    measured.add("exponent_predicted", predicted, "problem")
+    by_size = np.argsort(sizes)  # the smallest start first
+    if len(sizes) > 1:
+        last = by_size[:2]
+        local = -np.diff(np.log(R[last]), axis=0)[0] / np.diff(np.log(np.array(sizes)[last]))[0]
+        measured.add("exponent_last", local, "problem")
+        measured.add("exponent_gap", np.abs(local - predicted), "problem")
+    fitted = np.array(sizes) <= _FITTED
+    if fitted.sum() > 2:
+        x = -np.log(np.array(sizes)[fitted])
+        for part, values in zip(
+            ("", "_low", "_high"), slope_interval(x, np.log(R[fitted]).T), strict=True
+        ):
+            measured.add(f"exponent{part}", values, "problem")
+
+
+def to_minimum_trace(A: Tensor, y: Tensor, Q: Tensor) -> tuple[np.ndarray, float]:
+    """Distances from `Q[E, d, d]` to the minimum-trace set, and the minimum trace.
+
+    NaN if no semidefinite solver is installed. The minimum is computed once for all Q.
+
+    >>> Q = torch.diag_embed(torch.tensor([[2.0, 1.0]], dtype=torch.float64))
+    >>> far, value = to_minimum_trace(torch.eye(2)[None].double(), 2 * torch.ones(1).double(), Q)
+    >>> far.round(6), round(value, 6)
+    (array([0.707107]), 2.0)
+    """
+    try:
+        least = minimum_trace_interpolant(A, y)
+    except MissingExtraError:
+        return np.full(len(Q), np.nan), float("nan")
+    far = [distance_to_minimum_trace(A, y, P, least=least) for P in Q]
+    return np.array(far), least.value
+
+
+def slope_interval(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Fit lines along the last axis; return their slopes and the ends of the 95% t-intervals.
+
+    >>> [round(float(v), 3) for v in slope_interval(np.arange(3.0), np.array([0.0, 1.0, 4.0]))]
+    [2.0, -5.336, 9.336]
+    """
+    slope, intercept, _ = line_fit(x, y)
+    left = y - intercept[..., None] - slope[..., None] * x
+    free, spread = len(x) - 2, np.square(x - x.mean()).sum()
+    half = np.sqrt(np.square(left).sum(-1) / free / spread) * scipy.stats.t.ppf(0.975, free)
+    return slope, slope - half, slope + half
+
+
+def _order(dials: tuple[float, ...], values: np.ndarray) -> np.ndarray:
+    """The order in the dial between the two smallest dials, along the first axis."""
+    first, second = np.argsort(dials)[:2]
+    return np.log(values[second] / values[first]) / np.log(dials[second] / dials[first])
