@@ -71,8 +71,9 @@ def holonomy(path: A) -> A:
 def rotation_angle(R: A) -> A:
     """Largest angle by which orthogonal matrices `R[..., r, r]` turn a vector, in [0, pi]; `[...]`.
 
-    Computed as `2 arcsin(||R - I||_2 / 2)`, which is accurate for small angles; pi for a
-    reflection.
+    The angle t of an eigenvalue exp(it) has `|exp(it) - 1| = 2 sin(t/2)` and
+    `|exp(it) + 1| = 2 cos(t/2)`; their quotient is accurate near 0 and near pi. A reflection has
+    the angle pi.
 
     >>> float(rotation_angle(np.array([[0.0, -1.0], [1.0, 0.0]])).round(12))
     1.570796326795
@@ -85,8 +86,9 @@ def rotation_angle(R: A) -> A:
     if bool((defect > torch.finfo(r.dtype).eps ** 0.5).any()):
         got = f"||R'R - I|| = {float(defect.max()):.1e}"
         raise DomainError("R", expected="orthogonal matrices", got=got)
-    chord = torch.linalg.matrix_norm(r - eye, 2)
-    return like(R, 2 * torch.asin((chord / 2).clamp_max(1.0)))
+    sine = torch.linalg.svdvals(r - eye)[..., 0]
+    cosine = torch.linalg.svdvals(r + eye)[..., -1]
+    return like(R, 2 * torch.atan2(sine, cosine))
 
 
 def _points(path: Array) -> tuple[Tensor, Frame]:

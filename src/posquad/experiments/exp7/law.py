@@ -26,16 +26,20 @@ from posquad.selection import (
 from posquad.selection.families import DialExpansion
 
 __all__ = [
+    "ACCURACY",
+    "Batch",
     "System",
     "add_departures",
     "add_growth",
+    "draw_batch",
     "draw_system",
+    "law_families",
     "slope_interval",
     "to_minimum_trace",
 ]
 
-_ACCURACY = 1e-9  # local error and residual of the flows; the law's error is far above it
-_GREEDY = 1e-3  # residual of greedy learning, which is far from every limit
+ACCURACY = 1e-9  # local error and residual of the flows; the law's error is far above it
+_GREEDY = 1e-2  # relative residual at which greedy learning ends; it ends far from the limits
 _FITTED = 1e-4  # starts up to this size are used to fit the exponent
 
 
@@ -61,11 +65,46 @@ def draw_system(n: int, d: int, seed: int) -> System:
     return System(seed, expansion, y / y.norm())
 
 
+class Batch(NamedTuple):
+    """Flows of several dials S, scales E and problems K, in one batch of S E K."""
+
+    A: Tensor  # [S E K, n, d, d]
+    y: Tensor  # [S E K, n]
+    U: Tensor  # [S E K, d, d]  the starts
+    sizes: tuple[int, int, int]  # S, E, K
+
+
+def draw_batch(A: Tensor, y: Tensor, scales: Tensor) -> Batch:
+    """Start every problem `A[S, K, n, d, d]`, `y[S, K, n]` at every scale times the identity.
+
+    >>> batch = draw_batch(torch.zeros(2, 3, 1, 4, 4), torch.zeros(2, 3, 1), torch.ones(5))
+    >>> batch.U.shape, batch.sizes
+    (torch.Size([30, 4, 4]), (2, 5, 3))
+    """
+    count, problems, n, d, _ = A.shape
+    sizes = (count, len(scales), problems)
+    start = scales[:, None, None, None] * torch.eye(d, dtype=A.dtype)
+    return Batch(
+        A[:, None].expand(*sizes, n, d, d).flatten(0, 2),
+        y[:, None].expand(*sizes, n).flatten(0, 2),
+        start.expand(*sizes, d, d).flatten(0, 2),
+        sizes,
+    )
+
+
+def law_families(systems: list[System], dials: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """The families of all systems at these dials, `[S, K, n, d, d]`, and responses `[S, K, n]`."""
+    n, d = systems[0].expansion.D.shape
+    families = [torch.stack([dialed_family(n, d, s, seed=k.seed) for k in systems]) for s in dials]
+    return torch.stack(families), torch.stack([k.y for k in systems]).expand(len(dials), -1, -1)
+
+
 def add_departures(
     measured: Measured,
     systems: list[System],
     dials: tuple[float, ...],
     scales: Tensor,
+    U: Tensor,
     *,
     t_final: float,
     max_steps: int,
@@ -73,30 +112,27 @@ def add_departures(
 ) -> None:
     """Measure how the limit departs from the commuting one, and what explains it.
 
-    The dimensions "law dial", "epsilon", "problem" and "candidate" of `measured` must be set.
+    `U[S E K, d, d]` are points on the flows of `law_families` near their limits. The dimensions
+    "law dial", "epsilon", "problem" and "candidate" of `measured` must be set.
     """
-    n, d = systems[0].expansion.D.shape
-    sizes = (len(dials), len(scales), len(systems))
-    A = torch.stack(
-        [torch.stack([dialed_family(n, d, s, seed=k.seed) for k in systems]) for s in dials]
-    )  # [S, K, n, d, d]
-    y = torch.stack([k.y for k in systems])
-    eye = torch.eye(d, dtype=torch.float64)
-    start = (scales[:, None, None, None] * eye).expand(*sizes, d, d)
+    A, y = law_families(systems, dials)
+    d = A.shape[-1]
+    batch = draw_batch(A, y, scales)
+    sizes, start = batch.sizes, batch.U.view(*batch.sizes, d, d)
     U, done = flow_limits(
-        A[:, None].expand(*sizes, n, d, d).flatten(0, 2),
-        y.expand(*sizes, n).flatten(0, 2),
-        start.flatten(0, 2),
-        rtol=_ACCURACY,
-        residual=_ACCURACY,
+        batch.A,
+        batch.y,
+        U,
+        rtol=ACCURACY,
+        residual=ACCURACY,
         t_final=t_final,
         max_steps=max_steps,
         progress=lambda part: progress(0.7 * part),
     )
     Q = (U @ U.mT).view(*sizes, d, d)
     greedy, ranks = greedy_limits(
-        A.flatten(0, 1), y.expand(len(dials), -1, -1).flatten(0, 1), rtol=_GREEDY / 10,
-        residual=_GREEDY, t_final=t_final, max_steps=max_steps,
+        A.flatten(0, 1), y.flatten(0, 1), rtol=_GREEDY / 1000, residual=_GREEDY, t_final=t_final,
+        max_steps=max_steps,
     )  # fmt: skip
     progress(0.9)
     greedy = greedy.view(len(dials), len(systems), d, d)

@@ -21,9 +21,13 @@ from posquad.core.errors import DomainError
 from posquad.experiments.exp7.candidates import CANDIDATES
 from posquad.experiments.exp7.flows import flow_limits
 from posquad.experiments.exp7.law import (
+    ACCURACY,
+    System,
     add_departures,
     add_growth,
+    draw_batch,
     draw_system,
+    law_families,
     to_minimum_trace,
 )
 from posquad.experiments.exp7.panels import PANELS, TABLES, describe_finding
@@ -99,7 +103,20 @@ def run(parameters: Dial, progress: ProgressCallback) -> Measured:
     measured.set_coordinates("seed", np.arange(q.seeds))
     problems = [_problems(q, dial) for dial in q.dials]
     A, y = (torch.stack(parts) for parts in zip(*problems, strict=True))  # [S, K, n, d, d]
-    Q, converged = _limits(q, A, y, scales, tolerance, lambda part: progress(0.5 * part))
+    systems = _law_systems(q)
+    main = draw_batch(A, y, scales)
+    near = draw_batch(*law_families(systems, q.law_dials), scales) if systems else main
+    both = [main, near] if systems else [main]
+    U, reached = flow_limits(
+        *(torch.cat(parts) for parts in zip(*(batch[:3] for batch in both), strict=True)),
+        rtol=ACCURACY,
+        residual=tolerance,
+        t_final=q.t_final,
+        max_steps=q.max_steps,
+        progress=lambda part: progress(0.7 * part),
+    )
+    Q = (U @ U.mT)[: len(main.U)].view(*main.sizes, q.d, q.d)
+    converged = reached[: len(main.U)].view(main.sizes)
     rows = [_distances(A[i], y[i], Q[i], scales) for i in range(len(q.dials))]
     for name, values in stacked(rows).items():
         measured.add(name, values, "dial", "epsilon", "seed")
@@ -118,52 +135,47 @@ def run(parameters: Dial, progress: ProgressCallback) -> Measured:
     low, high = measured["to_von_neumann_low"], measured["to_von_neumann_high"]
     measured.add("leaves_the_law", bool((low[1:] > high[:1]).all()))
     measured.remarks.append(_statement(measured))
-    progress(0.55)
-    _add_law(q, measured, scales, lambda part: progress(0.55 + 0.45 * part))
-    return measured
-
-
-def _limits(
-    q: Dial, A: Tensor, y: Tensor, scales: Tensor, tolerance: float, progress: ProgressCallback
-) -> tuple[Tensor, Tensor]:
-    """Follow the flows of all dials, scales and seeds; return `[S, E, K, d, d]` and `[S, E, K]`."""
-    sizes = (len(A), len(scales), q.seeds)
-    start = scales[:, None, None, None] * torch.eye(q.d, dtype=torch.float64)
-    U, converged = flow_limits(
-        A[:, None].expand(*sizes, q.n, q.d, q.d).flatten(0, 2),
-        y[:, None].expand(*sizes, q.n).flatten(0, 2),
-        start.expand(*sizes, q.d, q.d).flatten(0, 2),
-        rtol=1e-7,
-        residual=tolerance,
-        t_final=q.t_final,
-        max_steps=q.max_steps,
-        progress=progress,
-    )
-    return (U @ U.mT).view(*sizes, q.d, q.d), converged.view(sizes)
-
-
-def _add_law(q: Dial, measured: Measured, scales: Tensor, progress: ProgressCallback) -> None:
-    """Compare the flows near dial 0 with the first-order law, where the theorem applies."""
-    if not all(0 < dial <= 1 for dial in q.law_dials):
-        expected = "numbers in (0, 1]"
-        raise DomainError("exp7.law_dials", expected=expected, got=repr(q.law_dials))
-    if not 1 <= q.n <= q.d or q.d < 2:
+    progress(0.75)
+    if systems:
+        _add_law(q, measured, systems, scales, U[len(main.U) :], progress)
+    else:
         measured.remarks.append(
             "The first-order law is not measured: it needs d >= 2 and at most d measurements."
         )
-        return
+    progress(1.0)
+    return measured
+
+
+def _law_systems(q: Dial) -> list[System]:
+    """The problems on which the first-order law is tested; none where it does not apply."""
+    if not all(0 < dial <= 1 for dial in q.law_dials):
+        expected = "numbers in (0, 1]"
+        raise DomainError("exp7.law_dials", expected=expected, got=repr(q.law_dials))
+    if q.n > q.d or q.d < 2:
+        return []
     first = q.seed * q.seeds
     problems = range(first, first + min(q.law_problems, q.seeds))
-    systems = [draw_system(q.n, q.d, seed) for seed in problems]
+    return [draw_system(q.n, q.d, seed) for seed in problems]
+
+
+def _add_law(
+    q: Dial,
+    measured: Measured,
+    systems: list[System],
+    scales: Tensor,
+    U: Tensor,
+    progress: ProgressCallback,
+) -> None:
+    """Compare the flows near dial 0 with the first-order law."""
     measured.set_coordinates("law dial", q.law_dials)
     measured.set_coordinates("start", [positive_number("law_starts", e) for e in q.law_starts])
     measured.set_coordinates("problem", np.arange(len(systems)))
     measured.set_coordinates("candidate", np.arange(len(CANDIDATES)))
     add_departures(
-        measured, systems, q.law_dials, scales, t_final=q.t_final, max_steps=q.max_steps,
-        progress=lambda part: progress(0.7 * part),
+        measured, systems, q.law_dials, scales, U, t_final=q.t_final, max_steps=q.max_steps,
+        progress=lambda part: progress(0.75 + 0.1 * part),
     )  # fmt: skip
-    add_growth(measured, systems, q.law_starts, lambda part: progress(0.7 + 0.3 * part))
+    add_growth(measured, systems, q.law_starts, lambda part: progress(0.85 + 0.15 * part))
     measured.remarks.extend(law_remarks(measured))
 
 
