@@ -56,9 +56,7 @@ def test_departures_are_scipys(measured):
     law = CANDIDATES.index("first-order law")
     expected = 1 - (errors / measured["departure"][:, 0, 0]) ** 2
     np.testing.assert_allclose(measured["share"][law, :, 0, 0], expected)
-    np.testing.assert_allclose(
-        measured["predicted_departure"], measured["departure"], rtol=0.1
-    )
+    np.testing.assert_allclose(measured["predicted_departure"], measured["departure"], rtol=0.1)
 
 
 def test_verdicts_follow_the_numbers(measured):
@@ -66,9 +64,7 @@ def test_verdicts_follow_the_numbers(measured):
     assert len(ours) == 2
     for claim in ours:
         assert judge(claim, measured).verdict is Agreement.HOLDS
-    other = run(
-        Dial(dials=(0.0,), epsilons=(0.5,), seeds=2, n=3, d=2), lambda fraction: None
-    )
+    other = run(Dial(dials=(0.0,), epsilons=(0.5,), seeds=2, n=3, d=2), lambda fraction: None)
     for claim in ours:
         assert judge(claim, other).verdict is Agreement.NOT_COMPARABLE
     assert "at most d measurements" in other.remarks[-1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy
@@ -85,7 +87,7 @@ def test_the_connection_integrated_by_scipy(seed):
     values = [at(points) for points in (200, 400, 800)]
     errors = [np.linalg.norm(value - expected) for value in values]
     assert np.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.1)
-    once = [(4 * y - x) / 3 for x, y in zip(values[:-1], values[1:], strict=True)]
+    once = [(4 * y - x) / 3 for x, y in itertools.pairwise(values)]
     assert np.linalg.norm((16 * once[1] - once[0]) / 15 - expected) < 1e-8
 
 
@@ -149,7 +151,8 @@ def test_rank_one_returns_with_a_sign():
 def test_another_start_in_the_fiber_conjugates():
     path = loop(np.linspace(0, 6, 50), np.random.default_rng(4))
     R = scipy.stats.ortho_group.rvs(3, random_state=1)
-    np.testing.assert_allclose(parallel_transport(path @ R), parallel_transport(path) @ R, atol=1e-12)
+    lifted = parallel_transport(path)
+    np.testing.assert_allclose(parallel_transport(path @ R), lifted @ R, atol=1e-12)
     np.testing.assert_allclose(holonomy(path @ R), R.T @ holonomy(path) @ R, atol=1e-12)
 
 

@@ -48,7 +48,8 @@ def dialed_expansion(n: int, d: int, *, seed: int = 0) -> DialExpansion:
     """First-order expansion at dial 0 of the family that `dialed_family` draws from this seed.
 
     With `A_i(s) = exp(s K_i) V D_i V' exp(-s K_i)` the derivative is `[K_i, V D_i V']`, in the
-    basis V: `(B_i)_ab = (V'K_i V)_ab (D_ib - D_ia)`. D and B are arguments of `first_order_selection`.
+    basis V: `(B_i)_ab = (V'K_i V)_ab (D_ib - D_ia)`. D and B are arguments of
+    `first_order_selection`.
 
     >>> V, D, B = dialed_expansion(3, 4, seed=1)
     >>> step = V.mT @ (dialed_family(3, 4, 1e-6, seed=1) - dialed_family(3, 4, 0.0, seed=1)) @ V

@@ -90,8 +90,8 @@ def _describe_law(measured: Measured) -> str:
         )
     ]
     return (
-        rf"At $\varepsilon = {measured['epsilon'][smallest]:g}$ the orders between the two smallest "
-        f"dials are {shown[0]} for the departure, {shown[1]} for the distance to the von Neumann "
+        rf"At $\varepsilon = {measured['epsilon'][smallest]:g}$ the orders between the two "
+        f"smallest dials are {shown[0]} for the departure, {shown[1]} for the distance to the von Neumann "
         f"projection and {shown[2]} for the error of the law."
     )
 
@@ -148,7 +148,8 @@ def _describe_shares(measured: Measured) -> str:
     if "share" not in measured.quantities:
         return "No shares were measured, because the law was not."
     k, first = int(np.argmin(measured["epsilon"])), int(np.argmin(measured["law dial"]))
-    shown = [f"{name} {_share(measured['share'][i, first, k])}" for i, name in enumerate(CANDIDATES)]
+    shares = measured["share"][:, first, k]
+    shown = [f"{name} {_share(row)}" for name, row in zip(CANDIDATES, shares, strict=True)]
     return (
         rf"Medians at $s = {measured['law dial'][first]:g}$ and "
         rf"$\varepsilon = {measured['epsilon'][k]:g}$: {', '.join(shown)}."
@@ -254,10 +255,10 @@ PANELS = (
     Panel(
         key="exp7-shares",
         title="What explains the departure",
-        caption=r"Not in the paper. The share of a candidate $C$ is $1 - \|Q - C\|^2/\|Q - Q(0)\|^2$ "
-        "with the limit $Q$ of the flow and the commuting limit $Q(0)$: 1 if $C$ is the limit, 0 if "
-        "$C$ is no better than $Q(0)$. Medians over problems at the smallest start; shares below -1 "
-        "are drawn at the lower edge.",
+        caption="Not in the paper. The share of a candidate $C$ is "
+        r"$1 - \|Q - C\|^2/\|Q - Q(0)\|^2$ with the limit $Q$ of the flow and the commuting limit "
+        "$Q(0)$: 1 if $C$ is the limit, 0 if $C$ is no better than $Q(0)$. Medians over problems at "
+        "the smallest start; shares below -1 are drawn at the lower edge.",
         draw=_draw_shares,
         describe=_describe_shares,
     ),

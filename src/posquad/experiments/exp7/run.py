@@ -274,8 +274,8 @@ EXPERIMENT = Experiment(
     question=(
         "The selection law is proved for commuting measurements. How much of it remains when their "
         "eigenbases differ? Full matrix flows are compared with the von Neumann projection, the "
-        "natural analogue, and with the minimum-trace set: a measurement, not a theorem. Near dial 0 "
-        "a theorem of our own gives the departure to first order; it is tested on further flows."
+        "natural analogue, and with the minimum-trace set: a measurement, not a theorem. Near "
+        "dial 0 a theorem of our own gives the departure to first order; further flows test it."
     ),
     section="",
     labels=("thm:global-convergence-bregman-projection",),
