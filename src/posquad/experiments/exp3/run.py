@@ -148,9 +148,10 @@ def _steps_to_recover(
     q: Initialization,
     progress: ProgressCallback,
 ) -> tuple[Tensor, Tensor]:
-    """Return the steps until the predictor is within the tolerance, `[K]`, and the ends `[K, d, r]`.
+    """Return the steps until the predictor is within the tolerance, and the last factors.
 
-    The steps are infinite if it never is. From one budget to the next, only unfinished trials continue.
+    Shapes `[K]` and `[K, d, r]`; the steps are infinite where it never is. From one budget to the
+    next, only unfinished trials continue.
     """
     objective = LeastSquares(RankOne(X), y)
     top = effective_spectrum(objective, start, k=1, which="largest").values[..., 0]

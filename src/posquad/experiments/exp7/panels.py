@@ -56,7 +56,7 @@ def _measured_law(axes, measured: Measured) -> bool:
 
 
 def _draw_law(axes, measured: Measured) -> None:
-    axes.set(xlabel="dial $s$", ylabel="Frobenius distance of the flow's limit")
+    axes.set(xlabel="dial $s$", ylabel="distance of the flow's limit")
     if not _measured_law(axes, measured):
         return
     dials, k = measured["law dial"], int(np.argmin(measured["epsilon"]))
@@ -91,8 +91,8 @@ def _describe_law(measured: Measured) -> str:
     ]
     return (
         rf"At $\varepsilon = {measured['epsilon'][smallest]:g}$ the orders between the two "
-        f"smallest dials are {shown[0]} for the departure, {shown[1]} for the distance to the von Neumann "
-        f"projection and {shown[2]} for the error of the law."
+        f"smallest dials are {shown[0]} for the departure, {shown[1]} for the distance to the von "
+        f"Neumann projection and {shown[2]} for the error of the law."
     )
 
 
@@ -130,7 +130,7 @@ _SHOWN = -1.0  # shares below this are drawn at the lower edge
 
 
 def _draw_shares(axes, measured: Measured) -> None:
-    axes.set(xlabel="dial $s$", ylabel="share of the departure explained")
+    axes.set(xlabel="dial $s$", ylabel="share explained")
     if not _measured_law(axes, measured):
         return
     dials, k = measured["law dial"], int(np.argmin(measured["epsilon"]))
@@ -257,8 +257,8 @@ PANELS = (
         title="What explains the departure",
         caption="Not in the paper. The share of a candidate $C$ is "
         r"$1 - \|Q - C\|^2/\|Q - Q(0)\|^2$ with the limit $Q$ of the flow and the commuting limit "
-        "$Q(0)$: 1 if $C$ is the limit, 0 if $C$ is no better than $Q(0)$. Medians over problems at "
-        "the smallest start; shares below -1 are drawn at the lower edge.",
+        "$Q(0)$: 1 if $C$ is the limit, 0 if $C$ is no better than $Q(0)$. Medians over problems "
+        "at the smallest start; shares below -1 are drawn at the lower edge.",
         draw=_draw_shares,
         describe=_describe_shares,
     ),
