@@ -85,5 +85,7 @@ def flow_defect(
         status = [flow.status] if isinstance(flow.status, Status) else cast(list, flow.status)
         ended = ended & torch.tensor([s is expected for s in status]).view(ended.shape)
         defects.append(fiber_defect(start, flow.U))
-    coarse, fine = defects
+        if not bool(ended.any()):
+            break  # nothing is known, however accurate
+    coarse, fine = defects[0], defects[-1]
     return FlowDefect(fine.angle, fine.excess, (fine.angle - coarse.angle).abs(), ended)

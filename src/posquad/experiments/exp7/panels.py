@@ -97,7 +97,7 @@ def _describe_law(measured: Measured) -> str:
 
 
 def _draw_growth(axes, measured: Measured) -> None:
-    axes.set(xlabel=r"start $\epsilon$ ($Q_0 = \epsilon I$)", ylabel=r"$\|R(\epsilon)\|_F$")
+    axes.set(xlabel=r"start $\delta$ ($Q_0 = \delta I$)", ylabel=r"$\|R(\delta)\|_F$")
     if not _measured_law(axes, measured):
         return
     starts, norms = measured["start"], measured["R_norm"]
@@ -286,7 +286,7 @@ TABLES = (
     ),
     ReportTable(
         key="exp7-growth",
-        title=r"Growth of $\|R\|$ as the start shrinks: exponents of $1/\epsilon$",
+        title=r"Growth of $\|R\|$ as the start shrinks: exponents of $1/\delta$",
         header=(
             "problem",
             r"$\|R\|$, largest to smallest start",

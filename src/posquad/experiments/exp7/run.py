@@ -74,7 +74,7 @@ class Dial(Parameters):
     )
     law_starts: tuple[float, ...] = own_parameter(
         (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8),
-        r"sizes $\epsilon$ of the starts $\epsilon I$ for which $\|R\|$ is computed",
+        r"sizes $\delta$ of the starts $\delta I$ for which $\|R\|$ is computed",
     )
     law_problems: int = own_parameter(
         4, "number of problems on which the law is tested, at most `exp7.seeds` of them"
