@@ -91,10 +91,9 @@ def greedy_limits(
     limits = torch.full((len(A), d, d), torch.nan, dtype=A.dtype)
     ranks = torch.zeros(len(A), dtype=torch.int64)
     left, U = torch.arange(len(A)), A.new_zeros(len(A), d, 0)
+    still = _SEED * residual  # gradient of a point that counts as stationary
     for rank in range(1, d + 1):
-        a, v = A[left], y[left]
-        misfit = torch.einsum("knij,kij->kn", a, U @ U.mT) - v
-        G = torch.einsum("kn,knij->kij", misfit, a)
+        a, G = A[left], _gradient(A[left], y[left], U)
         values, vectors = torch.linalg.eigh(G)
         sizes = torch.linalg.matrix_norm(a).amax(-1)
         least = values[:, 0] >= -residual * sizes  # no direction lowers the loss
@@ -109,10 +108,19 @@ def greedy_limits(
             start,
             rtol=rtol,
             residual=residual,
-            gradient=_SEED * residual,
+            gradient=still,
             t_final=t_final,
             max_steps=max_steps,
         )
         limits[left[done]], ranks[left[done]] = (U @ U.mT)[done], rank
-        left, U = left[~done], U[~done]
+        # The gradient of the loss is 2GU/n. The others have neither fitted nor become stationary.
+        size = torch.linalg.matrix_norm(_gradient(A[left], y[left], U) @ U) * 2 / A.shape[1]
+        go_on = ~done & (size <= 1.001 * still)
+        left, U = left[go_on], U[go_on]
     return limits, ranks
+
+
+def _gradient(A: Tensor, y: Tensor, U: Tensor) -> Tensor:
+    """The matrices `G = sum_i (<A_i, UU'> - y_i) A_i`, `[K, d, d]`."""
+    misfit = torch.einsum("knij,kij->kn", A, U @ U.mT) - y
+    return torch.einsum("kn,knij->kij", misfit, A)
