@@ -121,7 +121,8 @@ def test_a_seed_does_not_depend_on_the_number_of_seeds(measured):
     np.testing.assert_allclose(more["commutators"][0, :2], measured["commutators"][1], rtol=1e-12)
 
 
-CHEAP = {"dials": (1.0,), "epsilons": (0.5,), "n": 2, "d": 2, "t_final": 1e-3, **LAW}
+CHEAP = {"dials": (1.0,), "epsilons": (0.5,), "n": 2, "d": 2, "t_final": 1e-3, "law_problems": 1}
+CHEAP |= {"law_dials": (0.1,), "law_starts": (0.5,)}
 
 
 def test_other_seeds_share_no_problem():
