@@ -93,7 +93,12 @@ def draw_batch(A: Tensor, y: Tensor, scales: Tensor) -> Batch:
 
 
 def law_families(systems: list[System], dials: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """The families of all systems at these dials, `[S, K, n, d, d]`, and responses `[S, K, n]`."""
+    """The families of all systems at these dials, `[S, K, n, d, d]`, and responses `[S, K, n]`.
+
+    >>> A, y = law_families([draw_system(2, 3, 0)], (0.1, 0.2))
+    >>> A.shape, bool((y[0] == y[1]).all())
+    (torch.Size([2, 1, 2, 3, 3]), True)
+    """
     n, d = systems[0].expansion.D.shape
     families = [torch.stack([dialed_family(n, d, s, seed=k.seed) for k in systems]) for s in dials]
     return torch.stack(families), torch.stack([k.y for k in systems]).expand(len(dials), -1, -1)
@@ -114,6 +119,12 @@ def add_departures(
 
     `U[S E K, d, d]` are points on the flows of `law_families` near their limits. The dimensions
     "law dial", "epsilon", "problem" and "candidate" of `measured` must be set.
+
+    >>> from posquad.experiments.exp7.run import Dial, run
+    >>> little = {"seeds": 2, "n": 1, "d": 2, "law_problems": 1, "law_starts": (0.1,)}
+    >>> measured = run(Dial(dials=(0.0,), epsilons=(0.5,), **little), lambda fraction: None)
+    >>> bool((measured["law_error"] < measured["departure"]).all())
+    True
     """
     A, y = law_families(systems, dials)
     d = A.shape[-1]
@@ -181,6 +192,13 @@ def add_growth(
     """Measure `||R||_F` from the starts `size * I`, and how fast it grows as they shrink.
 
     The dimensions "start" and "problem" of `measured` must be set.
+
+    >>> measured = Measured()
+    >>> measured.set_coordinates("start", [0.1])
+    >>> measured.set_coordinates("problem", [0])
+    >>> add_growth(measured, [draw_system(1, 2, 0)], (0.1,), lambda fraction: None)
+    >>> measured["exponent_predicted"]
+    array([0.])
     """
     norms, predicted = [], []
     for k, (_, (_, D, B), y) in enumerate(systems):

@@ -10,7 +10,16 @@ __all__ = ["law_remarks"]
 
 
 def law_remarks(measured: Measured) -> list[str]:
-    """Describe the departures near dial 0 and the growth of R."""
+    """Describe the departures near dial 0 and the growth of R.
+
+    >>> measured = Measured()
+    >>> measured.set_coordinates("start", [0.1])
+    >>> for name, values in (("law_flows_converged", [True]), ("greedy_rank", [1])):
+    ...     measured.add(name, values, "start")
+    >>> measured.add("R_norm", [2.0], "start")
+    >>> law_remarks(measured)
+    []
+    """
     remarks = []
     converged = measured["law_flows_converged"]
     if not converged.all():
