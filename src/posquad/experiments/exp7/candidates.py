@@ -7,7 +7,7 @@ __all__ = ["CANDIDATES"]
 CANDIDATES = (
     "von Neumann projection",
     "first-order law",
-    "von Neumann projection corrected by the law",
+    "corrected projection",
     "greedy low-rank learning",
     "minimum trace",
 )

@@ -159,7 +159,7 @@ def add_departures(
                 "nothing": base,
                 "von Neumann projection": projections,
                 "first-order law": base + s * R,
-                "von Neumann projection corrected by the law": projections + s * gap,
+                "corrected projection": projections + s * gap,
                 "greedy low-rank learning": greedy[i, k],
             }
             for name, C in points.items():

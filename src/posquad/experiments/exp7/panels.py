@@ -258,7 +258,8 @@ PANELS = (
         caption="Not in the paper. The share of a candidate $C$ is "
         r"$1 - \|Q - C\|^2/\|Q - Q(0)\|^2$ with the limit $Q$ of the flow and the commuting limit "
         "$Q(0)$: 1 if $C$ is the limit, 0 if $C$ is no better than $Q(0)$. Medians over problems "
-        "at the smallest start; shares below -1 are drawn at the lower edge.",
+        "at the smallest start; shares below -1 are drawn at the lower edge. The corrected "
+        "projection is the von Neumann projection plus $s(R - V)$.",
         draw=_draw_shares,
         describe=_describe_shares,
     ),
