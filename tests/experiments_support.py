@@ -19,12 +19,14 @@ REAL: dict[str, Experiment] = dict(EXPERIMENTS)
 TINY: dict[str, dict[str, Any]] = {
     "exp1": {"seeds": 2, "steps": 10, "d": 6, "r": 2, "n": 20, "correction_steps": 3},
     "exp2": {"seeds": 2, "records": 8, "rk4_step": 0.05, "n": 200},
-    "exp3": {"trials": 3, "budgets": (10, 20), "tabled_budget": 20},
+    "exp3": {"trials": 3, "budgets": (10, 20), "tabled_budget": 20, "flow_trials": 1}
+    | {"flow_steps": 500},
     "exp4": {"map_steps": 20, "records": 10, "rk4_step": 0.1},
     "exp5": {"tolerance": 1e-9},
     "exp6": {"samples": 3},
     "exp7": {"seeds": 2, "dials": (0.0, 1.0), "epsilons": (0.5,), "n": 1, "d": 2}
-    | {"residual_tolerance": 1e-3},
+    | {"residual_tolerance": 1e-3, "law_problems": 1, "law_dials": (0.01, 0.03)}
+    | {"law_starts": (1e-1, 1e-4, 1e-5, 1e-6)},
     "exp8": {
         "d": (3, 4),
         "r": (1, 1),

@@ -53,23 +53,26 @@ PAPER_TABLES = {
 FEWER = {
     "exp1": {"seeds": 2, "steps": 20},
     "exp2": {"seeds": 2, "n": 100, "rk4_step": 0.05},
-    "exp3": {"trials": 3, "budgets": (10, 30, 100), "tabled_budget": 30},
+    "exp3": {"trials": 3, "budgets": (10, 30, 100), "tabled_budget": 30, "flow_steps": 5},
     "exp4": {"map_steps": 50, "rk4_step": 0.1},
     "exp5": {"tolerance": 1e-9},
     "exp6": {"samples": 5},
-    "exp7": {"seeds": 2, "n": 2, "d": 2, "max_steps": 60, "residual_tolerance": 1e-3},
+    "exp7": {"seeds": 2, "n": 2, "d": 2, "max_steps": 60, "residual_tolerance": 1e-3}
+    | {"law_problems": 2, "law_starts": (1.0, 1e-4, 1e-5, 1e-6)},
     "exp8": {"d": (3, 4, 5), "r": (1, 1, 2), "largest_ratios": (128, 64, 16), "trials": (3, 2, 2)},
 }
 MINIMAL = {
     "exp1": {"d": 2, "r": 1, "n": 3, "rotations": 1, "seeds": 2, "steps": 1, "etas": (1e-3, 5e-4)},
     "exp2": {"d": 2, "r": 1, "n": 20, "lambda_r": (0.5,), "seeds": 1, "records": 3},
-    "exp3": {"d": 3, "r": 1, "ratios": (16,), "trials": 2, "budgets": (5,), "tabled_budget": 5},
+    "exp3": {"d": 3, "r": 1, "ratios": (16,), "trials": 2, "budgets": (5,), "tabled_budget": 5,
+             "flow_steps": 5},
     "exp4": {"d": 3, "kappa": (2.0,), "multipliers": (100.0,), "perturbations": (0.02,),
              "records": 3, "map_steps": 3},
     "exp5": {"epsilons": (0.3,), "tolerance": 1e-9},
     "exp6": {"epsilons": (0.3, 0.1), "tie_window": 2, "etas": (0.5, 0.25), "step_window": 2,
              "samples": 1},
-    "exp7": {"dials": (0.5,), "epsilons": (0.5,), "seeds": 2, "n": 1, "d": 2},
+    "exp7": {"dials": (0.5,), "epsilons": (0.5,), "seeds": 2, "n": 1, "d": 2, "law_dials": (0.1,),
+             "law_problems": 1, "law_starts": (0.1,)},
     "exp8": {"d": (3,), "r": (1,), "ratios": (64,), "largest_ratios": (64,), "trials": (2,),
              "steps": (20,)},
 }  # fmt: skip

@@ -10,11 +10,13 @@ import pytest
 import scipy
 import torch
 
+from posquad.experiments.exp7 import law
 from posquad.experiments.exp7.run import EXPERIMENT, Dial, log_interval, run
 from posquad.report.figures import picture
-from posquad.selection import dialed_family
+from posquad.selection import dialed_family, interpolant, minimum_trace_interpolant
 
-SMALL = Dial(dials=(0.0, 1.0), epsilons=(0.5,), seeds=2, n=2, d=3, residual_tolerance=1e-6)
+LAW = {"law_problems": 1, "law_dials": (0.02, 0.01), "law_starts": (1e-2, 1e-4, 1e-5, 1e-6)}
+SMALL = Dial(dials=(0.0, 1.0), epsilons=(0.5,), seeds=2, n=2, d=3, residual_tolerance=1e-6, **LAW)
 CASES = [(dial, k) for dial in SMALL.dials for k in range(2)]
 
 
@@ -119,7 +121,8 @@ def test_a_seed_does_not_depend_on_the_number_of_seeds(measured):
     np.testing.assert_allclose(more["commutators"][0, :2], measured["commutators"][1], rtol=1e-12)
 
 
-CHEAP = {"dials": (1.0,), "epsilons": (0.5,), "n": 2, "d": 2, "t_final": 1e-3}
+CHEAP = {"dials": (1.0,), "epsilons": (0.5,), "n": 2, "d": 2, "t_final": 1e-3, "law_problems": 1}
+CHEAP |= {"law_dials": (0.1,), "law_starts": (0.5,)}
 
 
 def test_other_seeds_share_no_problem():
@@ -162,9 +165,30 @@ def test_without_a_semidefinite_solver_no_distance_is_made_up(without):
     assert known is None or np.isnan(known.values).all()
     for row in EXPERIMENT.tables[0].rows(without):
         assert not any(character.isdigit() for character in row[-1])
-    (panel,) = [p for p in EXPERIMENT.panels if "minimum" in p.title.lower() + p.caption.lower()]
+    (panel,) = [p for p in EXPERIMENT.panels if "minimum" in p.title.lower()]
     words = re.sub(r"(dial|epsilon =) [\d.]+\d|dial \d", "", panel.describe(without))
     assert not any(character.isdigit() for character in words), words
+
+
+def test_without_a_semidefinite_solver_its_share_is_unknown(without):
+    shares = next(t for t in EXPERIMENT.tables if t.key == "exp7-shares").rows(without)
+    assert all(row[-1] == "unknown" for row in shares)
+    assert all("%" in row[3] for row in shares)
+
+
+def test_the_minimum_trace_is_solved_once_per_problem(monkeypatch):
+    """Two dials of two problems with two starts, and the law's dial of one problem: five."""
+    solved = []
+
+    def counted(A, y):
+        solved.append(A)
+        return minimum_trace_interpolant(A, y)
+
+    monkeypatch.setattr(law, "minimum_trace_interpolant", counted)
+    monkeypatch.setattr(interpolant, "minimum_trace_interpolant", counted)
+    few = {**CHEAP, "dials": (0.5, 1.0), "epsilons": (0.5, 0.4), "law_dials": (0.1,)}
+    run(Dial(seeds=2, **few), lambda fraction: None)
+    assert len(solved) == 5
 
 
 def test_without_a_semidefinite_solver_it_draws(without):

@@ -14,3 +14,6 @@ from posquad.geometry.quotient import procrustes_alignment as procrustes_alignme
 from posquad.geometry.quotient import procrustes_distance as procrustes_distance
 from posquad.geometry.quotient import quotient_metric as quotient_metric
 from posquad.geometry.quotient import vertical_projection as vertical_projection
+from posquad.geometry.transport import holonomy as holonomy
+from posquad.geometry.transport import parallel_transport as parallel_transport
+from posquad.geometry.transport import rotation_angle as rotation_angle

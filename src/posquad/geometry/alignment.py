@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from posquad.geometry.frames import pair_sums, polar_rotation
+from posquad.geometry.frames import Frame, pair_sums, polar_rotation
 
 
 def alignment(u: Tensor, v: Tensor) -> Tensor:
@@ -37,6 +37,20 @@ def alignment(u: Tensor, v: Tensor) -> Tensor:
         eye = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
         correction = R @ torch.linalg.solve(eye - K, eye + K) - R
     return R + correction
+
+
+def smallest_cosine(a: Frame, b: Frame) -> float:
+    """Smallest cosine of the principal angles of two ranges, over a batch; 1 if it is empty.
+
+    The alignment is not unique where it is zero. It does not depend on how factors are scaled.
+    """
+    cosines = torch.linalg.svdvals(a.W.mT @ b.W)
+    return float(cosines.min()) if cosines.numel() else 1.0
+
+
+def cosine_rounding(U: Tensor) -> float:
+    """Cosines of factors like U that are at most this are zero up to rounding."""
+    return 10 * max(U.shape[-2:]) * torch.finfo(U.dtype).eps
 
 
 def aligned_distance(u: Tensor, v: Tensor) -> Tensor:

@@ -26,7 +26,12 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DomainError, FiberError, TangencyError
 from posquad.core.linalg import norm
-from posquad.geometry.alignment import aligned_distance, alignment
+from posquad.geometry.alignment import (
+    aligned_distance,
+    alignment,
+    cosine_rounding,
+    smallest_cosine,
+)
 from posquad.geometry.frames import Frame, frame, require_full_rank
 from posquad.geometry.horizontal import (
     distance_from_tangent_space,
@@ -289,10 +294,8 @@ def log(U: A, V: A) -> A:
     """
     u, v, basis_u, basis_v = _two_factors(U, V)
     with torch.no_grad():
-        # Cosines of the principal angles: independent of how the factors are scaled.
-        cosines = torch.linalg.svdvals(basis_u.W.mT @ basis_v.W)
-        smallest = float(cosines.min()) if cosines.numel() else 1.0
-        if smallest <= 10 * max(u.shape[-2:]) * torch.finfo(u.dtype).eps:
+        smallest = smallest_cosine(basis_u, basis_v)
+        if smallest <= cosine_rounding(u):
             raise DomainError(
                 "V",
                 expected="a unique alignment with U (V'U nonsingular)",

@@ -71,6 +71,7 @@ class Pipeline:
         size = max(1, most // (n * d * (self.rank or 1)))
         if self.rank == d and n >= d * (d + 1) // 2 and one_design(X) is not None:
             size = max(1, most // n)  # a problem is its responses
+        size = max(1, min(size, sizes.batch_problems))
         flat = [X, y.reshape(-1, n)]
         rest = [
             None if weights is None else weights.reshape(-1, n),

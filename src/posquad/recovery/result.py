@@ -16,6 +16,8 @@ from posquad.recovery.budget import History
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
 
+_TOGETHER = 2**14  # factors whose columns are made orthogonal together, as in `Sizes`
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Result):
@@ -108,7 +110,7 @@ class Answers:
 
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
-        rotated = _with_orthogonal_columns(self.U)
+        rotated = torch.cat([_with_orthogonal_columns(part) for part in self.U.split(_TOGETHER)])
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
         U = rotated[..., :widest]
         beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]

@@ -83,6 +83,10 @@ class Sizes(Constants):
     batch_entries_elsewhere: int = 2**27
     """The same on an accelerator. Derived: 1 GB."""
 
+    batch_problems: int = 2**14
+    """Most problems that are solved together. Measured on an H200: cuSOLVER fails above 65,535
+    matrices, and its workspace takes half a megabyte for each."""
+
     newton_unknowns: int = 136
     """Largest d(d+1)/2 for which convex problems of a batch are solved together by Newton's method.
     Derived: d = 16, where the matrices of one problem fill a cache of 256 kB."""

@@ -1,10 +1,12 @@
 """Which interpolant training selects when several fit the measurements (paper, section 4)."""
 
+from posquad.selection.awakening import awakening_path as awakening_path
 from posquad.selection.descent import descent_constants as descent_constants
 from posquad.selection.descent import descent_limit as descent_limit
 from posquad.selection.descent import descent_observables as descent_observables
 from posquad.selection.descent import descent_path as descent_path
 from posquad.selection.families import commutator_size as commutator_size
+from posquad.selection.families import dialed_expansion as dialed_expansion
 from posquad.selection.families import dialed_family as dialed_family
 from posquad.selection.first_order import first_order_selection as first_order_selection
 from posquad.selection.flow import mirror_flow as mirror_flow

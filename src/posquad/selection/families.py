@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from posquad.core.errors import DomainError
 from posquad.core.linalg import symmetric_part
 from posquad.problems.measurements import Dense
 
-__all__ = ["commutator_size", "dialed_family"]
+__all__ = ["DialExpansion", "commutator_size", "dialed_expansion", "dialed_family"]
 
 
 def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
@@ -27,9 +28,42 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     >>> float(commutator_size(family)) < 1e-14
     True
     """
-    n, d = positive_integer("n", n), positive_integer("d", d)
     if not (isinstance(dial, int | float) and 0 <= dial <= 1):
         raise DomainError("dial", expected="a number in [0, 1]", got=repr(dial))
+    V, spectra, K = _draw(n, d, seed)
+    bases = torch.linalg.matrix_exp(dial * K) @ V
+    M = (bases * spectra[:, None, :]) @ bases.mT
+    return symmetric_part(M)
+
+
+class DialExpansion(NamedTuple):
+    """The family of a dial to first order, `A_i(s) = V (diag(D_i) + s B_i) V' + O(s^2)`."""
+
+    V: Tensor  # [d, d]  joint eigenbasis at dial 0, in columns
+    D: Tensor  # [n, d]  diagonals in this basis
+    B: Tensor  # [n, d, d]  derivatives at dial 0 in this basis, with zero diagonals
+
+
+def dialed_expansion(n: int, d: int, *, seed: int = 0) -> DialExpansion:
+    """First-order expansion at dial 0 of the family that `dialed_family` draws from this seed.
+
+    With `A_i(s) = exp(s K_i) V D_i V' exp(-s K_i)` the derivative is `[K_i, V D_i V']`, in the
+    basis V: `(B_i)_ab = (V'K_i V)_ab (D_ib - D_ia)`. D and B are arguments of
+    `first_order_selection`.
+
+    >>> V, D, B = dialed_expansion(3, 4, seed=1)
+    >>> step = V.mT @ (dialed_family(3, 4, 1e-6, seed=1) - dialed_family(3, 4, 0.0, seed=1)) @ V
+    >>> bool((step / 1e-6 - B).abs().max() < 1e-4)
+    True
+    """
+    V, spectra, K = _draw(n, d, seed)
+    turned = V.mT @ K @ V
+    return DialExpansion(V, spectra, turned * (spectra[:, None, :] - spectra[:, :, None]))
+
+
+def _draw(n: int, d: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """V `[d, d]`, the diagonals of D_i `[n, d]` and the skew K_i `[n, d, d]` of a family."""
+    n, d = positive_integer("n", n), positive_integer("d", d)
     rng = torch.Generator().manual_seed(seed)
     V = torch.linalg.qr(torch.randn(d, d, generator=rng, dtype=torch.float64)).Q
     spectra = 1 + torch.randn(n, d, generator=rng, dtype=torch.float64)
@@ -37,9 +71,7 @@ def dialed_family(n: int, d: int, dial: float, *, seed: int = 0) -> Tensor:
     K = K - K.mT
     size = torch.linalg.matrix_norm(K, 2).clamp_min(1e-300)  # K is zero if d = 1
     angles = math.pi / 2 * torch.rand(n, generator=rng, dtype=torch.float64)
-    bases = torch.linalg.matrix_exp((dial * angles / size)[:, None, None] * K) @ V
-    M = (bases * spectra[:, None, :]) @ bases.mT
-    return symmetric_part(M)
+    return V, spectra, (angles / size)[:, None, None] * K
 
 
 def one_family(A: Tensor) -> Dense:

@@ -69,12 +69,15 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     )
 
 
-def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
+def distance_to_minimum_trace(
+    A: Array, y: Array, Q: Array, *, least: MinimumTraceInterpolant | None = None
+) -> float:
     """Frobenius distance from Q to the set of minimum-trace positive semidefinite interpolants.
 
     The set may hold more than one matrix, so its nearest point is found by a second semidefinite
     program, with a quadratic objective and the trace bounded by the minimum (plus a relative 1e-9).
-    The result is NaN if a program is not solved. Needs the extra `posquad[sdp]`.
+    The result is NaN if a program is not solved. Needs the extra `posquad[sdp]`. The first program
+    is not solved again if `least` is the result of `minimum_trace_interpolant(A, y)`.
 
     >>> round(distance_to_minimum_trace(np.eye(2)[None], np.array([2.0]), np.diag([2.0, 1.0])), 6)
     0.707107
@@ -84,7 +87,7 @@ def distance_to_minimum_trace(A: Array, y: Array, Q: Array) -> float:
     require_exactly("Q", target, a.shape[1:], "one matrix")
     require_symmetric("Q", target)
     M = doubles(target)
-    least = minimum_trace_interpolant(a, v)
+    least = least or minimum_trace_interpolant(a, v)
     if least.status is not Status.CONVERGED:
         return math.nan
     # The trace becomes one more constraint, at most tau (1 + 1e-9).

@@ -45,6 +45,13 @@ def _draw_seeds(axes, x: np.ndarray, values: np.ndarray, style: dict[str, Any]) 
     draw_band(axes, x, low, middle, high, style, "median seed", "all seeds")
 
 
+def _draw_rotation(axes, measured: Measured) -> None:
+    _draw_seeds(axes, measured["step"], measured["rotation"], series(0, marked=False))
+    axes.axhline(0, **REFERENCE, label="closest point of the fiber")
+    axes.set(xlabel="step $k$", ylabel="angle to the closest point (radians)")
+    axes.legend()
+
+
 def describe_finding(measured: Measured) -> str:
     """Say what experiment 1 found, for the summary of the report."""
     slopes, published = measured["slope"], published_value("exp1.correction-slope")
@@ -92,5 +99,17 @@ PANELS = (
             f"{m['slope'].max():.4f}."
         ),
         label="fig:exp1-discretization",
+    ),
+    Panel(
+        key="exp1-rotation",
+        title="Training does not end at the closest point of its fiber",
+        caption="Not in the paper. The angle of the rotation that takes the iterate to the point "
+        "of its fiber closest to the start. It is the holonomy of the loop that follows the "
+        "descent and returns along the geodesic (docs/holonomy.md).",
+        draw=_draw_rotation,
+        describe=lambda m: (
+            f"After the last step the angle is {m['rotation'][:, -1].min():.3f} to "
+            f"{m['rotation'][:, -1].max():.3f} radians."
+        ),
     ),
 )

@@ -14,6 +14,7 @@ from posquad.core.status import Status
 from posquad.dynamics import gradient_descent
 from posquad.dynamics.predictor_dynamics import flow_field, predictor_step
 from posquad.experiments.exp1.panels import PANELS, describe_finding
+from posquad.experiments.fibers import fiber_defect, flow_defect
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -23,6 +24,7 @@ from posquad.experiments.framework import (
     paper_parameter,
 )
 from posquad.experiments.problems import gaussian, line_fit
+from posquad.geometry import parallel_transport
 from posquad.problems import LeastSquares, RankOne
 
 __all__ = ["EXPERIMENT", "Invariance", "run"]
@@ -95,6 +97,8 @@ def run(parameters: Invariance, progress: ProgressCallback) -> Measured:
         measured.add(name, values, "seed", "step")
         measured.add(f"{name}_max", values.amax(-1), "seed")
     measured.add("loss", path.loss[:, 0].T, "seed", "step")
+    progress(0.85)
+    _add_fibers(measured, objective, path.factors[:, 0], q)
     progress(0.9)
 
     along, single = _corrections(objective, start, q)  # [K, H] each
@@ -109,6 +113,30 @@ def run(parameters: Invariance, progress: ProgressCallback) -> Measured:
         "(`exp1.correction_steps`); averages over more steps have slopes farther from 1."
     )
     return measured
+
+
+def _add_fibers(measured: Measured, objective: LeastSquares, U: Tensor, q: Invariance) -> None:
+    """Measure whether the descents `U[T, K, d, r]` are horizontal, and how they end in a fiber."""
+    transported = parallel_transport(U)
+    measured.add("transport", _relative(transported - U, U).mT, "seed", "step")
+    defect = fiber_defect(U[0].expand_as(U), U)
+    measured.add("rotation", defect.angle.mT, "seed", "step")
+    measured.add("excess", defect.excess.mT, "seed", "step")
+    flow = flow_defect(objective, U[0], t_final=q.step * q.steps)
+    measured.add("flow_rotation", flow.angle, "seed")
+    measured.add("flow_excess", flow.excess, "seed")
+    measured.add("flow_rotation_error", flow.error, "seed")
+    measured.remarks.append(
+        "Each descent is its own parallel transport: its steps are horizontal, so the iterates are "
+        "determined by the start and the predictors "
+        f"(difference {measured['transport'].max():.0e}). Its end is not the point of its fiber "
+        "that is closest to the start. The rotation between the two is the holonomy of the loop "
+        f"that returns along the geodesic: {flow.angle.min():.3f} to {flow.angle.max():.3f} "
+        "radians for the flows over the same time, known to "
+        f"{float(flow.error.max()):.0e}. The way to the end is longer than that to the closest "
+        f"point by {100 * float(flow.excess.min()):.2f}% to {100 * float(flow.excess.max()):.2f}%. "
+        "See docs/holonomy.md."
+    )
 
 
 def _corrections(
@@ -158,8 +186,8 @@ EXPERIMENT = Experiment(
     parameters=Invariance,
     quick={"seeds": 16, "steps": 100},
     run=run,
-    seconds=5,
-    quick_seconds=0.6,
+    seconds=8,
+    quick_seconds=1.5,
     panels=PANELS,
     finding=describe_finding,
 )

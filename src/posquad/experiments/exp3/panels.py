@@ -77,6 +77,32 @@ def _draw_budgets(axes, measured: Measured) -> None:
     legend_below(axes, 3)
 
 
+def _draw_rotation(axes, measured: Measured) -> None:
+    angles = measured["rotation"]
+    known = np.isfinite(angles).any(1) & (np.nan_to_num(angles).max(1) > 0)
+    axes.set(xlabel="$n/p$", ylabel="angle to the closest point (radians)")
+    if not known.any():
+        axes.text(0.5, 0.5, "none recovered", ha="center", va="center", transform=axes.transAxes)
+        return
+    ratios = measured["ratio"][known]
+    low, middle, high = np.nanquantile(angles[known], (0, 0.5, 1), axis=1)
+    draw_band(axes, ratios, low, middle, high, series(0), "median", "all recovered trials")
+    axes.set(xscale="log", yscale="log")
+    mark_values(axes.xaxis, ratios)
+    axes.legend()
+
+
+def _describe_rotation(measured: Measured) -> str:
+    known = measured["rotation"][np.isfinite(measured["rotation"])]
+    if not len(known):
+        return "No trial was recovered, so no end was compared."
+    beyond = int((known > 3.14).sum())
+    return (
+        f"The median angle of {len(known)} recovered trials is {np.median(known):.2g} radians; "
+        f"{beyond} end in the other component of their fiber."
+    )
+
+
 def describe_finding(measured: Measured) -> str:
     """Say what experiment 3 found, for the summary of the report."""
     few, most = int(np.argmin(measured["ratio"])), int(np.argmax(measured["budget"]))
@@ -127,6 +153,15 @@ PANELS = (
             f"{m['recovery'][np.argmin(m['ratio'])].min():.0%} to "
             f"{m['recovery'][np.argmin(m['ratio'])].max():.0%}."
         ),
+    ),
+    Panel(
+        key="exp3-rotation",
+        title="Training does not end at the closest point of its fiber",
+        caption="Not in the paper. The angle of the rotation that takes the end of a descent to "
+        "the point of its fiber closest to the start, a holonomy (docs/holonomy.md). More samples "
+        "bring the start nearer to the target, and the end nearer to the closest point.",
+        draw=_draw_rotation,
+        describe=_describe_rotation,
     ),
 )
 

@@ -15,6 +15,7 @@ from posquad.curvature import effective_spectrum
 from posquad.dynamics import gradient_descent
 from posquad.experiments.exp3.panels import PANELS, TABLES, describe_finding
 from posquad.experiments.exp3.published import PUBLISHED_RATE, PUBLISHED_RATIO
+from posquad.experiments.fibers import fiber_defect, flow_defect
 from posquad.experiments.framework import (
     Experiment,
     Measured,
@@ -30,6 +31,9 @@ from posquad.recovery import moment_matrix, positive_truncation
 from posquad.theory.signal import Signal
 
 __all__ = ["EXPERIMENT", "Initialization", "run"]
+
+_FLOW_LOSS = 1e-20  # loss at which a flow has reached its limit, up to 1e-10
+_FLOW_TIME = 2000.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class Initialization(Parameters):
     gradient_tolerance: float = own_parameter(
         1e-12, "a descent stops when its gradient is below this"
     )
+    flow_trials: int = own_parameter(
+        8, "trials at each ratio from whose starts gradient flows are followed, too"
+    )
+    flow_steps: int = own_parameter(1000, "maximum number of integrator steps of such a flow")
 
 
 def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
@@ -81,6 +89,7 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
     measured.set_coordinates("ratio", q.ratios)
     measured.set_coordinates("trial", np.arange(q.trials))
     measured.set_coordinates("budget", q.budgets)
+    measured.set_coordinates("flow", np.arange(min(q.flow_trials, q.trials)))
     rows = []
     for position, ratio in enumerate(q.ratios):
         X, U, y = planted(q.seed, f"n/p = {ratio}", ratio * p, q.d, spectrum, q.trials)
@@ -88,9 +97,9 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
         start, found = positive_truncation(M, q.r)
         full = found == q.r
         distance = geometry.procrustes_distance(torch.where(full[:, None, None], start, U), U)
-        needed = torch.full((q.trials,), torch.inf, dtype=torch.float64)
+        needed, ends = torch.full((q.trials,), torch.inf, dtype=torch.float64), start.clone()
         if bool(full.any()):
-            needed[full] = _steps_to_recover(
+            needed[full], ends[full] = _steps_to_recover(
                 X[full],
                 y[full],
                 start[full],
@@ -98,8 +107,11 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
                 q,
                 lambda part, k=position: progress((k + part) / len(q.ratios)),
             )
+        few = full & (torch.arange(q.trials) < q.flow_trials)
         rows.append(
-            {
+            _defects(start, ends, torch.isfinite(needed))
+            | _flow_defects(X, y, start, few, q)
+            | {
                 "full_rank": full.double().mean(),
                 "distance_over_radius": torch.where(full, distance / radius, torch.nan),
                 "basin": (full & (distance <= radius)).double().mean(),
@@ -110,7 +122,8 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
             }
         )
         progress((position + 1) / len(q.ratios))
-    dims = {"full_rank": (), "basin": (), "recovery": ("budget",), "recovery_tabled": ()}
+    dims = {name: ("flow",) for name in rows[0] if name.startswith("flow_")}
+    dims |= {"full_rank": (), "basin": (), "recovery": ("budget",), "recovery_tabled": ()}
     for name, values in stacked(rows).items():
         measured.add(name, values, "ratio", *dims.get(name, ("trial",)))
     measured.add("samples", [ratio * p for ratio in q.ratios], "ratio")
@@ -123,6 +136,7 @@ def run(parameters: Initialization, progress: ProgressCallback) -> Measured:
         measured.add("moment_error_falls", bool((np.diff(typical) < 0).all()))
     measured.add("nearest", np.nanmin(measured["distance_over_radius"]))
     _explain_budget(measured, q)
+    _explain_fibers(measured)
     return measured
 
 
@@ -133,16 +147,17 @@ def _steps_to_recover(
     target: Tensor,
     q: Initialization,
     progress: ProgressCallback,
-) -> Tensor:
-    """Return the steps until the predictor is within the tolerance, infinity if never; `[K]`.
+) -> tuple[Tensor, Tensor]:
+    """Return the steps until the predictor is within the tolerance, and the last factors.
 
-    From one budget to the next, only unfinished trials continue.
+    Shapes `[K]` and `[K, d, r]`; the steps are infinite where it never is. From one budget to the
+    next, only unfinished trials continue.
     """
     objective = LeastSquares(RankOne(X), y)
     top = effective_spectrum(objective, start, k=1, which="largest").values[..., 0]
     step = q.step / top.abs()  # negative at a start where the loss is concave
     needed = torch.full_like(step, torch.inf)
-    left, V, done = torch.arange(len(step)), start, 0
+    left, V, done, ends = torch.arange(len(step)), start, 0, start.clone()
     budgets = sorted({*q.budgets, q.tabled_budget})
     for budget in budgets:
         Q = target[left] @ target[left].mT
@@ -161,13 +176,65 @@ def _steps_to_recover(
         )
         reached = near(path.U, None)
         needed[left[reached]] = done + path.steps[reached].double()
+        ends[left] = path.U
         goes_on = torch.tensor([s is Status.STEPS_EXHAUSTED for s in cast(list, path.status)])
         goes_on &= ~reached
         left, V, done = left[goes_on], path.U[goes_on], budget
         progress(done / budgets[-1])
         if not len(left):
             break
-    return needed
+    return needed, ends
+
+
+def _defects(start: Tensor, ends: Tensor, recovered: Tensor) -> dict[str, Tensor]:
+    """Measure where the recovered trials end in their fibers; NaN for the others."""
+    angle, excess = torch.full((2, len(start)), torch.nan, dtype=torch.float64)
+    if bool(recovered.any()):
+        angle[recovered], excess[recovered] = fiber_defect(start[recovered], ends[recovered])
+    return {"rotation": angle, "excess": excess}
+
+
+def _flow_defects(
+    X: Tensor, y: Tensor, start: Tensor, few: Tensor, q: Initialization
+) -> dict[str, Tensor]:
+    """Measure where the flows of some trials end in their fibers; NaN if one did not end."""
+    count = min(q.flow_trials, q.trials)
+    found = torch.full((3, len(start)), torch.nan, dtype=torch.float64)
+    if bool(few.any()):
+        flow = flow_defect(
+            LeastSquares(RankOne(X[few]), y[few]),
+            start[few],
+            t_final=_FLOW_TIME,
+            loss_tolerance=_FLOW_LOSS,
+            max_steps=q.flow_steps,
+        )
+        known = few.nonzero()[:, 0][flow.ended]
+        found[:, known] = torch.stack([flow.angle, flow.excess, flow.error])[:, flow.ended]
+    names = ("flow_rotation", "flow_excess", "flow_rotation_error")
+    return dict(zip(names, found[:, :count], strict=True))
+
+
+def _explain_fibers(measured: Measured) -> None:
+    """Remark how far the ends of the flows are from the closest points of their fibers."""
+    angle, excess = measured["flow_rotation"], measured["flow_excess"]
+    known = np.isfinite(angle)
+    if not known.any():
+        measured.remarks.append("No gradient flow ended within `exp3.flow_steps` steps.")
+        return
+    measured.add("flow_rotation_known", angle[known].min())
+    measured.add("flow_rotation_accuracy", measured["flow_rotation_error"][known].max())
+    words = []
+    for k, ratio in enumerate(measured["ratio"]):
+        if known[k].any():
+            words.append(f"{np.median(angle[k][known[k]]):.1e} at $n/p = {ratio}$")
+    measured.remarks.append(
+        f"{int(known.sum())} of {known.size} gradient flows from these starts ended within the "
+        "allowed steps. The rotation between the end and the point of its fiber closest to the "
+        f"start is {angle[known].min():.1e} to {angle[known].max():.2g} radians (medians: "
+        f"{', '.join(words)}), known to {measured['flow_rotation_accuracy']:.0e}. The way to the "
+        f"end is longer than that to the closest point by {100 * np.median(excess[known]):.2g}% "
+        "(median). See docs/holonomy.md."
+    )
 
 
 def _explain_budget(measured: Measured, q: Initialization) -> None:
@@ -199,9 +266,9 @@ EXPERIMENT = Experiment(
     section="subsec:experiment-spectral-initialization",
     labels=("thm:initialization-enters-basin", "thm:end-to-end-gaussian-recovery"),
     parameters=Initialization,
-    quick={"trials": 32, "budgets": (100, 300, 1000, 2000, 5000)},
+    quick={"trials": 32, "budgets": (100, 300, 1000, 2000, 5000), "flow_trials": 2},
     run=run,
-    seconds=55,
+    seconds=62,
     quick_seconds=6,
     panels=PANELS,
     finding=describe_finding,
