@@ -131,8 +131,8 @@ def fit_command(
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
     without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
-    optionally weights (n), or one array for each column. Large .npy and uncompressed .npz files are
-    memory-mapped, not read into memory.
+    optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
+    in .npy or .parquet files are read block by block, whatever their size.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
@@ -177,6 +177,7 @@ def fit_command(
                 constant=options["intercept"] or options["linear"],
                 copies=_COPIES,
             )
+            _require_rows(samples, certify=certify, validate=validate)
             with suitable_threads(samples.X.size):
                 model, stopped = _fitted(samples, certify, options, out)
                 model.table_rules_ = samples.rules.to_json()
@@ -274,7 +275,7 @@ def _validated(
     """Cross-validate the model; return the scores, if any, and whether Ctrl-C was pressed."""
     reproduced = model.status_ in (Status.RECOVERED, Status.CERTIFIED)
     few = reproduced and len(samples.X) < 2 * model.needed_  # parts of them determine nothing
-    quick = time.monotonic() - began < _QUICK
+    quick = time.monotonic() - began < _QUICK and samples.extremes is None
     if stopped or wanted is False or (wanted is None and (few or not quick)):
         return None, stopped
     validation = import_extra("posquad.estimator.validation", "lab")
@@ -286,6 +287,14 @@ def _validated(
         except KeyboardInterrupt:  # the model itself is complete
             return None, True
     return found, False
+
+
+def _require_rows(samples: Samples, **wanted: bool | None) -> None:
+    """Refuse what needs all rows in memory, for a table that stays in its file."""
+    for name, value in wanted.items():
+        if value and samples.extremes is not None:
+            where, expected = f"--{name}", "a smaller table, all of which is read into memory"
+            raise DomainError(where, expected=expected, got=f"{samples.X.n} rows")
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:

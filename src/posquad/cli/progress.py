@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -140,6 +141,9 @@ def fit_progress(work: str = "fitting") -> Iterator[Callable[[Step], None] | Non
 
         def advance(step: Step) -> None:
             nonlocal steps
+            if math.isnan(step.loss):  # rows are being read, and nothing is fitted yet
+                shown.update(task, description=f"reading: {step.time / step.end:.0%}")
+                return
             steps += 1
             shown.update(task, description=f"{work}: step {steps}, residual {step.loss:.1e}")
 

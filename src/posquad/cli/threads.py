@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 
 from posquad.core.threads import one_thread
-from posquad.io.tables import Samples, TableError
+from posquad.io.tables import Extremes, Samples, TableError
 
 __all__ = ["require_scale", "suitable_threads"]
 
@@ -44,21 +45,42 @@ def require_scale(samples: Samples, *, inputs: bool = True, small: bool = False)
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: the inputs: expected numbers between 1e-50 and 1e+50 in size; got 1.0e+60 as the largest, in row 2, column 'x1'; choose another unit
     """  # noqa: E501
-    parts = [("the inputs", samples.X, samples.features)] if inputs else []
+    known = samples.extremes
+    if inputs and known is not None:
+        _require_extremes(samples, known, small=small)
+    parts = [("the inputs", samples.X, samples.features)] if inputs and known is None else []
     if samples.y is not None:
         parts.append(("the responses", samples.y[:, None], (str(samples.response),)))
     for what, array, names in parts:
         size = max(float(array.max()), -float(array.min()))  # without copying a mapped array
-        if size > _LARGEST or (0 < size < 1 / _LARGEST and not small):
-            ends = f"of at most {_LARGEST:.0e}"
-            if not small:
-                ends = f"between {1 / _LARGEST:.0e} and {_LARGEST:.0e}"
-            raise TableError(
-                f"{samples.path}: {what}",
-                expected=f"numbers {ends} in size",
-                got=f"{size:.1e} as the largest, in {_place(samples, array, names, size)}; "
-                "choose another unit",
-            )
+        if _is_extreme(size, small):
+            _refuse(samples, what, size, _place(samples, array, names, size), small=small)
+
+
+def _is_extreme(size: float, small: bool) -> bool:
+    return size > _LARGEST or (0 < size < 1 / _LARGEST and not small)
+
+
+def _refuse(samples: Samples, what: str, size: float, place: str, *, small: bool) -> NoReturn:
+    ends = f"of at most {_LARGEST:.0e}"
+    if not small:
+        ends = f"between {1 / _LARGEST:.0e} and {_LARGEST:.0e}"
+    raise TableError(
+        f"{samples.path}: {what}",
+        expected=f"numbers {ends} in size",
+        got=f"{size:.1e} as the largest, in {place}; choose another unit",
+    )
+
+
+def _require_extremes(samples: Samples, known: Extremes, *, small: bool) -> None:
+    """Refuse the inputs of a table that stays in its file, by their least and largest numbers."""
+    upper = known.high >= -known.low
+    sizes = np.where(upper, known.high, -known.low)
+    column = int(sizes.argmax())
+    if _is_extreme(float(sizes[column]), small):
+        row = int((known.high_row if upper[column] else known.low_row)[column])
+        place = f"{samples.rows([row])[0]}, column {samples.features[column]!r}"
+        _refuse(samples, "the inputs", float(sizes[column]), place, small=small)
 
 
 def _place(samples: Samples, array: np.ndarray, names: tuple[str, ...], size: float) -> str:

@@ -54,11 +54,12 @@ def symmetric_jacobian(U: Tensor) -> Tensor:
 
 
 def symmetric_congruence(G: Tensor) -> Tensor:
-    """Matrix `[..., D, D]` of `svec(S) -> svec(GSG')` for `G[..., k, k]`, where D = k(k+1)/2."""
-    i, j, weight = _triangle(G, G.shape[-1])
-    rows, columns = G[..., i, :], G[..., j, :]
-    both = rows[..., i] * columns[..., j] + rows[..., j] * columns[..., i]
-    return weight[:, None] * both * (weight / 2)
+    """Matrix of `svec(S) -> svec(GSG')` for `G[..., m, k]`, `[..., m(m+1)/2, k(k+1)/2]`."""
+    i, j, weight = _triangle(G, G.shape[-2])
+    a, b, columns_weight = _triangle(G, G.shape[-1])
+    left, right = G[..., i, :], G[..., j, :]
+    both = left[..., a] * right[..., b] + left[..., b] * right[..., a]
+    return weight[:, None] * both * (columns_weight / 2)
 
 
 def svec(S: Tensor) -> Tensor:
@@ -75,6 +76,11 @@ def symmetric_matrix(entries: Tensor, k: int) -> Tensor:
     S[..., i, j] = entries
     S[..., j, i] = entries
     return S
+
+
+def svec_weights(k: int) -> Tensor:
+    """Factors of the entries in `svec` of a k x k matrix: 1 on the diagonal, sqrt(2) off it."""
+    return _triangle(torch.empty(0, dtype=torch.float64), k)[2]
 
 
 def _triangle(like: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,3 +54,10 @@ def integer_seed(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def real_responses(y: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return responses in double or single precision; integers have that of the inputs."""
+    if y.dtype == np.float32:
+        return y
+    return y.astype(dtype if y.dtype.kind in "biu" else np.float64, copy=False)

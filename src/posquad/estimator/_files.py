@@ -19,6 +19,7 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
 from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
 from posquad.estimator._model import count_terms
+from posquad.estimator._stream import Stream
 from posquad.estimator._uncertainty import Uncertainty
 
 _FORMAT = "posquad model 2"
@@ -56,6 +57,9 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     known = model.uncertainty_
     if known is not None:
         arrays |= {f"uncertainty_.{name}": array for name, array in known._asdict().items()}
+    stream = getattr(model, "_stream", None)
+    state, kept = (None, {}) if stream is None else stream.to_store()
+    arrays |= kept
     data = save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()})
     names = getattr(model, "feature_names_in_", None)
     body: dict[str, Any] = {
@@ -72,6 +76,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "certificate_sha256": None,
         "response_name": model.response_name_,
         "table_rules": model.table_rules_,
+        "stream": state,  # of partial_fit, so that it can go on
     }
     written: tuple[Path, ...] = ()
     if model.certificate_ is not None:
@@ -127,6 +132,10 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
     if not isinstance(model.response_name_, str | None):
         raise ValueError("the name of the response is not a string")
     model.table_rules_ = body.get("table_rules")  # older files have none
+    state = body.get("stream")
+    model._stream = None
+    if state is not None:
+        model._stream = Stream.from_store(model.n_features_in_, state, arrays)
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():

@@ -28,10 +28,11 @@ from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
 from posquad.estimator._coordinates import Coordinates, coordinates
 from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, count_unknowns
-from posquad.estimator._profiled import Endpoint, Profiled, descend
+from posquad.estimator._profiled import Profiled
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
+from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.tuning import DEFAULT
 
 _LINEAR_MOST = 700  # maximum number of unknowns of the linear problem for the first start

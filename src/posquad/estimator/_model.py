@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from posquad.core.status import Status
 from posquad.geometry import dimension
+from posquad.problems.moments import Terms
 from posquad.recovery import Recovery
-
-Terms = Literal["none", "constant", "linear"]
-"""The unconstrained terms of a model: none, a constant, or linear terms and a constant."""
 
 
 def count_terms(terms: Terms, d: int) -> int:

@@ -18,9 +18,9 @@ from posquad.estimator._model import Fit, Terms, count_terms, count_unknowns, fr
 from posquad.estimator._samples import WeightedSamples, merged
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
-from posquad.recovery.api import reproduction_level
 from posquad.recovery.budget import Budget
 from posquad.recovery.ranks import bic, highest_rank, trial_starts, try_ranks
+from posquad.recovery.wanted import reproduction_level
 
 RankTable = dict[str, np.ndarray]
 """Ranks tried: columns `rank`, `residual`, `score` (lower is better) and `standard_error`."""

@@ -27,6 +27,7 @@ from posquad.estimator._arguments import (
     checked_names,
     checked_weights,
     integer_seed,
+    real_responses,
     require_choices,
 )
 from posquad.estimator._model import (
@@ -39,16 +40,18 @@ from posquad.estimator._model import (
 )
 from posquad.estimator._rank_choice import Solver, fit_at_rank
 from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
+from posquad.estimator._streaming import StreamFits
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
+from posquad.problems.rows import Rows
 from posquad.recovery.diagnose import needed_samples
 
 __all__ = ["PositiveQuadraticRegressor"]
 
 
 class PositiveQuadraticRegressor(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
+    StreamFits, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
 ):
     """Least-squares regression on a positive quadratic form of low rank: `f(x) = x'Qx + b'x + c`.
 
@@ -178,7 +181,8 @@ class PositiveQuadraticRegressor(
         """Fit to inputs `X[n, d]` and responses `y[n]`.
 
         Args:
-            X: array or data frame; float32 is fitted in float64, to a looser tolerance.
+            X: array or data frame; float32 is fitted in float64, to a looser tolerance. Or a source
+                of rows (`posquad.problems.rows`), which need not fit into memory.
             y: real responses; negative ones are fitted by least squares like all others.
             sample_weight: weights of the squared errors. In the fit, a weight of 2 equals a
                 repeated sample, and 0 leaves a sample out. Standard errors treat weights as
@@ -189,15 +193,28 @@ class PositiveQuadraticRegressor(
         name = getattr(y, "name", None) if response_name is None else response_name
         self.response_name_ = name if isinstance(name, str) else None
         self.table_rules_ = None
+        self._stream = None
+        if isinstance(X, Rows):
+            return self._fit_source(X, y, sample_weight, feature_names, progress)
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )
-        if y.dtype != np.float32:
-            y = y.astype(X.dtype if y.dtype.kind in "biu" else np.float64, copy=False)
         weights = None if sample_weight is None else checked_weights(sample_weight, X)
         if feature_names is not None:
             self.feature_names_in_ = checked_names(feature_names, X.shape[1])
         require_choices(self, X.shape[1])
+        self._fit_rows(X, real_responses(y, X.dtype), weights, progress)
+        self._warn()
+        return self
+
+    def _fit_rows(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        weights: np.ndarray | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """Fit to checked samples, all of them in memory."""
         given = weighted_samples(X, y, weights)
         solve = Solver(
             terms=self._terms,
@@ -222,8 +239,6 @@ class PositiveQuadraticRegressor(
         self.rank_path_, self.rank_confidence_ = path, confidence
         self.n_iter_ = max(1, solve.steps)
         self._keep(fit, given.counted(), samples, solve)
-        self._warn()
-        return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return predictions `x_i'Qx_i + b'x_i + c`, `[n]`; with `return_std` also standard errors.
@@ -236,16 +251,26 @@ class PositiveQuadraticRegressor(
         the other terms, because the first-order term of the form vanishes.
         """
         check_is_fitted(self, "components_")
-        X = self._inputs(X)
-        mean = self._function.predict(X)
-        if not return_std:
-            return mean
-        if self.uncertainty_ is None:
+        if return_std and self.uncertainty_ is None:
             p = count_unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"
             raise DomainError(
                 "return_std", expected=expected, got=f"one without, for p = {p} unknowns"
             )
+        if not isinstance(X, Rows):
+            return self._predicted(self._inputs(X), return_std)
+        if X.d != self.n_features_in_:
+            expected = f"{self.n_features_in_} columns, as in the fit"
+            raise DomainError("X", expected=expected, got=str(X.d))
+        parts = [self._predicted(block.double().numpy(), return_std) for _, block in X.blocks()]
+        if not return_std:
+            return np.concatenate(parts)
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def _predicted(self, X: np.ndarray, return_std: bool) -> Any:
+        mean = self._function.predict(X)
+        if not return_std or self.uncertainty_ is None:
+            return mean
         with np.errstate(invalid="ignore"):
             error = standard_errors(self.uncertainty_, X, self.components_.T)
         return mean, self.noise_std_ * error
@@ -316,17 +341,7 @@ class PositiveQuadraticRegressor(
 
         Errors are those of the given samples, of which the search used the merged ones.
         """
-        function = fit.function.ordered()
-        d, r = function.U.shape
-        self.components_ = function.U.T
-        self.center_, self.center_slope_ = function.center, function.slope
-        self.center_value_ = float(function.value)
-        self.coef_, self.intercept_ = function.linear, function.constant
-        self.rank_ = r
-        self.status_ = fit.status
-        self.history_ = np.asarray(fit.history, dtype=np.float64)
-        self.n_samples_ = len(given.y)
-        self.gauge_dimension_ = r * (r - 1) // 2
+        r, function = self._keep_function(fit), self._function
         self._measure(samples, function, brief=brief)
         errors = given.y - function.predict(given.X.astype(np.float64, copy=False))
         squares = float(given.mass @ errors**2)
@@ -337,22 +352,44 @@ class PositiveQuadraticRegressor(
             self.residual_ = fit.residual  # the same, without the rounding of large terms
         elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
             self.status_ = Status.BEST_FIT
+        self._count(len(given.y), squares)
+        self.certificate_ = None
+        if self.certify and r and self._terms == "none" and not brief:
+            self._prove(given, function.U)
+
+    def _keep_function(self, fit: Fit) -> int:
+        """Set the attributes that describe the function and how its search ended; return r."""
+        function = fit.function.ordered()
+        self.components_ = function.U.T
+        self.center_, self.center_slope_ = function.center, function.slope
+        self.center_value_ = float(function.value)
+        self.coef_, self.intercept_ = function.linear, function.constant
+        r = self.rank_ = function.U.shape[1]
+        self.gauge_dimension_ = r * (r - 1) // 2
+        self.status_ = fit.status
+        self.history_ = np.asarray(fit.history, dtype=np.float64)
+        return r
+
+    def _count(self, n: int, squares: float) -> None:
+        """Set what follows from the numbers of samples and unknowns and the squared errors."""
+        d, r = self.n_features_in_, self.rank_
+        self.n_samples_ = n
         others = count_terms(self._terms, d)
         unknowns = count_unknowns(d, r) + others
         free = int(np.nan_to_num(self.kernel_dimension_))
         if self.uncertainty_ is not None:
             free += others - len(self.uncertainty_.terms)
-        spare = len(given.y) - unknowns + free
+        spare = n - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
         unsure = (Status.NOT_IDENTIFIED, Status.UNDETERMINED, Status.NO_MINIMUM)
         undetermined = self.status_ in unsure
         # If many ranks fit, the least number of samples is that of the lowest.
         rank = self.rank or (1 if undetermined or not r else r)
         self.needed_ = needed_samples(d, rank) + others
-        self.identifiable_ = not (undetermined or free or len(given.y) <= unknowns)
-        self.certificate_ = None
-        if self.certify and r and self._terms == "none" and not brief:
-            self._prove(given, function.U)
+        self.identifiable_ = not (undetermined or free or n <= unknowns)
+
+    def _wants_errors(self, p: int) -> bool:
+        return self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST)
 
     def _measure(self, samples: WeightedSamples, function: Quadratic, *, brief: bool) -> None:
         """Set the effective spectrum, and the arrays for standard errors."""
@@ -363,10 +400,7 @@ class PositiveQuadraticRegressor(
             self.effective_spectrum_ = spectrum_of(samples, function, self._terms)
         self.uncertainty_ = None
         self.kernel_dimension_ = np.nan
-        wanted = self.standard_errors is True or (
-            self.standard_errors == "auto" and p <= DENSE_MOST
-        )
-        if wanted and not brief:
+        if self._wants_errors(p) and not brief:
             self.uncertainty_ = uncertainty(samples, function, self._terms)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
 from posquad.problems.operator import Measurements, factor_scale
 from posquad.problems.products import RunningSum, adjoint_product, tall_product
+from posquad.problems.rows.source import Rows
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
@@ -42,11 +44,21 @@ class RankOne(Measurements):
     Memory beyond X is one block of rows and O(nr + dr); `apply` and `adjoint` also hold the d x d
     matrix that they take or return.
 
+    X may also be a source of rows (`posquad.problems.rows`): then every kernel is a pass over it.
+
     >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
     array([41., 10.])
     """
 
-    def __init__(self, X: Array) -> None:
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        if cls is RankOne and any(isinstance(X, Rows) for X in (*given, *named.values())):
+            from posquad.problems.rows.operator import RankOneRows  # a subclass of this one
+
+            return object.__new__(RankOneRows)
+        return object.__new__(cls)
+
+    def __init__(self, X: Array | Rows) -> None:
+        assert not isinstance(X, Rows), "RankOneRows is made for a source"
         (self.X,) = tensors(X=X)
         if self.X.ndim < 2 or 0 in self.X.shape[-2:]:
             raise ShapeError(

@@ -154,7 +154,7 @@ class LeastSquares(Objective):
         self.measurements = measurements
         (self.y,) = measurements.admit(y=y)
         self.d = measurements.d
-        require_shape("y", self.y, (measurements.n,), "(..., n), one response per measurement")
+        require_shape("y", self.y, (measurements.held,), "(..., n), one response per measurement")
         self.batch_shape = require_batch(measurements=measurements.batch_shape, y=self.y.shape[:-1])
 
     def double(self) -> LeastSquares:
@@ -166,11 +166,11 @@ class LeastSquares(Objective):
     def value_and_gradient(self, U: Tensor) -> tuple[Tensor, Tensor]:
         n = self.measurements.n
         e, product = self.measurements.gradient_sweep(U, self.y.to(U.dtype))
-        return e.square().sum(-1) / (2 * n), product * (2 / n)
+        return self.measurements.total(e.square().sum(-1)) / (2 * n), product * (2 / n)
 
     def value(self, U: Tensor) -> Tensor:
         e = self.measurements.apply_factor_kernel(U) - self.y.to(U.dtype)
-        return e.square().sum(-1) / (2 * self.measurements.n)
+        return self.measurements.total(e.square().sum(-1)) / (2 * self.measurements.n)
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
         values, adjoint = self.measurements.log_sizes(U)

@@ -47,6 +47,15 @@ class Measurements(ABC):
     dtype: torch.dtype | None = None  # None: that of the argument
     device: torch.device | None = None
 
+    @property
+    def held(self) -> int:
+        """Number of measurements that this process holds: all, unless rows are shared."""
+        return self.n
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum of a small tensor over everyone who holds measurements."""
+        return value
+
     def apply(self, Q: A) -> A:
         """`A(Q)_i = <A_i, Q>` (`eq:measurement-operator`): `Q[..., d, d]` to `[..., n]`."""
         return like(Q, self.apply_kernel(self._symmetric("Q", Q)))
@@ -61,14 +70,14 @@ class Measurements(ABC):
     def adjoint(self, z: A) -> A:
         """`A*(z) = sum_i z_i A_i` (`eq:measurement-adjoint`): `z[..., n]` to `[..., d, d]`."""
         (w,) = self.admit(z=z)
-        require_shape("z", w, (self.n,), "(..., n)")
+        require_shape("z", w, (self.held,), "(..., n)")
         self._require_batch(z=w.shape[:-1])
         return like(z, self.adjoint_kernel(w))
 
     def adjoint_factor(self, z: A, U: A) -> A:
         """`A*(z) U` (`eq:measurement-adjoint`): `[..., n]` and `[..., d, r]` to `[..., d, r]`."""
         w, u = self.admit(z=z, U=U)
-        require_shape("z", w, (self.n,), "(..., n)")
+        require_shape("z", w, (self.held,), "(..., n)")
         self._require_columns(u)
         self._require_batch(z=w.shape[:-1], U=u.shape[:-2])
         return like(z, self.adjoint_factor_kernel(w, u))

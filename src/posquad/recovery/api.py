@@ -14,8 +14,6 @@ from posquad.core.arrays import (
     Array,
     converted_tensor,
     like,
-    positive_integer,
-    positive_number,
     require_batch,
     require_factor,
     require_instance,
@@ -28,18 +26,29 @@ from posquad.core.status import Status
 from posquad.core.threads import one_torch_thread
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
+from posquad.problems.rows.source import Rows
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.candidates import Task
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
+from posquad.recovery.streams.entry import (
+    MEMORY_ENTRIES,
+    MOMENT_MOST,
+    admitted_responses,
+    moments_pay,
+    recover_by_moments,
+    recover_by_passes,
+)
+from posquad.recovery.streams.gather import kept_rows
 from posquad.recovery.tuning import DEFAULT, Tuning
+from posquad.recovery.wanted import Wanted
 
-__all__ = ["Recovery", "recover", "reproduction_level"]
+__all__ = ["Recovery", "recover"]
 
 
 def recover(
-    X: Array,
+    X: Array | Rows,
     y: Array,
     rank: int | None = None,
     *,
@@ -67,7 +76,9 @@ def recover(
 
     Args:
         X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together. What
-            depends on X alone is computed once if all problems of a batch have the same X.
+            depends on X alone is computed once if all problems of a batch have the same X. Or a
+            source of rows (`posquad.problems.rows`), which need not fit into memory; see
+            `docs/large.md`.
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
             X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`.
         rank: rank of Q. A lower rank is returned if it suffices. None chooses the rank, and reports
@@ -111,6 +122,34 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
+    if isinstance(X, Rows) and _fits(X):
+        X = X.read_all().numpy()
+    wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
+    if isinstance(X, Rows):
+        _require_plain(certify=certify, start=start, precision=precision, tuning=tuning)
+        responses, w = admitted_responses(X, y, weights)
+        level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
+        history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+        with torch.no_grad():
+            if moments_pay(X):
+                return recover_by_moments(X, responses, w, wanted, level, history)
+
+            def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
+                return recover(
+                    X.numpy(),
+                    y.numpy(),
+                    rank,
+                    weights=None if weights is None else weights.numpy(),
+                    seed=seed,
+                    tolerance=tolerance,
+                    max_rank=max_rank,
+                    max_starts=max_starts,
+                    max_steps=max_steps,
+                    time_limit=time_limit,
+                    progress=progress,
+                )
+
+            return recover_by_passes(X, responses, w, wanted, level, history, in_memory)
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
     if certify and not diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"
@@ -119,17 +158,9 @@ def recover(
         expected = "False for a batch: a certificate is about one problem"
         raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
     d = inputs.shape[-1]
-    if rank is not None and positive_integer("rank", rank) > d:
-        raise DomainError("rank", expected=f"at most d = {d}", got=str(rank))
-    if max_rank is not None:
-        positive_integer("max_rank", max_rank)
-    if positive_integer("seed", seed, zero=True) >= 2**63:
-        raise DomainError("seed", expected="an integer below 2^63", got=str(seed))
-    level = reproduction_level(tolerance, narrow=narrow)
+    level = wanted.level(d, narrow=narrow)
     if tuning is not None:
         require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
-    if max_starts is not None:
-        positive_integer("max_starts", max_starts)
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
     first = None if start is None else _given_start(start, inputs, rank)
     task = Task(level, seed, history)
@@ -158,17 +189,19 @@ def recover(
     return found
 
 
-def reproduction_level(tolerance: float | None, *, narrow: bool) -> float:
-    """Return the relative residual at which responses count as reproduced.
+def _fits(source: Rows) -> bool:
+    """Tell whether a source is better read into memory: few rows, or few entries in wide ones."""
+    few = source.d > MOMENT_MOST and source.size <= MEMORY_ENTRIES
+    return source.held == source.n and (few or source.n <= kept_rows(source.d))
 
-    `narrow` says whether inputs or responses are float32.
 
-    >>> reproduction_level(None, narrow=False), reproduction_level(None, narrow=True)
-    (1e-10, 1e-05)
-    """
-    if tolerance is None:
-        return 1e-5 if narrow else 1e-10
-    return positive_number("tolerance", tolerance)
+def _require_plain(**given: object) -> None:
+    """Refuse arguments that need all rows in memory."""
+    plain = {"certify": False, "start": None, "precision": "float64", "tuning": None}
+    for name, value in given.items():
+        if value is not plain[name] and not (name == "precision" and value == "float64"):
+            expected = f"{plain[name]!r} for a source that is not read into memory"
+            raise DomainError(name, expected=expected, got=type(value).__name__)
 
 
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:

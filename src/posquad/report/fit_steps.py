@@ -206,7 +206,7 @@ def _not_identified(fit: FittedModel) -> list[str | Step]:
 
 
 def _undetermined(fit: FittedModel) -> list[str | Step]:
-    X, n, names = fit.samples.X, fit.model.n_samples_, fit.samples.features
+    X, n, names = fit.some_inputs, fit.model.n_samples_, fit.samples.features
     least, nothing, shift = X.shape[1], "zero in every row", ""
     if fit.model.linear:  # the constant absorbs shifts of the columns
         X, least = X - X[0], least + 1
@@ -263,7 +263,7 @@ def _no_minimum(fit: FittedModel) -> list[str | Step]:
     most, values = (2, "two values") if fit.model.linear else (1, "one value")
     few = [
         name
-        for name, column in zip(fit.samples.features, fit.samples.X.T, strict=True)
+        for name, column in zip(fit.samples.features, fit.some_inputs.T, strict=True)
         if len(np.unique(column)) <= most
     ]
     steps = _suits(fit) if fit.model.linear else []

@@ -14,6 +14,7 @@ from posquad.io.tables import Samples
 __all__ = ["FittedModel", "format_r_squared"]
 
 NAMED = 10  # maximum number of rows or columns named in a sentence
+_FIRST = 100_000  # rows of a table that stays in its file in which columns are compared
 _OUTLIER = 6.0  # robust standard deviations of an outlier; 1 in 5e8 normal residuals is larger
 
 
@@ -34,6 +35,13 @@ class FittedModel:
     def observed(self) -> np.ndarray:
         """The responses `[n]`."""
         return np.asarray(self.samples.y, dtype=float)
+
+    @property
+    def some_inputs(self) -> np.ndarray:
+        """The inputs `[n, d]`; of a table that stays in its file, the first rows."""
+        if self.samples.extremes is None:
+            return self.samples.X
+        return self.samples.X.first_rows(_FIRST).numpy()
 
     @cached_property
     def scale(self) -> np.ndarray:

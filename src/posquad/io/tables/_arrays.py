@@ -14,14 +14,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from posquad.io.tables._memory import format_bytes, require_memory
+from posquad.io.tables._memory import format_bytes, is_streamed, require_memory
 from posquad.io.tables._table import (
     Table,
     TableError,
@@ -30,6 +30,9 @@ from posquad.io.tables._table import (
     refuse_kind,
     require_real,
 )
+
+if TYPE_CHECKING:
+    from posquad.problems.rows import Rows
 
 MAPPED = 256 * 2**20  # bytes; larger arrays are memory-mapped
 _CHUNK = 2**24
@@ -70,7 +73,18 @@ def open_npy(path: Path) -> Table:
             raise TableError(str(path), expected="a NumPy array (.npy)", got="an empty file")
         file.seek(0)
         stored = _described(path, "the array", file, path.stat().st_size, partial(_raw, path))
-    return _matrix(path, stored)
+    table = _matrix(path, stored)
+    size = math.prod(stored.shape) * stored.dtype.itemsize
+    if not is_streamed(size) or stored.dtype not in (np.dtype("<f8"), np.dtype("<f4")):
+        return table
+    places = {name: k for k, name in enumerate(table.names)}
+
+    def source(names: Sequence[str]) -> Rows:
+        from posquad.problems.rows import from_npy  # torch is imported when it is needed
+
+        return from_npy(path, columns=[places[name] for name in names])
+
+    return replace(table, source=source)
 
 
 def open_npz(path: Path) -> Table:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from posquad.io.tables._table import TableError
 
+STREAMED = 256 * 2**20  # bytes of numbers from which a table stays in its file
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -14,6 +15,15 @@ def available_memory() -> int | None:
     """Return the available memory in bytes; None if it is unknown."""
     known = [_free(), *(_number(Path(limit)) for limit in _LIMITS)]
     return min((size for size in known if size is not None), default=None)
+
+
+def is_streamed(size: int) -> bool:
+    """Tell whether a table with this many bytes of numbers stays in its file.
+
+    >>> is_streamed(10**9), is_streamed(10**6)
+    (True, False)
+    """
+    return size >= STREAMED
 
 
 def require_memory(path: Path, size: int, what: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from posquad.core.extras import import_extra
+from posquad.io.tables._memory import is_streamed
 from posquad.io.tables._table import (
     INDEX,
     NotNumbers,
@@ -21,6 +23,9 @@ from posquad.io.tables._table import (
     refuse_kind,
     require_distinct,
 )
+
+if TYPE_CHECKING:
+    from posquad.problems.rows import Rows
 
 _KIND = "a Parquet file"
 
@@ -45,7 +50,18 @@ def open_parquet(path: Path) -> Table:
     types = {name: schema.field(name).type for name in names}
     told = [INDEX] if len(names) < len(schema.names) else []
     read, cells = partial(_read, path, rows, types), partial(_cells, path, types)
-    return Table(path, names, rows, True, read, cells=cells, facts=lambda: told)
+    table = Table(path, names, rows, True, read, cells=cells, facts=lambda: told)
+    numbers = all(arrow.types.is_integer(t) or arrow.types.is_floating(t) for t in types.values())
+    if not numbers or not is_streamed(8 * rows * len(names)):
+        return table
+
+    def source(wanted: Sequence[str]) -> Rows:
+        from posquad.problems.rows import from_parquet  # torch is imported when it is needed
+
+        places = {name: k for k, name in enumerate(names)}
+        return from_parquet(path, names).with_columns([places[name] for name in wanted])
+
+    return replace(table, source=source)
 
 
 def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) -> np.ndarray:

@@ -6,12 +6,15 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from posquad.core.errors import PosquadError, first_line
 from posquad.io.tables._cells import FORMATS, PLAIN, NumberFormat, quote, simplest
+
+if TYPE_CHECKING:
+    from posquad.problems.rows import Rows
 
 CHUNK = 2**21  # entries checked at a time: 16 MB
 STDIN = Path("standard input")
@@ -50,6 +53,7 @@ class Table:
     formatted: bool = False  # whether numbers are text, so that their format can be chosen
     numbers: NumberFormat = PLAIN
     facts: Callable[[], list[Fact]] = list  # what was skipped, known after reading
+    source: Callable[[Sequence[str]], Rows] | None = None  # of a table that stays in its file
 
 
 Row = tuple[int, Sequence[str]]  # number of the row or line (from 1), and its cells

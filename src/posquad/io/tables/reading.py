@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
 from posquad.io.tables._parquet import open_parquet
 from posquad.io.tables._source import COMPRESSED
+from posquad.io.tables._streamed import Extremes, scan
 from posquad.io.tables._table import STDIN, Fact, Table, TableError
 from posquad.io.tables._text import open_text
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
@@ -53,7 +55,7 @@ class Samples:
     """Inputs, responses and weights of a data file, with their names."""
 
     path: Path
-    X: np.ndarray  # [n, d]
+    X: Any  # [n, d], an array, or the rows of a table that stays in its file
     y: np.ndarray | None  # [n]; None only if no response was requested
     weights: np.ndarray | None  # [n]
     features: tuple[str, ...]  # names of the columns of X
@@ -63,6 +65,7 @@ class Samples:
     kept: np.ndarray | None = None  # rows of the file, if some were left out
     rules: Rules = NO_RULES  # how the columns became numbers
     facts: tuple[Fact, ...] = ()  # what was left out, filled in or encoded
+    extremes: Extremes | None = None  # of the inputs, if they stay in the file
 
     def sources(self, features: Sequence[str]) -> list[str]:
         """Return the columns of the file that these features come from, each once."""
@@ -242,6 +245,8 @@ def load_samples(
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
+    if table.source is not None and not encode.columns and not (rules and rules.inputs):
+        return _streamed_samples(table, table.source, choice, rules, missing)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
@@ -296,12 +301,44 @@ def load_samples(
         rules,
         (*facts, *told),
     )
+    _require_weights(samples, choice)
+    return samples
+
+
+def _streamed_samples(
+    table: Table,
+    source: Callable[[Sequence[str]], Any],
+    choice: Choice,
+    rules: Rules | None,
+    missing: str,
+) -> Samples:
+    """Return the samples of a large table, whose inputs stay in the file."""
+    known = scan(table, choice, source)
+    features, columns = choice.features, known.columns
+    _require_different(table, features)
+    samples = Samples(
+        table.path,
+        known.X,
+        columns.get(choice.response or ""),
+        columns.get(choice.weights or ""),
+        features,
+        table.named,
+        choice.response,
+        rules=rules or Rules((), None, known.means, missing, table.numbers),
+        facts=(*table.facts(), ("read", "block by block: the table stays in its file")),
+        extremes=known.extremes,
+    )
+    _require_weights(samples, choice)
+    return samples
+
+
+def _require_weights(samples: Samples, choice: Choice) -> None:
+    weights = samples.weights
     if weights is not None and ((weights < 0).any() or not weights.any()):
         [row] = samples.rows([int(np.argmin(weights))])
-        where = f"{table.path}: column {choice.weights!r}"
+        where = f"{samples.path}: column {choice.weights!r}"
         got = f"{weights.min():g} in {row}"
         raise TableError(where, expected="nonnegative weights, not all zero", got=got)
-    return samples
 
 
 def _renamed(rules: Rules, choice: Choice) -> dict[str, Encoding]:

@@ -20,7 +20,11 @@ def exact_step(e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
     a, b = 2 * (Z * W).sum(-1), W.square().sum(-1)  # [..., n]
     # Half the derivative is c0 + c1 t + c2 t^2 + c3 t^3; no sum cancels near t = 0.
     c0, c1 = (e * a).sum(-1), a.square().sum(-1) + 2 * (e * b).sum(-1)
-    c2, c3 = 3 * (a * b).sum(-1), 2 * b.square().sum(-1)
+    return least_step(c0, c1, 3 * (a * b).sum(-1), 2 * b.square().sum(-1))
+
+
+def least_step(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> Tensor:
+    """Return the t >= 0 of least loss, if half its derivative is `c0 + c1 t + c2 t^2 + c3 t^3`."""
     roots = _cubic_roots(c0, c1, c2, c3)  # [..., 3], NaN where not real
     t = torch.where(roots > 0, roots, 0.0)  # NaN compares false
     # Compare changes of the loss, not losses, to avoid cancellation.

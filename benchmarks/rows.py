@@ -1,0 +1,154 @@
+"""The same problem from memory, from disk and from a stream: time, passes, memory, differences.
+
+    python benchmarks/rows.py [--n N] [--d D] [--rank R] [--only NAME ...]
+
+Every case runs in a process of its own, on one thread; its time is that of the processor, and its
+peak memory is measured from outside. The difference is that of the predictor from the one found in
+memory. The last table counts the reads of X that L-BFGS needs to a relative residual of 1e-10, with
+one read per step and with the two reads of the solver for arrays, and from a start in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from posquad import RankOne, recover
+from posquad.estimator import PositiveQuadraticRegressor
+from posquad.geometry import dimension
+from posquad.problems import rows
+from posquad.recovery import population_lbfgs, spectral_initializer
+from posquad.recovery.streams.passes import polish, whitening
+from timing import machine
+
+CASES = ("memory", "disk", "stream", "estimator on disk")
+
+
+def write_table(folder: Path, n: int, d: int, rank: int, noise: float) -> None:
+    rng = np.random.default_rng(0)
+    U = rng.standard_normal((d, rank)) / np.sqrt(d)
+    X = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float64, (n, d))
+    y = np.empty(n)
+    for begin in range(0, n, 65_536):
+        part = slice(begin, min(begin + 65_536, n))
+        X[part] = rng.standard_normal((part.stop - begin, d))
+        y[part] = ((X[part] @ U) ** 2).sum(1)
+    np.save(folder / "y.npy", y + noise * y.std() * rng.standard_normal(n))
+
+
+def run_case(name: str, folder: Path, rank: int) -> None:
+    """Solve in this process, write the predictor, and print the time and the passes."""
+    torch.set_num_threads(1)
+    y = np.load(folder / "y.npy")
+    source = rows.from_npy(folder / "x.npy")
+    begin = time.process_time()
+    if name == "memory":
+        Q = recover(np.load(folder / "x.npy"), y, rank).Q.dense()
+    elif name == "disk":
+        Q = recover(source, y, rank).Q.dense()
+    elif name == "stream":
+        model = PositiveQuadraticRegressor(rank)
+        for part, block in source.blocks():
+            model.partial_fit(block.numpy(), y[part], refit=part.stop == source.n)
+        Q = model.components_.T @ model.components_
+    else:
+        model = PositiveQuadraticRegressor(rank).fit(source, y)
+        Q = model.components_.T @ model.components_
+    seconds = time.process_time() - begin
+    np.save(folder / f"{name}.npy", Q)
+    print(json.dumps({"seconds": seconds, "passes": source.passes}))
+
+
+def compare(folder: Path, n: int, d: int, rank: int, only: list[str]) -> None:
+    write_table(folder, n, d, rank, 0.1)
+    print(f"{n} rows, {d} columns, rank {rank}, 10% noise, {n * d * 8 / 1e9:.2f} GB")
+    print(f"{'case':<20}{'CPU s':>8}{'passes':>8}{'peak MB':>9}{'difference':>12}")
+    reference = None
+    for name in only:
+        command = [sys.executable, __file__, "--case", name, "--folder", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        with subprocess.Popen(
+            [*command, "--rank", str(rank)], stdout=subprocess.PIPE, env=environment
+        ) as child:
+            assert child.stdout is not None
+            found = json.loads(child.stdout.read())
+            usage = os.wait4(child.pid, 0)[2]
+            child.returncode = 0
+        Q = np.load(folder / f"{name}.npy")
+        reference = Q if reference is None else reference
+        away = np.linalg.norm(Q - reference) / np.linalg.norm(reference)
+        print(
+            f"{name:<20}{found['seconds']:>8.1f}{found['passes']:>8.2f}"
+            f"{usage.ru_maxrss / 1024:>9.0f}{away:>12.1e}"
+        )
+
+
+def count_reads(d: int, rank: int) -> None:
+    """Reads of X to 1e-10 without noise, and to the statistical error with noise."""
+    p = dimension(d, rank)
+    n = 4 * p
+    rng = np.random.default_rng(1)
+    X, U = rng.standard_normal((n, d)), rng.standard_normal((d, rank))
+    exact = ((X @ U) ** 2).sum(1)
+    noisy = exact + 0.1 * exact.std() * rng.standard_normal(n)
+    print(f"\nReads of X at d = {d}, rank {rank}, n = 4p = {n}")
+    half = n // 2
+    metric = whitening(torch.from_numpy(X.T @ X / n))
+    for name, y in (("exact", exact), ("noisy", noisy)):
+        start = spectral_initializer(X, y, rank, kind="bounded")
+        level, share = (1e-10, 1e-30) if name == "exact" else (0.0, 0.01 * p / n)
+
+        def passes(U0, offset, y=y, level=level, share=share):
+            source = rows.in_memory(X)
+            target = torch.from_numpy(y)
+            with torch.no_grad():
+                polish(
+                    RankOne(source),
+                    target,
+                    None,
+                    torch.from_numpy(np.ascontiguousarray(U0)),
+                    metric,
+                    size=float(target @ target),
+                    level=level,
+                    accuracy=share,
+                    stopped=lambda residual: False,
+                )
+            return source.passes + offset
+
+        print(f"  {name}: one read per step, from a spectral start: {passes(start, 1):.1f}")
+        inside = recover(X[:half], y[:half], rank)
+        print(f"  {name}: the same, from the half that is in memory: {passes(inside.U, 0.5):.1f}")
+        if name == "exact":
+            found = population_lbfgs(X, y, start, tolerance=1e-10)
+            print(f"  {name}: two reads per step, from a spectral start: {float(found.passes):.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=400_000)
+    parser.add_argument("--d", type=int, default=40)
+    parser.add_argument("--rank", type=int, default=3)
+    parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--case")
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    if given.case:
+        run_case(given.case, given.folder, given.rank)
+        return
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        compare(Path(folder), given.n, given.d, given.rank, given.only)
+    count_reads(500, 5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The state of a fit to a stream of samples: its first rows, and then their moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from posquad.core.errors import DomainError
+from posquad.core.twofold import Twofold
+from posquad.estimator._model import Terms
+from posquad.problems.moments import Frame, Moments, begin_moments
+from posquad.recovery.streams.gather import kept_rows
+
+_PREFIX = "stream."
+
+
+class Stream:
+    """Samples given so far: all rows while they are few, and their moments afterwards."""
+
+    def __init__(self, d: int, terms: Terms, moments: Moments | None = None) -> None:
+        self.d, self.moments = d, moments
+        self.terms: Terms = terms
+        self.held: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
+
+    def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+        """Add samples; rows are replaced by moments when there are enough of them."""
+        if self.moments is not None:
+            _add(self.moments, X, y, weights)
+            return
+        self.held.append((X.copy(), y.copy(), None if weights is None else weights.copy()))
+        if sum(len(part) for _, part, _ in self.held) <= kept_rows(self.d, self.terms):
+            return
+        X, y, weights = self.samples()
+        if weights is not None and not weights.any():
+            return  # no sample counts yet
+        tensors = [None if a is None else torch.from_numpy(a) for a in (X, y, weights)]
+        self.moments = begin_moments(*tensors, terms=self.terms)  # type: ignore[arg-type]
+        for part in self.held:
+            _add(self.moments, *part)
+        self.held = []
+
+    def samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return the rows that are held, their responses and weights."""
+        X, y, w = zip(*self.held, strict=True)
+        weights = None
+        if any(part is not None for part in w):
+            parts = [np.ones(len(b)) if a is None else a for a, b in zip(w, y, strict=True)]
+            weights = np.concatenate(parts)
+        return np.concatenate(X), np.concatenate(y), weights
+
+    def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what a file keeps: plain values, and arrays by name."""
+        body: dict[str, Any] = {"terms": self.terms}
+        known = self.moments
+        if known is None:
+            X, y, w = self.samples()
+            rest = {} if w is None else {"weights": w}
+            return body, {f"{_PREFIX}{name}": a for name, a in {"X": X, "y": y, **rest}.items()}
+        body |= {"count": known.count, "largest": known.largest, "center": known.center}
+        body["narrow"] = known.narrow
+        parts = {**known.frame._asdict(), **known.sums._asdict(), "reference": known.reference}
+        return body, {f"{_PREFIX}{name}": tensor.numpy() for name, tensor in parts.items()}
+
+    @classmethod
+    def from_store(cls, d: int, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> Stream:
+        """Restore a stream; raise ValueError or LookupError if the parts do not fit together."""
+        held = {k.removeprefix(_PREFIX): v for k, v in arrays.items() if k.startswith(_PREFIX)}
+        terms = body["terms"]
+        if terms not in ("none", "constant", "linear"):
+            raise ValueError(f"{terms!r} are no terms of a model")
+        stream = cls(d, terms)
+        if "count" not in body:
+            X, y, w = held["X"], held["y"], held.get("weights")
+            _require_shape("X", X, (len(y), d))
+            if w is not None:
+                _require_shape("weights", w, y.shape)
+            stream.held = [(X, y, w)]
+            return stream
+        tensors = {name: torch.from_numpy(array) for name, array in held.items()}
+        frame = Frame(*(tensors[name] for name in Frame._fields))
+        moments = Moments(
+            terms,
+            frame,
+            tensors["reference"],
+            float(body["center"]),
+            int(body["count"]),
+            float(body["largest"]),
+            Twofold(tensors["high"], tensors["low"]),
+            bool(body["narrow"]),
+        )
+        shapes = {"unit": (d,), "origin": (d,), "T": (d, d), "high": (moments.size,)}
+        shapes |= {"low": (moments.size,), "reference": (moments.layout.pairs,)}
+        for name, shape in shapes.items():
+            _require_shape(name, held[name], shape)
+        stream.moments = moments
+        return stream
+
+
+def _add(moments: Moments, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+    moments.narrow |= np.float32 in (X.dtype, y.dtype)
+    w = None if weights is None else torch.from_numpy(weights)
+    moments.add(torch.from_numpy(X), torch.from_numpy(y), w)
+
+
+def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise ValueError(f"{name} of the stream is not {shape} finite numbers")
+
+
+def require_same(known: Terms, wanted: Terms) -> None:
+    """Refuse to go on with other terms than those of the first samples."""
+    if known != wanted:
+        expected = f"the terms of the first call of partial_fit, {known}"
+        raise DomainError("fit_intercept, linear", expected=expected, got=wanted)

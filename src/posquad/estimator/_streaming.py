@@ -1,0 +1,180 @@
+"""Fits to rows that are not all in memory: a stream of samples, or a source of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from posquad.core.errors import DomainError
+from posquad.core.progress import Progress
+from posquad.estimator._arguments import (
+    checked_names,
+    checked_weights,
+    integer_seed,
+    real_responses,
+    require_choices,
+)
+from posquad.estimator._model import Fit, Quadratic, Terms, count_unknowns
+from posquad.estimator._moments import moment_spectrum, moment_uncertainty
+from posquad.estimator._stream import Stream, require_same
+from posquad.problems.moments import Moments
+from posquad.problems.rows import Rows
+from posquad.recovery.budget import Budget
+from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.entry import admitted_responses
+from posquad.recovery.streams.gather import gather_moments, kept_rows
+from posquad.recovery.streams.search import Limits, find_factor
+from posquad.recovery.wanted import reproduction_level
+
+
+class StreamFits:
+    """The part of `PositiveQuadraticRegressor` that fits to streams and sources."""
+
+    # Options of the regressor, and its methods that set the fitted attributes.
+    rank: int | None
+    max_rank: int | None
+    criterion: str
+    max_starts: int | None
+    max_steps: int
+    time_limit: float | None
+    tolerance: float | None
+    random_state: Any
+    components_: np.ndarray
+    _terms: Terms
+    _fit_rows: Callable[..., None]
+    _keep_function: Callable[[Fit], int]
+    _count: Callable[[int, float], None]
+    _wants_errors: Callable[[int], bool]
+    _warn: Callable[[], None]
+    _stream: Stream | None
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        refit: bool = True,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Self:
+        """Add samples `X[n, d]` and `y[n]` to those of earlier calls, and fit to all of them.
+
+        The answer, standard errors included, is that of `fit` to all samples, up to rounding, in
+        whatever pieces and order they come. Rows are kept while they are few, at most 4096 or
+        d(d+1); then they are replaced by their fourth moments, which take d^4 / 3 bytes for large
+        d. `save` keeps them too, so that a stream can be resumed by another process. Equal inputs
+        are then counted as often as they come, and there is no certificate.
+
+        Args:
+            X, y, sample_weight: as for `fit`.
+            refit: False only adds the samples; a later call fits.
+            progress: called with a `Progress` at every step of the search.
+
+        >>> rng = np.random.default_rng(0)
+        >>> X, U = rng.standard_normal((9000, 3)), rng.standard_normal((3, 1))
+        >>> y = (X @ U)[:, 0] ** 2
+        >>> model = PositiveQuadraticRegressor(rank=1)
+        >>> for part in np.split(np.arange(9000), 3):
+        ...     _ = model.partial_fit(X[part], y[part])
+        >>> model.status_.name, model.n_samples_, bool(np.allclose(model.predict(X), y))
+        ('RECOVERED', 9000, True)
+        """
+        stream: Stream | None = getattr(self, "_stream", None)
+        if stream is None:
+            name = getattr(y, "name", None)
+            self.response_name_ = name if isinstance(name, str) else None
+            self.table_rules_ = None
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            reset=stream is None,
+            dtype=[np.float64, np.float32],
+            y_numeric=True,
+            multi_output=False,
+        )
+        weights = None
+        if sample_weight is not None:
+            none = np.size(sample_weight) == len(X) and not np.any(sample_weight)
+            weights = np.zeros(len(X)) if none else checked_weights(sample_weight, X)
+        require_choices(self, X.shape[1])
+        if stream is None:
+            stream = self._stream = Stream(X.shape[1], self._terms)
+        require_same(stream.terms, self._terms)
+        stream.add(X, real_responses(y, X.dtype), weights)
+        if refit:
+            if stream.moments is None:
+                self._fit_rows(*stream.samples(), progress)
+            else:
+                self._fit_moments(stream.moments, progress)
+            self._warn()
+        return self
+
+    def _fit_source(
+        self,
+        source: Rows,
+        y: Any,
+        sample_weight: Any,
+        feature_names: Sequence[str] | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> Self:
+        """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
+        if y is None:
+            y = getattr(source, "y", None)
+        if sample_weight is None:
+            sample_weight = getattr(source, "weights", None)
+        responses, weights = admitted_responses(source, y, sample_weight)
+        self.n_features_in_ = source.d
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        if feature_names is not None:
+            self.feature_names_in_ = checked_names(feature_names, source.d)
+        require_choices(self, source.d)
+        if source.held == source.n <= kept_rows(source.d, self._terms):
+            X = source.read_all()
+            source.require_finite(slice(0, len(X)), X)
+            w = None if weights is None else weights.double().numpy()
+            self._fit_rows(X.numpy(), responses.numpy(), w, progress)
+        else:
+            self._require_no_folds()
+            moments = gather_moments(
+                source, responses, weights, terms=self._terms, progress=progress
+            )
+            self._fit_moments(moments, progress)
+        self._warn()
+        return self
+
+    def _fit_moments(self, moments: Moments, progress: Callable[[Progress], None] | None) -> None:
+        """Fit to the samples of which these are the moments, and set the fitted attributes."""
+        self._require_no_folds()
+        budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
+        level = reproduction_level(self.tolerance, narrow=moments.narrow)
+        limits = Limits(level, budget, integer_seed(self.random_state), self.max_starts, progress)
+        problem = Compressed(moments)
+        found = find_factor(problem, self.rank, limits, self.max_rank)
+        names = ("rank", "residual", "score")
+        columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
+        self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
+        self.rank_confidence_, self.n_iter_ = found.confidence, max(1, budget.steps)
+        residual = np.sqrt(found.loss / problem.spread) if problem.spread else 0.0
+        function = Quadratic(*problem.answer(found.V))
+        fit = Fit(function, found.status, float(residual), np.array(limits.history))
+        r = self._keep_function(fit)
+        p, V = count_unknowns(problem.d, r), problem.enter(self.components_.T)
+        self.effective_spectrum_ = moment_spectrum(problem, V) if r else np.empty(0)
+        self.uncertainty_, self.kernel_dimension_ = None, np.nan
+        if self._wants_errors(p):
+            self.uncertainty_ = moment_uncertainty(problem, V)
+            self.kernel_dimension_ = p - len(self.uncertainty_.root)
+        self.residual_ = float(residual)
+        squares = found.loss * problem.factor_unit**4 * problem.count
+        self._count(problem.count, squares)
+        self.certificate_ = None
+
+    def _require_no_folds(self) -> None:
+        if self.criterion == "cv" and self.rank is None:
+            expected = "'bic' for many rows that are not kept in memory"
+            raise DomainError("criterion", expected=expected, got="'cv'")

@@ -1,0 +1,246 @@
+"""Moments of a stream of samples, after which least squares for `x'Qx + b'x + c` needs no rows.
+
+The squared error is a quadratic function of the coefficients, so it is known from the fourth
+moments of the inputs, their products with the responses, and the squares of the responses. Two
+choices keep these sums accurate. The first rows of the stream define coordinates
+`t = T'(x / unit - origin)` in which inputs have covariance near I, and a reference fit: what is
+summed is the error of that fit, so that nothing cancels where responses are reproduced exactly. And
+the sums of chunks are added in double-double arithmetic, so that their order does not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posquad.core.fourth_moments import FourthMoments
+from posquad.core.symmetric import svec_weights
+from posquad.core.twofold import Twofold, from_doubles
+
+__all__ = ["Frame", "Moments", "begin_moments"]
+
+Terms = Literal["none", "constant", "linear"]
+"""The unconstrained terms of a model: none, a constant, or linear terms and a constant."""
+
+_LEAST = 1e-10  # variance of a direction, over the largest, below which its scale is not resolved
+_REFINEMENTS = 3  # of the reference fit
+_RIDGE = 1e-13  # relative ridge of the reference fit, which need not be accurate
+_SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
+_CHUNK = 2**21  # entries of the rows that are transformed at a time
+
+
+class Frame(NamedTuple):
+    """The map `t = T'(x / unit - origin)` of the inputs."""
+
+    unit: Tensor  # [d]
+    origin: Tensor  # [d]; zero unless there are linear terms
+    T: Tensor  # [d, d], invertible
+
+    def enter(self, X: Tensor) -> Tensor:
+        """Return the coordinates t of the rows of X, `[n, d]`."""
+        return (X / self.unit - self.origin) @ self.T
+
+
+@dataclass
+class Moments:
+    """Sums over weighted samples, in coordinates that the first samples define.
+
+    `sums` holds, one after the other: the fourth moments of the rows z, which are t or, with other
+    terms, (t, 1); `sum w e z_i z_j`; `sum w t t'`; and the sums of w, `w e^2`, `w (y - y0)` and
+    `w (y - y0)^2`. Here e is the error of the reference fit, and y0 the mean of the first
+    responses.
+    """
+
+    terms: Terms
+    frame: Frame
+    reference: Tensor  # [pairs]  coefficients of the products z_i z_j, i <= j
+    center: float  # y0
+    count: int = 0  # samples of positive weight
+    largest: float = 0.0  # largest |y|
+    sums: Twofold = field(default_factory=lambda: from_doubles(torch.zeros(0)))
+    narrow: bool = False  # whether any input or response was in single precision
+
+    def __post_init__(self) -> None:
+        self.layout = FourthMoments(self.d + (self.terms != "none"))
+        if not self.sums.high.numel():
+            self.sums = from_doubles(torch.zeros(self.size, dtype=torch.float64))
+
+    @property
+    def d(self) -> int:
+        """Number of inputs."""
+        return len(self.frame.unit)
+
+    @property
+    def size(self) -> int:
+        """Number of sums."""
+        return self.layout.size + self.layout.pairs + self.d**2 + 4
+
+    def add(self, X: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
+        """Add samples `X[n, d]`, `y[n]` of nonnegative weights; finite numbers are the caller's."""
+        self.merge(*self.chunk(X, y, weights))
+
+    def chunk(
+        self, X: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, int, float]:
+        """Return the sums over samples, their number, and the largest `|y|`."""
+        sums = torch.zeros(self.size, dtype=torch.float64)
+        fourth, cross, second, scalars = self._parts(sums)
+        count, largest = 0, 0.0
+        step = max(1, _CHUNK // self.d)
+        for begin in range(0, len(y), step):
+            part = slice(begin, begin + step)
+            Xp, yp = X[part].double(), y[part].double()
+            w = torch.ones_like(yp) if weights is None else weights[part].double()
+            if weights is not None and not bool((w > 0).all()):
+                kept = w > 0
+                Xp, yp, w = Xp[kept], yp[kept], w[kept]
+            if not len(yp):
+                continue
+            count, largest = count + len(yp), max(largest, float(yp.abs().max()))
+            t, root = self.frame.enter(Xp), w.sqrt()
+            second.addmm_((t * root[:, None]).T, t * root[:, None])
+            Z = self._rows(t) if weights is None else self._rows(t) * root.sqrt()[:, None]
+            errors = torch.empty_like(yp)
+
+            def weigh(
+                products: Tensor,
+                rows: slice,
+                target: Tensor = root * yp,
+                errors: Tensor = errors,
+            ) -> Tensor:
+                errors[rows] = target[rows] - self.reference @ products
+                return errors[rows]
+
+            cross += self.layout.accumulate(fourth, Z, weigh)
+            away = yp - self.center
+            terms = (w.sum(), errors @ errors, w @ away, w @ away.square())
+            scalars += torch.stack(terms)
+        return sums, count, largest
+
+    def merge(self, sums: Tensor, count: int, largest: float) -> None:
+        """Add the sums of a chunk, or of several processes."""
+        self.sums = self.sums + from_doubles(sums)
+        self.count += count
+        self.largest = max(self.largest, largest)
+
+    def _rows(self, t: Tensor) -> Tensor:
+        return t if self.terms == "none" else torch.nn.functional.pad(t, (0, 1), value=1.0)
+
+    def _parts(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        sizes = [self.layout.size, self.layout.pairs, self.d**2, 4]
+        fourth, cross, second, scalars = sums.split(sizes)
+        return fourth, cross, second.view(self.d, self.d), scalars
+
+    # The sums as matrices. `svec` scales off-diagonal entries by sqrt(2).
+
+    def gram(self) -> Tensor:
+        """`sum w svec(zz') svec(zz')'`, `[pairs, pairs]`."""
+        scale = svec_weights(self.layout.k)
+        gram = self.layout.gram(self._parts(self.sums.high)[0])
+        return gram.mul_(scale).mul_(scale[:, None])
+
+    def cross(self) -> Tensor:
+        """`sum w e svec(zz')`, `[pairs]`."""
+        return self._parts(self.sums.high)[1] * svec_weights(self.layout.k)
+
+    def second_moments(self) -> Tensor:
+        """`sum w t t'`, `[d, d]`."""
+        return self._parts(self.sums.high)[2]
+
+    def reference_svec(self) -> Tensor:
+        """The reference fit as `svec(S)` with `y ~ z'Sz`, `[pairs]`."""
+        return self.reference / svec_weights(self.layout.k)
+
+    @property
+    def mass(self) -> float:
+        """The sum of the weights."""
+        return float(self._parts(self.sums.high)[3][0])
+
+    @property
+    def squared_error(self) -> float:
+        """`sum w e^2` of the reference fit."""
+        return float(self._parts(self.sums.high)[3][1])
+
+    @property
+    def response_squares(self) -> tuple[float, float]:
+        """`sum w y^2`, and the sum of the squared deviations from the weighted mean."""
+        w, _, first, second = self._parts(self.sums.high)[3].tolist()
+        about_mean = second - first**2 / w if w else 0.0
+        return second + 2 * self.center * first + self.center**2 * w, max(about_mean, 0.0)
+
+    @property
+    def response_mean(self) -> float:
+        """The weighted mean of the responses."""
+        w, _, first, _ = self._parts(self.sums.high)[3].tolist()
+        return self.center + (first / w if w else 0.0)
+
+
+def begin_moments(
+    X: Tensor, y: Tensor, weights: Tensor | None = None, *, terms: Terms = "none"
+) -> Moments:
+    """Return moments whose coordinates and reference fit come from the first samples of a stream.
+
+    The samples themselves are not added. They should be more than the unknowns d(d+1)/2, or the
+    reference is of little use; the sums are correct for any of them.
+
+    >>> X = torch.tensor([[1.0, 2.0], [0.5, -1.0], [2.0, 0.0]], dtype=torch.float64)
+    >>> moments = begin_moments(X, torch.ones(3, dtype=torch.float64))
+    >>> moments.add(X, torch.ones(3, dtype=torch.float64))
+    >>> moments.count, moments.gram().shape
+    (3, torch.Size([3, 3]))
+    """
+    X, y = X.double(), y.double()
+    w = torch.ones_like(y) if weights is None else weights.double()
+    X, y, w = X[w > 0], y[w > 0], w[w > 0]
+    frame = _first_frame(X, w, terms)
+    center = float(w @ y / w.sum())
+    layout = FourthMoments(X.shape[1] + (terms != "none"))
+    empty = torch.zeros(layout.pairs, dtype=torch.float64)
+    moments = Moments(terms, frame, empty, center)
+    rows = _used(layout, terms)
+    t = moments._rows(frame.enter(X)) * w.sqrt().sqrt()[:, None]
+    total = torch.zeros(layout.size, dtype=torch.float64)
+    layout.accumulate(total, t, lambda products, part: torch.zeros_like(products[0]))
+    gram = layout.gram(total)[rows][:, rows]
+    # Coordinates that the first samples do not resolve are rounding, and explain nothing.
+    square = gram.diagonal().clone()
+    seen = square > _SEEN * float(square.max())
+    scale = torch.where(seen, square.clamp_min(1e-300).rsqrt(), 0.0)
+    eye = torch.eye(len(rows), dtype=torch.float64)
+    gram = gram * scale * scale[:, None] + torch.diag((~seen).double()) + _RIDGE * len(rows) * eye
+    lower, failed = torch.linalg.cholesky_ex(gram)
+    if int(failed):  # rounding made it indefinite: a coarse reference will do
+        lower = torch.linalg.cholesky(gram + 1e-8 * len(rows) * eye)
+    target = w.sqrt() * y
+    for _ in range(_REFINEMENTS):
+        right = _correlation(layout, t, target, moments.reference)[rows] * scale
+        moments.reference[rows] += scale * torch.cholesky_solve(right[:, None], lower)[:, 0]
+    return moments
+
+
+def _correlation(layout: FourthMoments, Z: Tensor, target: Tensor, reference: Tensor) -> Tensor:
+    """Return `sum_n e_n z_i z_j` for the errors e of a reference fit, `[pairs]`."""
+    return layout.accumulate(None, Z, lambda products, rows: target[rows] - reference @ products)
+
+
+def _used(layout: FourthMoments, terms: Terms) -> Tensor:
+    """Return the positions of the products that the model uses: without linear terms, not all."""
+    i, j = torch.triu_indices(layout.k, layout.k)
+    last = layout.k - 1
+    linear = (j == last) & (i < last)
+    return (~linear if terms == "constant" else torch.ones_like(linear)).nonzero()[:, 0]
+
+
+def _first_frame(X: Tensor, w: Tensor, terms: Terms) -> Frame:
+    """Return coordinates in which the samples have covariance I, as far as they resolve it."""
+    unit = X.abs().amax(0)
+    unit = torch.where(unit > 0, unit, 1.0)
+    scaled = X / unit
+    origin = w @ scaled / w.sum() if terms == "linear" else torch.zeros_like(unit)
+    rows = (scaled - origin) * w.sqrt()[:, None]
+    values, vectors = torch.linalg.eigh(rows.T @ rows / w.sum())
+    values = values.clamp_min(_LEAST * float(values[-1]) or 1.0)
+    return Frame(unit, origin, vectors * values.rsqrt())

@@ -1,0 +1,201 @@
+"""Rows of `.npy` files that are read block by block, and never mapped or read whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.core.errors import DomainError, ShapeError
+from posquad.core.files import FileError
+from posquad.problems.rows.reader import Piece, read_ahead
+from posquad.problems.rows.source import BLOCK_BYTES, Rows
+
+__all__ = ["from_npy"]
+
+_DTYPES = {"<f8": torch.float64, "<f4": torch.float32}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file with an array of two axes: where its numbers begin, and when it was last changed."""
+
+    path: Path
+    rows: int
+    columns: int
+    kind: str  # of the numbers, such as "<f8"
+    begin: int  # first byte of the numbers
+    by_column: bool  # whether columns are stored one after the other
+    size: int  # of the file
+    changed: int  # time, in nanoseconds
+
+    @property
+    def width(self) -> int:
+        """Bytes of a number."""
+        return int(self.kind[-1])
+
+
+class NpyRows(Rows):
+    """Rows of one or several `.npy` files, one after the other; chosen columns of them."""
+
+    def __init__(self, shards: Sequence[Shard], columns: Sequence[int] | None = None) -> None:
+        self.shards = list(shards)
+        self.n = sum(shard.rows for shard in shards)
+        self.columns = None if columns is None else list(columns)
+        self.stored = shards[0].columns
+        self.d = self.stored if columns is None else len(self.columns or ())
+        self.dtype = _DTYPES[shards[0].kind]
+
+    @property
+    def block_rows(self) -> int:
+        return max(1, BLOCK_BYTES // (self.stored * self.dtype.itemsize))
+
+    def with_columns(self, columns: Sequence[int]) -> NpyRows:
+        """Return the rows of other columns of the same files."""
+        return NpyRows(self.shards, columns)
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for shard in self.shards:
+            _require_unchanged(shard)
+        plan = list(self._plan())
+        kind = np.dtype(self.shards[0].kind)
+        size = self.block_rows * self.stored * kind.itemsize
+        bytes_of = read_ahead(
+            [shard.path for shard in self.shards], [pieces for _, _, pieces in plan], size
+        )
+        for (rows, by_column, _), data in zip(plan, bytes_of, strict=True):
+            count = rows.stop - rows.start
+            numbers = data[: count * self.stored * kind.itemsize].view(kind)
+            shape = (self.stored, count) if by_column else (count, self.stored)
+            block = numbers.reshape(shape)
+            block = block.T if by_column else block
+            chosen = block if self.columns is None else block[:, self.columns]
+            yield rows, torch.from_numpy(chosen)
+
+    def _plan(self) -> Iterator[tuple[slice, bool, list[Piece]]]:
+        """Yield the rows of each block, the order of its numbers, and the bytes to read."""
+        done = 0
+        for index, shard in enumerate(self.shards):
+            for start in range(0, shard.rows, self.block_rows):
+                count = min(self.block_rows, shard.rows - start)
+                pieces = [Piece(index, 0, 0, 0)]
+                if shard.by_column:
+                    length = count * shard.width
+                    pieces = [
+                        Piece(
+                            index,
+                            shard.begin + (column * shard.rows + start) * shard.width,
+                            column * length,
+                            length,
+                        )
+                        for column in range(shard.columns)
+                    ]
+                else:
+                    row = shard.columns * shard.width
+                    pieces = [Piece(index, shard.begin + start * row, 0, count * row)]
+                yield slice(done + start, done + start + count), shard.by_column, pieces
+            done += shard.rows
+
+    def name_row(self, row: int) -> str:
+        first = 0
+        for shard in self.shards[:-1]:
+            if row < first + shard.rows:
+                return f"row {row - first} of {shard.path}"
+            first += shard.rows
+        return f"row {row - first} of {self.shards[-1].path}"
+
+
+def from_npy(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    columns: Sequence[int] | None = None,
+) -> NpyRows:
+    """Return the rows of a `.npy` file, or of several that are one table cut into shards.
+
+    Only the headers are read here. Later, blocks of 16 MB are read in order into two buffers, one
+    ahead of the computation. Numbers are float64 or float32, rows or columns one after the other.
+
+    Args:
+        paths: a file, or files in the order of their rows.
+        columns: the columns to use, from 0; by default all.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/a.npy", np.arange(6.0).reshape(3, 2))
+    ...     rows = from_npy(f"{folder}/a.npy", columns=[1])
+    ...     rows.read_all().T
+    tensor([[1., 3., 5.]], dtype=torch.float64)
+    """
+    one = isinstance(paths, str | os.PathLike)
+    files = [Path(path) for path in ([paths] if one else paths)]
+    if not files:
+        raise DomainError("paths", expected="at least one file", got="none")
+    shards = [_described(path) for path in files]
+    first = shards[0]
+    for shard in shards[1:]:
+        if (shard.columns, shard.kind) != (first.columns, first.kind):
+            expected = f"{first.columns} columns of {first.kind}, as in {first.path}"
+            got = f"{shard.columns} columns of {shard.kind}"
+            raise ShapeError(str(shard.path), expected=expected, got=got)
+    shards = [shard for shard in shards if shard.rows]
+    if not shards or not first.columns:
+        got = f"{0 if not shards else 'some'} rows and {first.columns} columns"
+        raise ShapeError(str(first.path), expected="shape (n, d) with n, d >= 1", got=got)
+    for column in columns or ():
+        if not 0 <= column < first.columns:
+            expected = f"columns from 0 to {first.columns - 1}"
+            raise DomainError("columns", expected=expected, got=str(column))
+    return NpyRows(shards, columns)
+
+
+def _described(path: Path) -> Shard:
+    try:
+        known = path.stat()
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, by_column, dtype = read(file)
+            begin = file.tell()
+    except OSError as problem:
+        got = problem.strerror or str(problem)
+        raise FileError(str(path), expected="a readable .npy file", got=got) from None
+    except (ValueError, KeyError, EOFError) as problem:
+        raise FileError(str(path), expected="a NumPy array (.npy)", got=str(problem)) from None
+    if dtype.str not in _DTYPES:
+        expected = "float64 or float32 in the order of bytes of this machine"
+        raise FileError(str(path), expected=expected, got=str(dtype))
+    if len(shape) != 2:
+        raise FileError(str(path), expected="an array of two axes", got=f"shape {shape}")
+    needed = begin + shape[0] * shape[1] * dtype.itemsize
+    if known.st_size < needed:
+        got = f"{known.st_size} bytes: the file is incomplete"
+        raise FileError(str(path), expected=f"{needed} bytes", got=got)
+    return Shard(
+        path,
+        shape[0],
+        shape[1],
+        dtype.str,
+        begin,
+        by_column and 1 not in shape,
+        known.st_size,
+        known.st_mtime_ns,
+    )
+
+
+def _require_unchanged(shard: Shard) -> None:
+    try:
+        known = shard.path.stat()
+    except OSError as problem:
+        got = problem.strerror or str(problem)
+        raise FileError(str(shard.path), expected="a readable file", got=got) from None
+    if (known.st_size, known.st_mtime_ns) != (shard.size, shard.changed):
+        expected = "the file as it was when it was opened"
+        got = f"one that was changed since, {known.st_size} bytes after {shard.size}"
+        raise FileError(str(shard.path), expected=expected, got=got)

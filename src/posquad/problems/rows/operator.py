@@ -1,0 +1,214 @@
+"""Quadratic measurements by the rows of a source, written once for every kind of source.
+
+Every kernel is a loop over the blocks of the source; a sum over rows goes through `Rows.total`.
+Vectors of one number per row are kept, as the responses are. Matrices of several numbers per row
+are kept up to `KEPT_BYTES` and otherwise computed again from the block at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from posquad.core.errors import ShapeError
+from posquad.core.linalg import symmetric_part
+from posquad.core.symmetric import symmetric_gram
+from posquad.problems.measurements import RankOne
+from posquad.problems.rows.source import DerivedRows, Rows
+
+KEPT_BYTES = 2**28  # of a matrix of several numbers per row that is kept between passes
+_CACHED_BYTES = 2**21  # of the rows that stay in cache between two products with them
+
+
+class RankOneRows(RankOne):
+    """Measurements `A_i = x_i x_i'` by the rows of a source; `n` counts the rows of everyone.
+
+    Made by `RankOne(source)`. Vectors `[..., n]` hold the rows of this process. `X` reads all rows
+    into memory, and is meant for small problems.
+    """
+
+    dtype: torch.dtype  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, X: Rows) -> None:
+        self.source = source = X
+        self.n, self.d = source.n, source.d
+        self.batch_shape = torch.Size()
+        self.dtype, self.device = source.dtype, source.device
+
+    @property
+    def held(self) -> int:
+        return self.source.held
+
+    def total(self, value: Tensor) -> Tensor:
+        return self.source.total(value)
+
+    @property
+    def X(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All rows, read into memory."""
+        return self.source.read_all()
+
+    def double(self) -> RankOne:
+        return RankOneRows(self.source.to(torch.float64))
+
+    def single(self) -> RankOne:
+        return RankOneRows(self.source.to(torch.float32))
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        step = max(64, _CACHED_BYTES // (self.d * self.dtype.itemsize))
+        recorded = torch.is_grad_enabled()  # what a gradient needs must outlive its block
+        for rows, block in self.source.blocks():
+            for start in range(0, len(block), step):
+                stop = min(start + step, len(block))
+                part = block[start:stop].clone() if recorded else block[start:stop]
+                yield slice(rows.start + start, rows.start + stop), part
+
+    def row_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the rows of this process in blocks that stay in cache between two products."""
+        return self._blocks()
+
+    def _kept(self, per_row: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return what a function of a block gives for all rows, along the dimension of rows."""
+        parts = [(rows, per_row(block)) for rows, block in self._blocks()]
+        return torch.cat([part for _, part in parts], dim=-1)
+
+    def _summed(self, term: Callable[[slice, Tensor], Tensor]) -> Tensor:
+        """Return the sum of small tensors over all blocks, and over everyone who holds rows."""
+        value: Tensor | None = None
+        for rows, block in self._blocks():
+            part = term(rows, block)
+            value = part if value is None else value + part
+        assert value is not None, "a source has at least one row"
+        return self.total(value)
+
+    def apply_kernel(self, Q: Tensor) -> Tensor:
+        return self._kept(lambda block: ((block @ Q) * block).sum(-1))
+
+    def adjoint_kernel(self, z: Tensor) -> Tensor:
+        return symmetric_part(
+            self._summed(lambda rows, block: block.mT @ (z[..., rows, None] * block))
+        )
+
+    def apply_factor_kernel(self, U: Tensor) -> Tensor:
+        return self._kept(lambda block: (block @ U).square().sum(-1))
+
+    def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
+        return self._kept(lambda block: 2 * ((block @ U) * (block @ Delta)).sum(-1))
+
+    def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
+        return self._summed(lambda rows, block: block.mT @ (z[..., rows, None] * (block @ U)))
+
+    def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        residuals: list[Tensor] = []
+
+        def term(rows: slice, block: Tensor) -> Tensor:
+            Z = block @ U
+            residuals.append(Z.square().sum(-1) - y[..., rows])
+            return block.mT @ (residuals[-1][..., None] * Z)
+
+        gradient = self._summed(term)
+        return torch.cat(residuals, dim=-1), gradient
+
+    def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        numbers = U[..., 0, :].numel() * self.held
+        Z = self.project(U) if numbers * U.element_size() <= KEPT_BYTES else None
+
+        def product(Delta: Tensor) -> Tensor:
+            def term(rows: slice, block: Tensor) -> Tensor:
+                Zb = block @ U if Z is None else Z[..., rows, :]
+                Db, e = block @ Delta, Zb.square().sum(-1) - y[..., rows]
+                a = 2 * (Zb * Db).sum(-1)
+                return block.mT @ (a[..., None] * Zb + e[..., None] * Db)
+
+            return self._summed(term)
+
+        return product
+
+    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        unit = U.abs().amax((-2, -1), keepdim=True)
+        unit = torch.where(unit > 0, unit, 1.0)
+        largest, product = U.new_zeros(()), U.new_zeros(U.shape[:-2])
+        for _, block in self._blocks():
+            largest = torch.maximum(largest, block.abs().amax())
+            product = torch.maximum(product, (block @ (U / unit)).abs().amax((-2, -1)))
+        largest, product = self.source.largest(largest), self.source.largest(product)
+        log = product.log() + unit[..., 0, 0].log()
+        return 2 * log, largest.log() + log
+
+    def project(self, U: Tensor) -> Tensor:
+        parts = [block @ U for _, block in self._blocks()]
+        return torch.cat(parts, dim=-2)
+
+    def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
+        return self._summed(lambda rows, block: block.mT @ (w[..., rows, None] * Z[..., rows, :]))
+
+    @cached_property
+    def squared_lengths(self) -> Tensor:
+        return self._kept(lambda block: torch.linalg.vector_norm(block, dim=-1).square())
+
+    @cached_property
+    def second_moments(self) -> Tensor:
+        return self._summed(lambda _, block: block.mT @ block) / self.n
+
+    @cached_property
+    def fourth_moments(self) -> Tensor:
+        return self._summed(lambda _, block: symmetric_gram(block))
+
+    def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.d * Z.shape[-1]
+
+        def term(rows: slice, block: Tensor) -> Tensor:
+            # J in rows of dr numbers, with e as a last column: one product gives both sums.
+            J = 2 * (block[:, :, None] * Z[..., rows, None, :]).flatten(-2)
+            return J.mT @ torch.cat([J, e[..., rows, None]], dim=-1)
+
+        both = self._summed(term)
+        return both[..., :width], both[..., width]
+
+    def absolute_moments(self) -> Tensor:
+        return self._summed(lambda _, block: block.abs().mT @ block.abs())
+
+    def largest_entry(self) -> Tensor:
+        parts = [block.abs().amax() for _, block in self._blocks()]
+        return self.source.largest(torch.stack(parts).amax())
+
+    def gram(self, D: Tensor | None = None) -> Tensor:
+        X = self._own("gram")
+        return X @ X.mT if D is None else X @ D @ X.mT
+
+    def symmetric_fit(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        return RankOne(self._own("symmetric_fit")).symmetric_fit(y)
+
+    def transformed(self, T: Tensor) -> RankOne:
+        return RankOneRows(_Transformed(self.source, T))
+
+    def normalized(self) -> RankOne:
+        return RankOneRows(_Transformed(self.source, None))
+
+    def select(self, index: Tensor) -> RankOne:
+        raise ShapeError("index", expected="a batch of operators", got="one source of rows")
+
+    def _own(self, what: str) -> Tensor:
+        if self.held != self.n:
+            expected = "all rows in one process"
+            raise ShapeError(what, expected=expected, got=f"{self.held} of {self.n}")
+        return self.X
+
+
+class _Transformed(DerivedRows):
+    """Rows `T'x_i`; without T, rows of length one."""
+
+    def __init__(self, source: Rows, T: Tensor | None) -> None:
+        super().__init__(source)
+        self.T = T
+        self.d = source.d if T is None else T.shape[-1]
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.source.blocks():
+            if self.T is not None:
+                yield rows, block @ self.T
+            else:
+                lengths = torch.linalg.vector_norm(block, dim=-1, keepdim=True)
+                yield rows, block / torch.where(lengths > 0, lengths, 1.0)

@@ -1,0 +1,183 @@
+"""The protocol of a source of rows: fixed blocks in a fixed order, read as often as needed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import Array, tensors
+from posquad.core.errors import NonFiniteError, ShapeError
+
+__all__ = ["Rows", "in_memory"]
+
+BLOCK_BYTES = 16 * 2**20  # of a block of rows: reading it takes longer than starting to read
+
+
+class Rows(ABC):
+    """Inputs `[n, d]` in blocks of rows.
+
+    A subclass sets `n`, `d`, `dtype` and `device` and implements `_blocks`. A block is valid until
+    the next one is taken: its memory may be used again. `reads` counts the rows that were given
+    out, so that `reads / n` is the number of passes over the data.
+    """
+
+    n: int  # rows in all
+    d: int
+    dtype: torch.dtype = torch.float64
+    device: torch.device = torch.device("cpu")
+    reads: int = 0
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block; the last one may be shorter."""
+        return max(1, BLOCK_BYTES // (self.d * self.dtype.itemsize))
+
+    @property
+    def held(self) -> int:
+        """Rows that this process holds: all of them, unless the source is shared."""
+        return self.n
+
+    @property
+    def passes(self) -> float:
+        """How often all rows have been read."""
+        return self.reads / max(1, self.held)
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield `(rows, block)`: positions among the rows held here, and their inputs."""
+        for rows, block in self._blocks():
+            self.reads += rows.stop - rows.start
+            yield rows, block
+
+    @abstractmethod
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the blocks in order. Required."""
+
+    def total(self, value: Tensor) -> Tensor:
+        """Return the sum of a small tensor over everyone who holds rows."""
+        return value
+
+    def largest(self, value: Tensor) -> Tensor:
+        """Return the largest value of a small tensor over everyone who holds rows."""
+        return value
+
+    def to(self, dtype: torch.dtype) -> Rows:
+        """Return the same rows in another precision, converted block by block."""
+        return self if dtype == self.dtype else _Converted(self, dtype)
+
+    def read_all(self) -> Tensor:
+        """Return all rows `[n, d]`, in memory."""
+        X = torch.empty(self.held, self.d, dtype=self.dtype, device=self.device)
+        for rows, block in self.blocks():
+            X[rows] = block
+        return X
+
+    def first_rows(self, count: int) -> Tensor:
+        """Return the first rows `[count, d]`, in memory."""
+        X = torch.empty(min(count, self.held), self.d, dtype=self.dtype, device=self.device)
+        for rows, block in self.blocks():
+            stop = min(rows.stop, len(X))
+            X[rows.start : stop] = block[: stop - rows.start]
+            if stop == len(X):
+                break
+        return X
+
+    def name_row(self, row: int) -> str:
+        """Return how messages call a row, from 0."""
+        return f"row {row}"
+
+    def require_finite(self, rows: slice, block: Tensor) -> None:
+        """Refuse NaN and infinities in a block, and name the first row that has one."""
+        if not bool(torch.isfinite(block.sum())) and not bool(torch.isfinite(block).all()):
+            bad = int((~torch.isfinite(block)).any(1).nonzero()[0, 0])
+            row, value = block[bad], "NaN" if bool(block[bad].isnan().any()) else "an infinity"
+            column = int((~torch.isfinite(row)).nonzero()[0, 0])
+            where = f"{self.name_row(rows.start + bad)}, column {column}"
+            raise NonFiniteError("X", expected="finite numbers", got=f"{value} in {where}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`(n, d)`."""
+        return self.n, self.d
+
+    @property
+    def size(self) -> int:
+        """Number of entries, `n d`."""
+        return self.n * self.d
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        precision = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}(n={self.n}, d={self.d}, {precision})"
+
+
+class DerivedRows(Rows):
+    """Rows computed from those of another source, one by one."""
+
+    def __init__(self, source: Rows) -> None:
+        self.source = source
+        self.n, self.d = source.n, source.d
+        self.dtype, self.device = source.dtype, source.device
+
+    @property
+    def held(self) -> int:
+        return self.source.held
+
+    def total(self, value: Tensor) -> Tensor:
+        return self.source.total(value)
+
+    def largest(self, value: Tensor) -> Tensor:
+        return self.source.largest(value)
+
+    def name_row(self, row: int) -> str:
+        return self.source.name_row(row)
+
+
+class _Converted(DerivedRows):
+    def __init__(self, source: Rows, dtype: torch.dtype) -> None:
+        super().__init__(source)
+        self.dtype = dtype
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.source.blocks():
+            yield rows, block.to(self.dtype)
+
+
+class MemoryRows(Rows):
+    """Rows of a tensor."""
+
+    def __init__(self, X: Tensor) -> None:
+        self.X = X
+        self.n, self.d = X.shape
+        self.dtype, self.device = X.dtype, X.device
+
+    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for start in range(0, self.n, self.block_rows):
+            rows = slice(start, min(start + self.block_rows, self.n))
+            yield rows, self.X[rows]
+
+    def read_all(self) -> Tensor:
+        self.reads += self.n
+        return self.X
+
+
+def in_memory(X: Array) -> Rows:
+    """Return the rows of an array `X[n, d]` as a source; nothing is copied.
+
+    >>> in_memory(np.ones((3, 2)))
+    MemoryRows(n=3, d=2, float64)
+    """
+    (X_,) = tensors(X=X)
+    if X_.ndim != 2 or 0 in X_.shape:
+        got = f"shape {tuple(X_.shape)}"
+        raise ShapeError("X", expected="shape (n, d) with n, d >= 1", got=got)
+    return MemoryRows(X_)
+
+
+def as_rows(X: Rows | Array) -> Rows:
+    """Return X if it is a source of rows, else the rows of the array."""
+    return X if isinstance(X, Rows) else in_memory(X)

@@ -1,0 +1,257 @@
+"""Least squares in a factor from moments: the rows are replaced by d(d+1)/2 linear measurements.
+
+With `q = svec(VV')`, the mean squared error of the samples is `||R q - z||^2 + c`, where `R'R` is
+the matrix of fourth moments and c the error of the best symmetric matrix. Other terms of the model
+are eliminated: R is then that of the part which they do not explain. The problem has the methods
+that `posquad.recovery.damped` needs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.core.symmetric import (
+    svec,
+    symmetric_congruence,
+    symmetric_jacobian,
+    symmetric_matrix,
+)
+from posquad.problems.moments import Moments, Terms
+
+_SPAN = 1e-13  # variance of a direction, over that of its coordinates, that counts as none
+_RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
+_EVEN = 100.0  # ratio of variances up to which coordinates stay as they are
+_PIVOT = 1e-12  # least pivot of a matrix of correlations that counts as regular
+
+
+class Affine(NamedTuple):
+    """`f(x) = ||U'(x - m)||^2 + s'(x - m) + v` in the user's coordinates."""
+
+    U: np.ndarray  # [d, r]
+    center: np.ndarray  # [d]  m
+    slope: np.ndarray  # [d]  s
+    value: float  # v
+
+
+class Compressed:
+    """The mean squared error as a function of `V[k, r]`, minimised over the other terms.
+
+    The coordinates `s = T'(x / unit - origin)`, `[k]`, have covariance near I. Responses are
+    measured in units of `factor_unit ** 2`.
+    """
+
+    def __init__(self, moments: Moments) -> None:
+        self.terms: Terms = moments.terms
+        self.count, self.d = moments.count, moments.d
+        frame, mass = moments.frame, moments.mass
+        within, image, hidden = _span(moments.second_moments() / mass, frame.T)
+        self.k = within.shape[1]
+        self.whole = self.k == self.d  # whether the inputs span the space
+        gram, cross = moments.gram().div_(mass), moments.cross() / mass
+        known = moments.reference_svec()
+        if not _is_identity(within):
+            lift = torch.block_diag(within, torch.eye(moments.layout.k - self.d).double())
+            turn = symmetric_congruence(lift)
+            gram, cross = turn.T @ gram @ turn, turn.T @ cross
+            back = torch.block_diag(image, torch.eye(moments.layout.k - self.d).double())
+            known = symmetric_congruence(back.T) @ known
+        self.unseen = torch.linalg.qr(frame.T @ hidden)[0].T  # [d - k, d]  without samples
+        T = frame.T @ within
+        self.T = T - self.unseen.T @ (self.unseen @ T)  # [d, k]
+        self.back = torch.linalg.solve(frame.T.T, image).T  # [k, d]  x / unit - origin = back' s
+        self.unit, self.origin = frame.unit, frame.origin
+        squares, deviations = moments.response_squares
+        mean_square = squares / mass
+        self.factor_unit = 2.0 ** round(math.log2(mean_square) / 4) if mean_square > 0 else 1.0
+        scale = self.factor_unit**2
+        self.spread = (squares if self.terms == "none" else deviations) / mass / scale**2
+        self.squares = mean_square / scale**2
+        self.rounding = (1e-14 * moments.largest / scale) ** 2
+        quadratic, others = _positions(self.k, self.terms, gram.shape[0])
+        self._eliminate(gram, cross / scale, known / scale, quadratic, others)
+        self._factorize(moments.squared_error / mass / scale**2)
+        self._last: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _eliminate(
+        self, gram: Tensor, cross: Tensor, known: Tensor, quadratic: Tensor, others: Tensor
+    ) -> None:
+        """Remove the other terms, whose best coefficients are linear in those of Q."""
+        self._known, self._known_others = known[quadratic], known[others]
+        M = gram[quadratic][:, quadratic]
+        b, self._gain = cross[quadratic], 0.0
+        self.others = gram[others][:, others]  # Z'WZ / sum w of the other terms, in svec scale
+        self._explained = gram.new_zeros(len(others), len(quadratic))
+        self._others_fit = gram.new_zeros(len(others))
+        if len(others):
+            pseudo = torch.linalg.pinv(self.others, hermitian=True, rtol=_PIVOT)
+            self._explained = pseudo @ gram[others][:, quadratic]
+            self._others_fit = pseudo @ cross[others]
+            M = M - gram[quadratic][:, others] @ self._explained
+            b = b - self._explained.T @ cross[others]
+            self._gain = float(cross[others] @ self._others_fit)
+        self._M, self._b = M, b
+
+    def _factorize(self, squared_error: float) -> None:
+        """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
+        M, b = self._M, self._b
+        scale = M.diagonal().clamp_min(0).sqrt()
+        scale = torch.where(scale > 0, scale, 1.0)
+        correlation = M / scale / scale[:, None]
+        lower, failed = torch.linalg.cholesky_ex(correlation)
+        pivots = lower.diagonal().square()
+        if not int(failed) and float(pivots.min()) > _PIVOT:
+            R = (lower * scale[:, None]).T
+            fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
+        else:
+            values, vectors = torch.linalg.eigh(correlation)
+            kept = values > _PIVOT * len(values) * float(values[-1])
+            root = values[kept].sqrt()
+            R = (root[:, None] * vectors[:, kept].T) * scale
+            fit = (vectors[:, kept].T @ (b / scale)) / root
+        self.regular = len(R) == R.shape[1]  # whether only one symmetric matrix fits best
+        self.independent = len(R)
+        self._R, z = R.numpy(), R @ self._known + fit
+        self._z = z.numpy()
+        self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
+        self.size = float(z @ z) + self.least
+        self._constant = np.array([math.sqrt(self.least)])
+        del self._M
+
+    # The methods of `SquaredErrors`.
+
+    def errors(self, V: np.ndarray) -> np.ndarray:
+        """Return `(R q - z, sqrt(c))`, whose square is the mean squared error."""
+        return np.concatenate([self._image(V) - self._z, self._constant])
+
+    def _image(self, V: np.ndarray) -> np.ndarray:
+        return self._R @ svec(torch.from_numpy(V @ V.T)).numpy()
+
+    def _adjoint(self, e: np.ndarray) -> np.ndarray:
+        return symmetric_matrix(torch.from_numpy(self._R.T @ e[: len(self._R)]), self.k).numpy()
+
+    def slope(self, V: np.ndarray, e: np.ndarray) -> np.ndarray:
+        """Return `J'e`, `[k, r]`."""
+        return 2 * self._adjoint(e) @ V
+
+    def derivative(self, V: np.ndarray) -> np.ndarray:
+        """Return J, `[rows of R, k r]`; the last one is kept."""
+        if self._last is None or not np.array_equal(self._last[0], V):
+            J = self._R @ symmetric_jacobian(torch.from_numpy(V)).numpy()
+            self._last = V.copy(), J
+        return self._last[1]
+
+    def curvature(self, V: np.ndarray) -> np.ndarray:
+        """Return `J'J`, `[k r, k r]`."""
+        J = self.derivative(V)
+        return J.T @ J
+
+    def curved(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
+        """Return `J'J D`, `[k, r]`."""
+        moved = V @ D.T
+        image = self._R @ svec(torch.from_numpy(moved + moved.T)).numpy()
+        return self.slope(V, image)
+
+    def bend(self, e: np.ndarray) -> np.ndarray:
+        """Return `2 A*(e)`, `[k, k]`."""
+        return 2 * self._adjoint(e)
+
+    def total_curvature(self, V: np.ndarray) -> float:
+        """Return the trace of `J'J`."""
+        return float((self.derivative(V) ** 2).sum())
+
+    def form_size(self, V: np.ndarray) -> float:
+        """Return `||R q||` over the root of the size of the responses."""
+        return float(np.linalg.norm(self._image(V)) / (math.sqrt(self.size) or 1.0))
+
+    # Starts.
+
+    def symmetric_fit(self) -> np.ndarray:
+        """Return the symmetric matrix `[k, k]` of least error."""
+        q = np.linalg.lstsq(self._R, self._z)[0] if not self.regular else _back(self._R, self._z)
+        return symmetric_matrix(torch.from_numpy(q), self.k).numpy()
+
+    def correlation(self, V: np.ndarray) -> np.ndarray:
+        """Return `-A*(e)`, `[k, k]`: an eigenvector of a positive eigenvalue lowers the loss."""
+        return -self._adjoint(self.errors(V))
+
+    def best_size(self, V: np.ndarray, v: np.ndarray) -> float:
+        """Return the s of least loss of `VV' + s vv'`."""
+        a = self._image(v[:, None])
+        return -float(self.errors(V)[:-1] @ a) / (float(a @ a) or 1.0)
+
+    # The answer.
+
+    def answer(self, V: np.ndarray) -> Affine:
+        """Return the function in the user's coordinates."""
+        unit, T = self.unit.numpy(), self.T.numpy()
+        U = T @ (V * self.factor_unit) / unit[:, None]
+        slope, value = np.zeros(self.d), 0.0
+        if len(self.others):
+            beta = self.other_coefficients(V) * self.factor_unit**2
+            value = float(beta[-1])
+            if self.terms == "linear":
+                slope = T @ (math.sqrt(2) * beta[:-1]) / unit
+        return Affine(U, (self.origin * self.unit).numpy(), slope, value)
+
+    def enter(self, U: np.ndarray) -> np.ndarray:
+        """Return the factor V of a factor U in the user's coordinates."""
+        scaled = U * self.unit.numpy()[:, None]
+        return self.back.numpy() @ scaled / self.factor_unit
+
+    def other_coefficients(self, V: np.ndarray) -> np.ndarray:
+        """Return the best coefficients of the other terms for this V, in the scale of svec."""
+        q = svec(torch.from_numpy(V @ V.T))
+        return (self._known_others + self._others_fit - self._explained @ (q - self._known)).numpy()
+
+    def shares(self, V: np.ndarray) -> np.ndarray:
+        """Return by how much other terms explain the slopes along the entries of V, `[m, k r]`.
+
+        In the scale of svec.
+        """
+        return self._explained.numpy() @ symmetric_jacobian(torch.from_numpy(V)).numpy()
+
+
+def _back(R: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Solve `R q = z` for upper triangular R."""
+    right = torch.from_numpy(z)[:, None]
+    return torch.linalg.solve_triangular(torch.from_numpy(R), right, upper=True)[:, 0].numpy()
+
+
+def _span(second: Tensor, frame: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return T, `[d, k]`, for which `s = T't` has covariance I, its inverse E, and the rest.
+
+    For all samples `t = Es`; the rest are directions without samples. T is the identity if that is
+    nearly so already. Coordinates `t = frame' x` are known up to the rounding of x times the
+    lengths of the columns of the frame; a smaller variance is none.
+    """
+    d = len(second)
+    values = torch.linalg.eigvalsh(second)
+    if float(values[0]) * _EVEN >= float(values[-1]) and float(values[-1]) < _EVEN:
+        return torch.eye(d).double(), torch.eye(d).double(), second.new_zeros(d, 0)
+    known = second.diagonal() > (_RESOLVED * torch.linalg.vector_norm(frame, dim=0)).square()
+    scale = torch.where(known, second.diagonal(), 1.0).sqrt()
+    correlation = torch.where(known & known[:, None], second / scale / scale[:, None], 0.0)
+    values, vectors = torch.linalg.eigh(correlation)
+    kept = values > d * _SPAN * values[-1]
+    inner, outer = vectors / scale[:, None], vectors * scale[:, None]
+    root = values[kept].sqrt()
+    return inner[:, kept] / root, outer[:, kept] * root, inner[:, ~kept]
+
+
+def _is_identity(T: Tensor) -> bool:
+    return T.shape[0] == T.shape[1] and bool((torch.eye(len(T)).double() == T).all())
+
+
+def _positions(k: int, terms: Terms, pairs: int) -> tuple[Tensor, Tensor]:
+    """Return the positions in svec of the entries of Q, and of the other terms in order."""
+    if terms == "none":
+        return torch.arange(pairs), torch.empty(0, dtype=torch.int64)
+    i, j = torch.triu_indices(k + 1, k + 1)
+    last = j == k
+    others = last if terms == "linear" else last & (i == k)
+    return (~last).nonzero()[:, 0], others.nonzero()[:, 0]

@@ -1,0 +1,188 @@
+"""`recover` for a source of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import converted_tensor, require_shape
+from posquad.core.errors import DomainError
+from posquad.core.status import Status
+from posquad.geometry import dimension
+from posquad.problems.rows.operator import RankOneRows
+from posquad.problems.rows.source import Rows
+from posquad.recovery.budget import History
+from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.ranks import RankPath
+from posquad.recovery.result import Recovery, blank_answers
+from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.gather import gather_moments
+from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.search import Found, Limits, find_factor
+from posquad.recovery.wanted import Wanted
+
+MOMENT_MOST = 100  # inputs up to which fourth moments are formed
+MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
+_MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
+_MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
+_ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
+
+
+def admitted_responses(
+    source: Rows, y: object, weights: object | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return checked responses and weights, one per row that is held here."""
+    responses = converted_tensor("y", y)  # type: ignore[arg-type]
+    require_shape("y", responses, (source.held,), "(n,), one response per row")
+    if responses.ndim != 1:
+        expected = "one problem: a source of rows has no batch"
+        raise DomainError("y", expected=expected, got=f"shape {tuple(responses.shape)}")
+    if weights is None:
+        return responses, None
+    w = converted_tensor("weights", weights)  # type: ignore[arg-type]
+    require_shape("weights", w, (source.held,), "(n,), one weight per row")
+    if bool((w < 0).any()) or not float(source.largest(w.amax())) > 0:
+        expected = "nonnegative weights, not all zero"
+        raise DomainError("weights", expected=expected, got=f"least {float(w.min()):.3g}")
+    return responses, w
+
+
+def moments_pay(source: Rows) -> bool:
+    """Tell whether to form moments, which take `n d^4 / 16` products, or to pass over the rows.
+
+    >>> from posquad.problems import rows
+    >>> [moments_pay(rows.in_memory(np.ones((9, d)))) for d in (10, 300)]
+    [True, False]
+    """
+    pairs = source.d * (source.d + 1) // 2
+    few = source.n * pairs**2 <= _MOMENT_OPERATIONS or source.d <= _MOMENT_ALWAYS
+    return few and source.d <= MOMENT_MOST
+
+
+def recover_by_passes(
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    wanted: Wanted,
+    level: float,
+    history: History,
+    in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
+) -> Recovery:
+    """Solve for the rows that fit into memory, then descend on all rows, one pass per step.
+
+    `in_memory(X, y, weights)` solves a problem in memory. It chooses the rank if none is given, and
+    its status says what these rows identify; its curvature is theirs.
+    """
+    first = source.first_rows(max(1, MEMORY_ENTRIES // source.d)).double()
+    source.require_finite(slice(0, len(first)), first)
+    part = slice(0, len(first))
+    begun = in_memory(first, y[part], None if weights is None else weights[part])
+    r = int(begun.rank)
+    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
+    if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
+        return replace(begun, rows=source.n)
+    operator: RankOneRows = RankOneRows(source.to(torch.float64))
+    metric = whitening(first.T @ first / len(first))
+    del first
+    history.budget.steps = max(history.budget.steps, 0)
+
+    def stopped(residual: float) -> bool:
+        history.note(np.array([residual]), np.array([True]))
+        return history.budget.spent
+
+    U = torch.from_numpy(np.ascontiguousarray(begun.U[:, :r]))
+    run = polish(
+        operator,
+        y.double(),
+        None if weights is None else weights.double(),
+        U,
+        metric,
+        size=size,
+        level=level,
+        accuracy=_ACCURACY,
+        stopped=stopped,
+    )
+    if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
+        for rows, block in source.blocks():
+            source.require_finite(rows, block)
+    residual = math.sqrt(run.loss / size) if size else 0.0
+    status = Status.BEST_FIT if run.converged else Status.STALLED
+    if history.budget.spent:
+        status = Status.INTERRUPTED
+    elif residual <= level:
+        known = begun.status is Status.RECOVERED
+        status = Status.RECOVERED if known else Status.NOT_IDENTIFIED
+    answers = blank_answers(torch.empty(1, 1, source.d, dtype=torch.float64), r)
+    answers.U[0], answers.codes[:] = run.U, status.code
+    answers.residual[:], answers.rank[:] = residual, r
+    answers.confidence[:] = float(begun.rank_confidence)
+    answers.curvature[0] = torch.from_numpy(begun.curvature)
+    before = float(begun.residual) or 1.0
+    answers.error[:] = float(begun.error_estimate) * max(residual / before, 1e-300)
+    answers.samples[:], answers.needed[:] = int(begun.samples), needed_samples(source.d, r)
+    answers.starts[:], answers.others[:] = int(begun.starts), int(begun.others)
+    found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
+    return replace(found, rank_path=begun.rank_path)
+
+
+def recover_by_moments(
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    wanted: Wanted,
+    level: float,
+    history: History,
+) -> Recovery:
+    """Return the answer from the moments of the rows, which are read once."""
+    moments = gather_moments(source, y, weights, progress=history.progress)
+    problem = Compressed(moments)
+    limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
+    found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
+    history.residuals.extend(limits.history)
+    return _answer(source, problem, found, history)
+
+
+def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:
+    U = torch.from_numpy(problem.answer(found.V).U)
+    d, r = U.shape
+    answers = blank_answers(torch.empty(1, 1, d, dtype=torch.float64), max(1, r))
+    answers.U[0, :, :r] = U
+    answers.codes[:] = found.status.code
+    answers.residual[:] = math.sqrt(found.loss / problem.spread) if problem.spread else 0.0
+    answers.rank[:], answers.confidence[:] = r, found.confidence
+    answers.samples[:] = min(problem.independent, problem.count)
+    answers.needed[:] = needed_samples(d, max(1, r))
+    answers.starts[:], answers.others[:] = found.starts, found.others
+    answers.curvature[0], answers.error[:] = _curvature(problem, found)
+    shown = np.empty((source.n, 0))
+    result = answers.recovery(torch.Size(), shown, history)
+    if found.path:
+        columns = torch.tensor(found.path, dtype=torch.float64).T
+        path = RankPath(columns[0].long().numpy(), columns[1].numpy(), columns[2].numpy())
+        result = replace(result, rank_path=path)
+    return result
+
+
+def _curvature(problem: Compressed, found: Found) -> tuple[Tensor, float]:
+    """Return the ends of the effective spectrum over `lambda_1(Q)`, and the error estimate.
+
+    They are those of `posquad.recovery.diagnose`, where the formulas are derived.
+    """
+    V, r = found.V, found.V.shape[1]
+    if not r:
+        return torch.full((2,), torch.nan, dtype=torch.float64), 0.0
+    values = np.linalg.eigvalsh(problem.curvature(V))
+    low, high = float(values[r * (r - 1) // 2]), float(values[-1])
+    s = np.linalg.svd(V, compute_uv=False)
+    T = (problem.T / problem.unit[:, None]).numpy()
+    T = T / np.abs(T).max()
+    stretch = np.linalg.norm(T, 2) ** 2 / np.linalg.norm((T @ V).T @ (T @ V))
+    rms = max(math.sqrt(found.loss), np.finfo(float).eps * math.sqrt(problem.squares))
+    hidden = problem.count / max(problem.count - dimension(problem.d, r), 1)
+    error = 2 * s[0] * rms * hidden / math.sqrt(low) * stretch if low > 0 else math.nan
+    return torch.tensor([low, high], dtype=torch.float64) / s[0] ** 2, float(error)

@@ -1,0 +1,58 @@
+"""Moments of a source of rows, in one pass over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from posquad.core.progress import Progress
+from posquad.problems.moments import Moments, Terms, begin_moments
+from posquad.problems.rows.source import Rows
+
+_FEWEST = 4096  # rows up to which a stream is kept in memory
+
+
+def kept_rows(d: int, terms: Terms = "none") -> int:
+    """Return how many rows are kept in memory before moments replace them.
+
+    They are twice the unknowns of a symmetric matrix, so that the first rows determine one.
+
+    >>> kept_rows(3), kept_rows(100)
+    (4096, 10100)
+    """
+    k = d + (terms != "none")
+    return max(_FEWEST, k * (k + 1))
+
+
+def gather_moments(
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    *,
+    terms: Terms = "none",
+    progress: Callable[[Progress], None] | None = None,
+) -> Moments:
+    """Return the moments of all samples; besides the first rows, the source is read once.
+
+    `y` and `weights` have one entry per row held here. A row that is not finite is named.
+    """
+    most = kept_rows(source.d, terms)
+    first = source.first_rows(most)
+    w = None if weights is None else weights[: len(first)]
+    source.require_finite(slice(0, len(first)), first)
+    moments = begin_moments(*_some(first, y[: len(first)], w), terms=terms)
+    moments.narrow = torch.float32 in (source.dtype, y.dtype)
+    for rows, block in source.blocks():
+        source.require_finite(rows, block)
+        moments.add(block, y[rows], None if weights is None else weights[rows])
+        if progress is not None:
+            progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
+    return moments
+
+
+def _some(X: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the samples; if none has a positive weight, all of them, for the coordinates."""
+    return X, y, None if w is not None and not bool((w > 0).any()) else w

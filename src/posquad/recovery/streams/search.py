@@ -1,0 +1,263 @@
+"""Search for the factor of a compressed problem: starts, rank, and how the search ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from posquad.core.progress import Progress
+from posquad.core.status import Status
+from posquad.geometry import dimension
+from posquad.recovery.budget import Budget
+from posquad.recovery.damped import Endpoint, descend
+from posquad.recovery.ranks import bic, highest_rank, try_ranks
+from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.tuning import DEFAULT
+
+_STARTS = 50  # maximum number of starts if none is given
+_AGREEING = 2  # starts that must agree on the best fit
+_OTHERS = 10  # starts from which a second solution is sought
+_SAME = 1e-9  # relative difference of losses that does not count
+_SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
+_NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
+
+
+@dataclass
+class Limits:
+    """What limits and watches a search."""
+
+    level: float  # relative residual at which responses count as reproduced
+    budget: Budget
+    seed: int = 0
+    max_starts: int | None = None
+    progress: Callable[[Progress], None] | None = None
+    history: list[float] = field(default_factory=list)  # least relative residual at each step
+
+
+class Found(NamedTuple):
+    """The factor that was found, and how the search ended."""
+
+    V: np.ndarray  # [k, r]  orthogonal columns of descending norm
+    loss: float  # mean squared error, in the units of the problem
+    status: Status
+    starts: int
+    others: int  # starts from which a second solution was sought
+    path: list[tuple[int, float, float]]  # ranks tried: rank, residual, score
+    confidence: float  # weight of the rank among those tried; 1 if it was given
+
+
+class _Trial(NamedTuple):
+    rank: int
+    residual: float
+    score: float
+    reproduced: bool
+    end: Endpoint
+
+
+def find_factor(
+    problem: Compressed, rank: int | None, limits: Limits, max_rank: int | None = None
+) -> Found:
+    """Return the best factor of a rank, or of the rank of the lowest information criterion."""
+    search = _Search(problem, limits)
+    if rank is not None:
+        return search.at_rank(rank, [], 1.0)
+    return search.choose(max_rank)
+
+
+class _Search:
+    def __init__(self, problem: Compressed, limits: Limits) -> None:
+        self.problem, self.limits = problem, limits
+        self.rng = np.random.default_rng(limits.seed)
+        self.least = problem.size
+        self.starts = 0
+
+    def at_rank(
+        self,
+        rank: int,
+        path: list[tuple[int, float, float]],
+        confidence: float,
+        given: np.ndarray | None = None,
+    ) -> Found:
+        """Search at one rank, lower it if a lower one does as well, and say how that ended."""
+        problem = self.problem
+        best, settled = self._best(min(rank, problem.k), given)
+        best = self._lowered(best)
+        if best.V.size:
+            end = descend(problem, best.V, self.limits.budget, self._record, polish=True)
+            best = end if end.loss <= best.loss * (1 + _SAME) else best
+        V = rotated(best.V)
+        lengths = np.linalg.norm(V, axis=0)
+        V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
+        status, others = self._status(V, best.loss, settled)
+        return Found(V, best.loss, status, self.starts, others, path, confidence)
+
+    def choose(self, max_rank: int | None) -> Found:
+        """Try ranks from below until the score rises, and search at the best one."""
+        problem = self.problem
+        n, d = problem.count, problem.d
+        others = len(problem.others)
+        tried: list[Endpoint] = []
+
+        def trial(rank: int) -> _Trial:
+            start = self._next_column(tried[-1].V) if tried else self._first(rank)
+            ends = [descend(problem, start, self.limits.budget, self._record)]
+            if tried:  # the next column may lead to a poor minimum
+                ends.append(descend(problem, self._first(rank), self.limits.budget, self._record))
+            self.starts += len(ends)
+            return judged(rank, min(ends, key=lambda end: end.loss))
+
+        def judged(rank: int, end: Endpoint) -> _Trial:
+            tried.append(end)
+            share = math.sqrt(end.loss / (problem.squares or 1.0))
+            score = bic(share, n, (dimension(d, rank) if rank else 0) + others)
+            return _Trial(rank, self._residual(end.loss), score, self._reproduces(end.loss), end)
+
+        trials: list[_Trial] = []
+        highest = highest_rank(
+            problem.k, max_rank, lambda r: dimension(d, r) + others < problem.count
+        )
+        if others:
+            trials.append(judged(0, self._zero()))
+            tried.clear()
+            highest = 0 if trials[0].reproduced else highest
+        more, _ = try_ranks(trial, highest, lambda: self.limits.budget.spent)
+        trials += more
+        best = min(trials, key=lambda t: (not t.reproduced, t.score))
+        path = [(t.rank, t.residual, t.score) for t in trials]
+        if others:  # as where the rows are in memory: scores of such fits are not weighed
+            confidence = math.nan
+        elif best.reproduced:
+            confidence = 1.0
+        elif self.limits.budget.spent or (best is trials[-1] and highest < d):
+            confidence = 0.0
+        else:
+            weights = [math.exp(-min(t.score - best.score, 1400.0) / 2) for t in trials]
+            confidence = 1 / sum(weights)
+        return self.at_rank(best.rank, path, confidence, best.end.V)
+
+    def _best(self, rank: int, given: np.ndarray | None) -> tuple[Endpoint, bool]:
+        """Return the best of several starts, and whether enough of them agree on it."""
+        best, agreeing, problem = self._zero(), 0, self.problem
+        if rank == 0 or problem.size <= problem.rounding:
+            return best, True
+        most = self.limits.max_starts or _STARTS
+        agreement = (1 + DEFAULT.acceptance.agreement) ** 2
+        for tried, V in enumerate(self._starts(rank, given)):
+            if tried >= most or agreeing >= _AGREEING or self.limits.budget.spent:
+                break
+            end = descend(problem, V, self.limits.budget, self._record)
+            self.starts += 1
+            agreeing = 0 if end.loss < best.loss / agreement else agreeing
+            agreeing += end.loss <= best.loss * agreement
+            best = end if end.loss < best.loss * (1 - _SAME) or not best.V.size else best
+            if self._reproduces(best.loss):
+                return best, True
+        return best, agreeing >= min(_AGREEING, most)
+
+    def _starts(self, rank: int, given: np.ndarray | None) -> Iterator[np.ndarray]:
+        if given is not None:
+            yield self._widened(given[:, :rank], rank)
+        first = self._first(rank)
+        yield first
+        size = float(np.linalg.norm(first)) / math.sqrt(first.size)
+        while True:
+            yield first + DEFAULT.schedule.spread * size * self.rng.standard_normal(first.shape)
+
+    def _first(self, rank: int) -> np.ndarray:
+        """Return a factor of the positive part of the best symmetric matrix."""
+        values, vectors = np.linalg.eigh(self.problem.symmetric_fit())
+        kept = np.maximum(values[::-1][:rank], 0.0)
+        return self._widened(vectors[:, ::-1][:, :rank] * np.sqrt(kept), rank)
+
+    def _next_column(self, V: np.ndarray) -> np.ndarray:
+        """Return V with a column along which the loss falls most, if it does."""
+        v = np.linalg.eigh(self.problem.correlation(V))[1][:, -1]
+        size = self.problem.best_size(V, v)
+        column = math.sqrt(max(size, 0.0)) * v[:, None]
+        return self._widened(np.hstack([V, column]), V.shape[1] + 1)
+
+    def _widened(self, V: np.ndarray, rank: int) -> np.ndarray:
+        """Return V with small random columns in place of zero or missing ones."""
+        wide = np.zeros((len(V), rank))
+        wide[:, : V.shape[1]] = V
+        size = float(np.linalg.norm(wide)) or math.sqrt(self.problem.size) ** 0.5 or 1.0
+        empty = np.linalg.norm(wide, axis=0) <= 1e-3 * size
+        filler = self.rng.standard_normal(wide.shape) * (0.03 * size / math.sqrt(len(V)))
+        return np.where(empty, filler, wide)
+
+    def _zero(self) -> Endpoint:
+        return Endpoint(np.zeros((self.problem.k, 0)), self.problem.size, 0.0)
+
+    def _lowered(self, best: Endpoint) -> Endpoint:
+        """Remove columns that the fit does not need."""
+        while best.V.shape[1]:
+            V = rotated(best.V)
+            s = np.linalg.norm(V, axis=0)
+            if s[-1] > _SMALL * s[0] if len(s) > 1 else self.problem.form_size(V) > _SMALL:
+                break
+            lower = self._zero()
+            if len(s) > 1:
+                lower = descend(self.problem, V[:, :-1], self.limits.budget, self._record)
+            same = lower.loss <= best.loss * (1 + _SAME) + self.problem.rounding
+            both = self._reproduces(lower.loss) and self._reproduces(best.loss)
+            if not (same or (both and lower.loss <= 100 * best.loss)):
+                break
+            best = lower
+        return best
+
+    def _status(self, V: np.ndarray, loss: float, settled: bool) -> tuple[Status, int]:
+        problem, spent = self.problem, self.limits.budget.spent
+        if not problem.whole:
+            return Status.UNDETERMINED, 0
+        if not self._reproduces(loss):
+            if spent:
+                return Status.INTERRUPTED, 0
+            return Status.BEST_FIT if settled else Status.STALLED, 0
+        unknowns = (dimension(problem.d, V.shape[1]) if V.size else 0) + len(problem.others)
+        if problem.count <= unknowns or self._has_free_direction(V):
+            return Status.NOT_IDENTIFIED, 0
+        if problem.regular:  # no other symmetric matrix reproduces the responses
+            return Status.RECOVERED, 0
+        others = 0
+        for others, start in enumerate(self._starts(max(1, V.shape[1]), None)):
+            if others >= _OTHERS or self.limits.budget.spent:
+                break
+            end = descend(problem, start, self.limits.budget, self._record)
+            distance = float(np.linalg.norm(end.V @ end.V.T - V @ V.T))
+            apart = DEFAULT.acceptance.apart * float(np.linalg.norm(V @ V.T))
+            if self._reproduces(end.loss) and distance > apart:
+                return Status.NOT_IDENTIFIED, others
+        return (Status.INTERRUPTED if self.limits.budget.spent else Status.RECOVERED), others
+
+    def _has_free_direction(self, V: np.ndarray) -> bool:
+        if not V.size:
+            return False
+        values = np.linalg.eigvalsh(self.problem.curvature(V))
+        gauge = V.shape[1] * (V.shape[1] - 1) // 2
+        return bool(values[gauge] <= DEFAULT.acceptance.flat * values[-1])
+
+    def _residual(self, loss: float) -> float:
+        return math.sqrt(loss / self.problem.spread) if self.problem.spread else 0.0
+
+    def _reproduces(self, loss: float) -> bool:
+        problem = self.problem
+        return loss <= max(problem.rounding, self.limits.level**2 * problem.spread)
+
+    def _record(self, loss: float) -> None:
+        self.least = min(self.least, loss)
+        residual = self._residual(self.least)
+        self.limits.history.append(residual)
+        if self.limits.progress is not None:
+            budget = self.limits.budget
+            self.limits.progress(
+                Progress(float(budget.steps), float(budget.max_steps), residual, 1)
+            )
+
+
+def rotated(V: np.ndarray) -> np.ndarray:
+    """Return V rotated to orthogonal columns of descending norm."""
+    return V @ np.linalg.svd(V, full_matrices=False)[2].T

@@ -1,0 +1,106 @@
+"""`posquad fit` and `posquad predict` on tables that stay in their files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from click.testing import CliRunner
+
+from posquad.cli.main import main
+from posquad.cli.threads import require_scale
+from posquad.estimator import PositiveQuadraticRegressor
+from posquad.io.tables import TableError, _memory, read_samples
+from posquad.report.fitted_model import FittedModel
+
+N, D = 5000, 4
+
+
+@pytest.fixture(autouse=True)
+def small_tables_are_large(monkeypatch):
+    monkeypatch.setattr(_memory, "STREAMED", 1)
+
+
+def table(noise=0.1):
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((N, D)), rng.standard_normal((D, 2))
+    y = ((X @ U) ** 2).sum(1)
+    return X, y + noise * rng.standard_normal(N), rng.random(N)
+
+
+def call(*arguments):
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def test_fit_and_predict(tmp_path):
+    X, y, w = table()
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y, w]))
+    chosen = ("--response", "x5", "--weights", "x6")
+    fitted = call("fit", path, *chosen, "--rank", 2, "--out", out)
+    assert fitted.exit_code == 0, fitted.output
+    assert "read               block by block: the table stays in its file" in fitted.output
+    whole = PositiveQuadraticRegressor(2).fit(X, y, w)
+    named = call("predict", out, path, "--features", "x1,x2,x3,x4", "--out", tmp_path / "p.npz")
+    assert named.exit_code == 0, named.output
+    mean, error = whole.predict(X, return_std=True)
+    with np.load(tmp_path / "p.npz") as held:
+        np.testing.assert_allclose(held["prediction"], mean, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(held["standard_error"], error, rtol=1e-8)
+
+
+@pytest.mark.parametrize("option", ["--certify", "--validate"])
+def test_options_that_need_all_rows(option, tmp_path):
+    X, y, _ = table()
+    np.save(tmp_path / "t.npy", np.column_stack([X, y]))
+    run = call("fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", option)
+    assert run.exit_code == 2, run.output
+    assert f"{option}: expected a smaller table" in run.output.replace("\n", " ")
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_parquet_table_stays_in_its_file(tmp_path):
+    X, y, w = table()
+    joint = np.column_stack([X[:, :2], y, w, X[:, 2:]])
+    columns = dict(zip("abywce", joint.T, strict=True))
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    samples = read_samples(tmp_path / "t.parquet", weights="w", features=["c", "a"])
+    np.testing.assert_array_equal(samples.X.read_all(), X[:, [2, 0]])
+    np.testing.assert_array_equal(samples.y, y)
+    np.testing.assert_array_equal(samples.weights, w)
+    np.testing.assert_allclose(samples.rules.means, X[:, [2, 0]].mean(0), rtol=1e-10)
+    known = samples.extremes
+    assert known is not None
+    for rows, values in ((known.low_row, known.low), (known.high_row, known.high)):
+        np.testing.assert_array_equal(X[rows, [2, 0]], values)
+    np.testing.assert_array_equal(known.low, X[:, [2, 0]].min(0))
+    np.testing.assert_array_equal(known.high, X[:, [2, 0]].max(0))
+    assert len([item for item in tmp_path.iterdir() if item.name.endswith(".posquad.npy")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "weights", "words"),
+    [
+        ({(7, 1): np.nan}, None, "row 8, column 'x2': expected a finite number, because a table"),
+        ({(9, 4): np.inf}, None, "row 10, column 'x5': expected a finite number"),
+        ({(11, 2): -1e60}, None, r"1.0e\+60 as the largest, in row 12, column 'x3'"),
+        ({(3, 3): -9.0}, "x4", "expected nonnegative weights, not all zero; got -9 in row 4"),
+    ],
+)
+def test_numbers_that_cannot_be_used(change, weights, words, tmp_path):
+    X, y, _ = table()
+    joint = np.column_stack([X, y])
+    for place, value in change.items():
+        joint[place] = value
+    np.save(tmp_path / "t.npy", joint)
+    with pytest.raises(TableError, match=words):
+        require_scale(read_samples(tmp_path / "t.npy", response="x5", weights=weights))
+
+
+def test_a_report_compares_the_first_rows(tmp_path):
+    X, y, _ = table()
+    np.save(tmp_path / "t.npy", np.column_stack([X, y]))
+    samples = read_samples(tmp_path / "t.npy", response="x5")
+    fit = FittedModel(None, samples, y, 0.0, "", tmp_path)
+    np.testing.assert_array_equal(fit.some_inputs, X)

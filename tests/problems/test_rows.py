@@ -1,0 +1,318 @@
+"""Sources of rows: the same operator from memory, disk and pieces, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import MeasurementsConformance
+from posquad import LeastSquares, RankOne
+from posquad.core.errors import DomainError, NonFiniteError, ShapeError
+from posquad.core.files import FileError
+from posquad.problems import rows
+from posquad.problems.rows import disk, operator, source
+from support import normal
+
+
+class Pieces:
+    """A table in pieces of uneven length, as XGBoost's `DataIter` gives them."""
+
+    def __init__(self, X, y=None, weights=None, cuts=(3, 3, 8)):
+        self.parts = [slice(a, b) for a, b in zip((0, *cuts), (*cuts, len(X)), strict=True)]
+        self.X, self.y, self.weights = X, y, weights
+
+    def reset(self):
+        self.k = -1
+
+    def next(self, input_data):
+        self.k += 1
+        if self.k == len(self.parts):
+            return 0
+        part = self.parts[self.k]
+        rest = {"label": self.y, "weight": self.weights}
+        rest = {name: None if v is None else v[part] for name, v in rest.items()}
+        input_data(data=self.X[part], **rest)
+        return 1
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of a few rows, so that a small table has several."""
+    monkeypatch.setattr(source, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(operator, "_CACHED_BYTES", 1)
+
+
+def kept(kind, folder, X):
+    """The rows of X as a source of this kind."""
+    x = X.numpy()
+    if kind == "memory":
+        return rows.in_memory(X)
+    if kind == "pieces":
+        return rows.from_iterator(Pieces(x, cuts=(1, min(4, len(x)))))
+    if kind == "columns":
+        order = np.arange(x.shape[1])[::-1]
+        np.save(folder / "wide.npy", np.column_stack([x[:, :1] + 1, x[:, order]]))
+        return rows.from_npy(folder / "wide.npy", columns=[int(k) + 1 for k in order])
+    if kind == "by column":
+        np.save(folder / "f.npy", np.asfortranarray(x))
+        return rows.from_npy(folder / "f.npy")
+    cuts = [0, len(x)] if kind == "npy" else [0, 1, 1, len(x) // 2, len(x)]
+    paths = []
+    for k, (a, b) in enumerate(pairwise(cuts)):
+        paths.append(folder / f"{k}.npy")
+        np.save(paths[-1], x[a:b])
+    return rows.from_npy(paths if kind == "shards" else paths[0])
+
+
+KINDS = ["memory", "npy", "shards", "by column", "columns", "pieces"]
+
+
+class TestRowsOfASource(MeasurementsConformance):
+    @pytest.fixture(params=[("npy", 1, 1), ("shards", 17, 3), ("pieces", 17, 3)])
+    def build(self, request, rng, tmp_path):
+        kind, n, d = request.param
+        X = normal(rng, n, d)
+        return lambda dtype=torch.float64, device="cpu": RankOne(kept(kind, tmp_path, X.to(dtype)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_of_rank_one_measurements(rng, kind, tmp_path):
+    """Those that only `RankOne` has, against NumPy."""
+    X, U, e = normal(rng, 150, 3), normal(rng, 3, 2), normal(rng, 150)
+    X[5] = 0
+    x, u = X.numpy(), U.numpy()
+    operator = RankOne(kept(kind, tmp_path, X))
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    np.testing.assert_allclose(operator.squared_lengths, (x**2).sum(-1), **close)
+    np.testing.assert_allclose(operator.second_moments, x.T @ x / 150, **close)
+    np.testing.assert_allclose(operator.absolute_moments(), abs(x).T @ abs(x), **close)
+    assert float(operator.largest_entry()) == abs(x).max()
+    np.testing.assert_allclose(operator.project(U), x @ u, **close)
+    Z = x @ u
+    np.testing.assert_allclose(
+        operator.weighted_adjoint(e, torch.from_numpy(Z)), x.T @ (e.numpy()[:, None] * Z), **close
+    )
+    J = 2 * np.einsum("ni,nj->nij", x, Z).reshape(150, 6)
+    matrix, right = operator.normal_equations(torch.from_numpy(Z), e)
+    np.testing.assert_allclose(matrix, J.T @ J, **close)
+    np.testing.assert_allclose(right, J.T @ e.numpy(), **close)
+    i, j = np.triu_indices(3)
+    system = x[:, i] * x[:, j] * np.where(i == j, 1, np.sqrt(2))
+    np.testing.assert_allclose(operator.fourth_moments, system.T @ system, **close)
+    np.testing.assert_allclose(operator.gram(), x @ x.T, **close)
+    T = normal(rng, 3, 2)
+    np.testing.assert_allclose(operator.transformed(T).X, x @ T.numpy(), **close)
+    lengths = np.linalg.norm(operator.normalized().X.numpy(), axis=-1)
+    np.testing.assert_allclose(np.delete(lengths, 5), 1, rtol=1e-14)
+    S, determined = operator.symmetric_fit(operator.apply_kernel(torch.eye(3).double()))
+    assert bool(determined)
+    np.testing.assert_allclose(S, np.eye(3), atol=1e-11)
+
+
+@pytest.mark.parametrize("budget", [0, 2**28])
+def test_a_hessian_product_may_compute_xu_again(rng, budget, monkeypatch, tmp_path):
+    monkeypatch.setattr(operator, "KEPT_BYTES", budget)
+    X, U, D = normal(rng, 40, 3), normal(rng, 3, 2), normal(rng, 3, 2)
+    y = normal(rng, 40)
+    table = kept("npy", tmp_path, X)
+    product = LeastSquares(RankOne(table), y).linearize(U)
+    before = table.reads
+    x, u, d = X.numpy(), U.numpy(), D.numpy()
+    e = ((x @ u) ** 2).sum(1) - y.numpy()
+    curved = x.T @ (2 * ((x @ u) * (x @ d)).sum(1)[:, None] * (x @ u) + e[:, None] * (x @ d))
+    np.testing.assert_allclose(product(D), curved * 2 / 40, rtol=1e-11, atol=1e-12)
+    assert table.reads - before == 40  # one pass, with or without XU
+
+
+def test_one_pass_gives_a_loss_with_its_gradient(rng, tmp_path):
+    table = kept("shards", tmp_path, normal(rng, 30, 2))
+    LeastSquares(RankOne(table), torch.ones(30).double()).loss_and_gradient(normal(rng, 2, 1))
+    assert table.passes == 1
+
+
+def test_single_precision_is_converted_block_by_block(rng, tmp_path):
+    X = normal(rng, 50, 4, dtype=torch.float32)
+    table = kept("npy", tmp_path, X)
+    assert table.dtype == torch.float32
+    assert RankOne(table).double().X.dtype == torch.float64
+    np.testing.assert_array_equal(table.to(torch.float64).read_all(), X.numpy().astype(float))
+
+
+def test_first_rows_and_responses_of_pieces(rng):
+    X, y, w = normal(rng, 12, 2), normal(rng, 12), torch.rand(12, generator=rng).double()
+    table = rows.from_iterator(Pieces(X.numpy(), y.numpy(), w.numpy()))
+    assert torch.equal(table.y, y)
+    assert torch.equal(table.weights, w)
+    assert torch.equal(table.first_rows(7), X[:7])
+    assert torch.equal(table.first_rows(70), X)
+
+
+def test_a_parquet_file_is_converted_once(rng, tmp_path):
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    X = normal(rng, 20, 2).numpy()
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"a": X[:, 0], "k": range(20), "b": X[:, 1]}), path)
+    shares = []
+    table = rows.from_parquet(path, ["b", "a"], progress=shares.append)
+    np.testing.assert_array_equal(table.read_all(), X[:, ::-1])
+    assert shares == [1.0]
+    rows.from_parquet(path, ["b", "a"], progress=shares.append)
+    assert shares == [1.0]  # the cache is there
+    assert rows.from_parquet(path).d == 3  # other columns have another cache
+    parquet.write_table(pyarrow.table({"a": X[:, 1], "b": X[:, 0]}), path)
+    os.utime(path, ns=(1, 1))
+    np.testing.assert_array_equal(rows.from_parquet(path, ["b", "a"]).read_all(), X)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_parquet_refusals(tmp_path):
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / "t.parquet"
+    table = {"a": ["x", "y"], "b": [1.0, None], "c": [2**60 + 1, 0]}
+    parquet.write_table(pyarrow.table(table), path)
+    with pytest.raises(FileError, match="column 'a': expected real numbers; got type string"):
+        rows.from_parquet(path)
+    with pytest.raises(FileError, match=r"column 'b': expected a number in every row; .* row 2"):
+        rows.from_parquet(path, ["b"])
+    with pytest.raises(FileError, match="column 'c': expected double precision numbers"):
+        rows.from_parquet(path, ["c"])
+    with pytest.raises(FileError, match="expected a column 'z'; got a, b, c"):
+        rows.from_parquet(path, ["z"])
+    path.write_bytes(b"nothing")
+    with pytest.raises(FileError, match="expected a Parquet file"):
+        rows.from_parquet(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_a_full_disk_leaves_no_cache(tmp_path, monkeypatch):
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table({"a": [1.0, 2.0]}), path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        FileError, match=r"GB for a cache of t.parquet; got No space left on device"
+    ):
+        rows.from_parquet(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_files_that_cannot_be_used(rng, tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((4, 2)))
+    np.save(tmp_path / "b.npy", np.ones((4, 3)))
+    np.save(tmp_path / "c.npy", np.ones((4, 2), dtype=np.int32))
+    np.save(tmp_path / "d.npy", np.ones(4))
+    (tmp_path / "e.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
+    (tmp_path / "f.npy").write_bytes(b"text")
+    np.save(tmp_path / "g.npy", np.ones((0, 2)))
+    for name, words in {
+        "missing": "expected a readable .npy file; got No such file or directory",
+        "c": "expected float64 or float32",
+        "d": "expected an array of two axes",
+        "e": "the file is incomplete",
+        "f": "expected a NumPy array",
+    }.items():
+        with pytest.raises(FileError, match=words):
+            rows.from_npy([tmp_path / "a.npy", tmp_path / f"{name}.npy"])
+    with pytest.raises(ShapeError, match=r"b.npy: expected 2 columns .* got 3 columns"):
+        rows.from_npy([tmp_path / "a.npy", tmp_path / "b.npy"])
+    with pytest.raises(ShapeError, match="n, d >= 1"):
+        rows.from_npy(tmp_path / "g.npy")
+    with pytest.raises(DomainError, match="at least one file"):
+        rows.from_npy([])
+    with pytest.raises(DomainError, match="columns: expected columns from 0 to 1; got 2"):
+        rows.from_npy(tmp_path / "a.npy", columns=[2])
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((400, 2)))
+    table = rows.from_npy(path)
+    blocks = table.blocks()
+    next(blocks)
+    os.truncate(path, 3000)
+    with pytest.raises(FileError, match=r"expected at least .* bytes; got the end of the file"):
+        list(blocks)
+    with pytest.raises(FileError, match="expected the file as it was when it was opened"):
+        table.read_all()
+    path.unlink()
+    with pytest.raises(FileError, match=r"a.npy: expected a readable file; got No such file"):
+        table.read_all()
+
+
+def test_the_reader_stops_when_the_caller_does(tmp_path):
+    import threading
+
+    np.save(tmp_path / "a.npy", np.ones((400, 2)))
+    for _ in rows.from_npy(tmp_path / "a.npy").blocks():
+        break
+    assert "posquad-reader" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_row_that_is_not_finite_is_named(tmp_path):
+    X = np.ones((30, 2))
+    np.save(tmp_path / "a.npy", X)
+    X[11, 1] = np.nan
+    np.save(tmp_path / "b.npy", X)
+    table = rows.from_npy([tmp_path / "a.npy", tmp_path / "b.npy"])
+    with pytest.raises(NonFiniteError, match=r"got NaN in row 11 of .*b.npy, column 1"):
+        _ = [table.require_finite(part, block) for part, block in table.blocks()]
+
+
+def test_pieces_that_cannot_be_used():
+    X = np.ones((12, 2))
+    with pytest.raises(ShapeError, match="pieces: expected at least one row"):
+        rows.from_iterator(Pieces(X[:0], cuts=()))
+    pieces = Pieces(X)
+    table = rows.from_iterator(pieces)
+    pieces.parts = pieces.parts[:-1]
+    with pytest.raises(DomainError, match="expected 12 rows, as before; got 8"):
+        table.read_all()
+    pieces.parts = [slice(0, 12), slice(0, 12)]
+    with pytest.raises(DomainError, match="expected 12 rows, as before; got more than 12"):
+        table.read_all()
+    with pytest.raises(ShapeError, match="label: expected shape"):
+        rows.from_iterator(Pieces(X, y=np.ones((12, 1))))
+
+
+def test_memory_is_two_blocks_measured_from_outside(tmp_path):
+    """A child reads 16 MB and then 128 MB; the second adds little to its peak."""
+    program = textwrap.dedent("""
+        import resource, sys
+        import torch
+        from posquad import RankOne
+        from posquad.problems import rows
+        torch.set_num_threads(1)
+        for path in sys.argv[1:]:
+            operator = RankOne(rows.from_npy(path))
+            z, U = torch.ones(operator.n).double(), torch.ones(64, 1).double()
+            operator.adjoint_factor_kernel(z, U)
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
+    """)
+    paths = []
+    for n in (2**15, 2**18):
+        paths.append(str(tmp_path / f"{n}.npy"))
+        np.lib.format.open_memmap(paths[-1], "w+", np.float64, (n, 64)).flush()
+    with subprocess.Popen([sys.executable, "-c", program, *paths], stdout=subprocess.PIPE) as child:
+        words = child.stdout.read().split()
+        _, ended, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(ended)
+    assert child.returncode == 0
+    assert usage.ru_maxrss - int(words[0]) < 40_000  # kilobytes; the second file has 134,000
