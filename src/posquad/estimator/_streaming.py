@@ -17,7 +17,7 @@ from posquad.estimator._arguments import (
     real_responses,
     require_choices,
 )
-from posquad.estimator._model import Fit, Quadratic, Terms, count_unknowns
+from posquad.estimator._model import Fit, Quadratic, count_unknowns
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
 from posquad.problems.moments import Moments
@@ -26,7 +26,7 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.entry import admitted_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
-from posquad.recovery.streams.search import Limits, find_factor
+from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import reproduction_level
 
 
@@ -43,7 +43,7 @@ class StreamFits:
     tolerance: float | None
     random_state: Any
     components_: np.ndarray
-    _terms: Terms
+    _terms: Any  # a property, of type `Terms`
     _fit_rows: Callable[..., None]
     _keep_function: Callable[[Fit], int]
     _count: Callable[[int, float], None]
@@ -133,7 +133,7 @@ class StreamFits:
         if feature_names is not None:
             self.feature_names_in_ = checked_names(feature_names, source.d)
         require_choices(self, source.d)
-        if source.held == source.n <= kept_rows(source.d, self._terms):
+        if source.n <= kept_rows(source.d, self._terms) and not source.is_shared:
             X = source.read_all()
             source.require_finite(slice(0, len(X)), X)
             w = None if weights is None else weights.double().numpy()
@@ -143,18 +143,31 @@ class StreamFits:
             moments = gather_moments(
                 source, responses, weights, terms=self._terms, progress=progress
             )
-            self._fit_moments(moments, progress)
+            self._fit_moments(moments, progress, source)
         self._warn()
         return self
 
-    def _fit_moments(self, moments: Moments, progress: Callable[[Progress], None] | None) -> None:
-        """Fit to the samples of which these are the moments, and set the fitted attributes."""
+    def _fit_moments(
+        self,
+        moments: Moments,
+        progress: Callable[[Progress], None] | None,
+        source: Rows | None = None,
+    ) -> None:
+        """Fit to the samples of which these are the moments, and set the fitted attributes.
+
+        If the rows of `source` are shared, one process searches for all of them.
+        """
         self._require_no_folds()
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
         level = reproduction_level(self.tolerance, narrow=moments.narrow)
         limits = Limits(level, budget, integer_seed(self.random_state), self.max_starts, progress)
         problem = Compressed(moments)
-        found = find_factor(problem, self.rank, limits, self.max_rank)
+
+        def solve() -> tuple[Found, list[float], int]:
+            found = find_factor(problem, self.rank, limits, self.max_rank)
+            return found, limits.history, budget.steps
+
+        found, limits.history, budget.steps = solve() if source is None else source.decided(solve)
         names = ("rank", "residual", "score")
         columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}

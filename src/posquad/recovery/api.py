@@ -39,6 +39,7 @@ from posquad.recovery.streams.entry import (
     moments_pay,
     recover_by_moments,
     recover_by_passes,
+    recover_collected,
 )
 from posquad.recovery.streams.gather import kept_rows
 from posquad.recovery.tuning import DEFAULT, Tuning
@@ -122,7 +123,7 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
-    if isinstance(X, Rows) and _fits(X):
+    if isinstance(X, Rows) and _fits(X) and not X.is_shared:
         X = X.read_all().numpy()
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     if isinstance(X, Rows):
@@ -130,25 +131,27 @@ def recover(
         responses, w = admitted_responses(X, y, weights)
         level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+
+        def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
+            return recover(
+                X.numpy(),
+                y.numpy(),
+                rank,
+                weights=None if weights is None else weights.numpy(),
+                seed=seed,
+                tolerance=tolerance,
+                max_rank=max_rank,
+                max_starts=max_starts,
+                max_steps=max_steps,
+                time_limit=time_limit,
+                progress=progress,
+            )
+
         with torch.no_grad():
+            if _fits(X):
+                return recover_collected(X, responses, w, in_memory)
             if moments_pay(X):
                 return recover_by_moments(X, responses, w, wanted, level, history)
-
-            def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
-                return recover(
-                    X.numpy(),
-                    y.numpy(),
-                    rank,
-                    weights=None if weights is None else weights.numpy(),
-                    seed=seed,
-                    tolerance=tolerance,
-                    max_rank=max_rank,
-                    max_starts=max_starts,
-                    max_steps=max_steps,
-                    time_limit=time_limit,
-                    progress=progress,
-                )
-
             return recover_by_passes(X, responses, w, wanted, level, history, in_memory)
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
     if certify and not diagnose:
@@ -192,7 +195,7 @@ def recover(
 def _fits(source: Rows) -> bool:
     """Tell whether a source is better read into memory: few rows, or few entries in wide ones."""
     few = source.d > MOMENT_MOST and source.size <= MEMORY_ENTRIES
-    return source.held == source.n and (few or source.n <= kept_rows(source.d))
+    return few or source.n <= kept_rows(source.d)
 
 
 def _require_plain(**given: object) -> None:

@@ -60,7 +60,7 @@ class RankOneRows(RankOne):
         step = max(64, _CACHED_BYTES // (self.d * self.dtype.itemsize))
         recorded = torch.is_grad_enabled()  # what a gradient needs must outlive its block
         for rows, block in self.source.blocks():
-            for start in range(0, len(block), step):
+            for start in range(0, max(1, len(block)), step):
                 stop = min(start + step, len(block))
                 part = block[start:stop].clone() if recorded else block[start:stop]
                 yield slice(rows.start + start, rows.start + stop), part
@@ -131,8 +131,9 @@ class RankOneRows(RankOne):
         unit = torch.where(unit > 0, unit, 1.0)
         largest, product = U.new_zeros(()), U.new_zeros(U.shape[:-2])
         for _, block in self._blocks():
-            largest = torch.maximum(largest, block.abs().amax())
-            product = torch.maximum(product, (block @ (U / unit)).abs().amax((-2, -1)))
+            if len(block):
+                largest = torch.maximum(largest, block.abs().amax())
+                product = torch.maximum(product, (block @ (U / unit)).abs().amax((-2, -1)))
         largest, product = self.source.largest(largest), self.source.largest(product)
         log = product.log() + unit[..., 0, 0].log()
         return 2 * log, largest.log() + log
@@ -171,8 +172,9 @@ class RankOneRows(RankOne):
         return self._summed(lambda _, block: block.abs().mT @ block.abs())
 
     def largest_entry(self) -> Tensor:
-        parts = [block.abs().amax() for _, block in self._blocks()]
-        return self.source.largest(torch.stack(parts).amax())
+        parts = [block.abs().amax() for _, block in self._blocks() if len(block)]
+        zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        return self.source.largest(torch.stack([zero, *parts]).amax())
 
     def gram(self, D: Tensor | None = None) -> Tensor:
         X = self._own("gram")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from posquad.core.arrays import Array, tensors
-from posquad.core.errors import NonFiniteError, ShapeError
+from posquad.core.errors import NonFiniteError, PosquadError, ShapeError
 
 __all__ = ["Rows", "in_memory"]
 
+T = TypeVar("T")
 BLOCK_BYTES = 16 * 2**20  # of a block of rows: reading it takes longer than starting to read
 
 
@@ -59,8 +61,30 @@ class Rows(ABC):
         """Return the sum of a small tensor over everyone who holds rows."""
         return value
 
+    def gathered(self, value: Tensor) -> list[Tensor]:
+        """Return a small tensor of everyone who holds rows, in order."""
+        return [value]
+
     def largest(self, value: Tensor) -> Tensor:
         """Return the largest value of a small tensor over everyone who holds rows."""
+        return value
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes hold the rows."""
+        return False
+
+    def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
+        """Raise `problem`, if there is one here or elsewhere; all must state the same fact."""
+        if problem is not None:
+            raise problem
+
+    def decided(self, decide: Callable[[], T]) -> T:
+        """Return what one process decides, on all of them: by a clock, a signal or at random."""
+        return decide()
+
+    def collect(self, value: Tensor) -> Tensor:
+        """Return the entries of everyone, in order; `value` has one entry per row held here."""
         return value
 
     def to(self, dtype: torch.dtype) -> Rows:
@@ -83,6 +107,10 @@ class Rows(ABC):
             if stop == len(X):
                 break
         return X
+
+    def leading(self, count: int) -> Tensor:
+        """Return those of the first `count` rows of everyone that are held here, `[k, d]`."""
+        return self.first_rows(count)
 
     def name_row(self, row: int) -> str:
         """Return how messages call a row, from 0."""
@@ -132,6 +160,26 @@ class DerivedRows(Rows):
 
     def largest(self, value: Tensor) -> Tensor:
         return self.source.largest(value)
+
+    def gathered(self, value: Tensor) -> list[Tensor]:
+        return self.source.gathered(value)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.source.is_shared
+
+    def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
+        self.source.agree(problem, fact)
+
+    def decided(self, decide: Callable[[], T]) -> T:
+        return self.source.decided(decide)
+
+    def collect(self, value: Tensor) -> Tensor:
+        return self.source.collect(value)
+
+    def leading(self, count: int) -> Tensor:
+        before = len(self.source.leading(count))
+        return self.first_rows(before)
 
     def name_row(self, row: int) -> str:
         return self.source.name_row(row)

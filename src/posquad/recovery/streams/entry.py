@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import converted_tensor, require_shape
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.rows.operator import RankOneRows
@@ -21,7 +21,7 @@ from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.streams.compressed import Compressed
-from posquad.recovery.streams.gather import gather_moments
+from posquad.recovery.streams.gather import first_samples, gather_moments
 from posquad.recovery.streams.passes import polish, whitening
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import Wanted
@@ -37,6 +37,23 @@ def admitted_responses(
     source: Rows, y: object, weights: object | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return checked responses and weights, one per row that is held here."""
+    problem, checked = None, None
+    try:
+        checked = _checked(source, y, weights)
+    except PosquadError as found:
+        problem = found
+    source.agree(problem, "weights" if weights is not None else "no weights")
+    assert checked is not None, "a problem is raised"
+    responses, w = checked
+    if w is not None:
+        most = float(source.largest(w.amax() if len(w) else w.new_zeros(())))
+        if not most > 0:
+            expected = "nonnegative weights, not all zero"
+            raise DomainError("weights", expected=expected, got="only zeros")
+    return responses, w
+
+
+def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, Tensor | None]:
     responses = converted_tensor("y", y)  # type: ignore[arg-type]
     require_shape("y", responses, (source.held,), "(n,), one response per row")
     if responses.ndim != 1:
@@ -46,7 +63,7 @@ def admitted_responses(
         return responses, None
     w = converted_tensor("weights", weights)  # type: ignore[arg-type]
     require_shape("weights", w, (source.held,), "(n,), one weight per row")
-    if bool((w < 0).any()) or not float(source.largest(w.amax())) > 0:
+    if bool((w < 0).any()):
         expected = "nonnegative weights, not all zero"
         raise DomainError("weights", expected=expected, got=f"least {float(w.min()):.3g}")
     return responses, w
@@ -78,22 +95,23 @@ def recover_by_passes(
     `in_memory(X, y, weights)` solves a problem in memory. It chooses the rank if none is given, and
     its status says what these rows identify; its curvature is theirs.
     """
-    first = source.first_rows(max(1, MEMORY_ENTRIES // source.d)).double()
-    source.require_finite(slice(0, len(first)), first)
-    part = slice(0, len(first))
-    begun = in_memory(first, y[part], None if weights is None else weights[part])
+    first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
+
+    def begin() -> tuple[Recovery, Tensor]:
+        X = first[0].double()
+        return in_memory(X, *first[1:]), whitening(X.T @ X / len(X))
+
+    begun, metric = source.decided(begin)
     r = int(begun.rank)
     size = float(source.total((y * y if weights is None else weights * y * y).sum()))
     if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
         return replace(begun, rows=source.n)
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
-    metric = whitening(first.T @ first / len(first))
-    del first
     history.budget.steps = max(history.budget.steps, 0)
 
     def stopped(residual: float) -> bool:
         history.note(np.array([residual]), np.array([True]))
-        return history.budget.spent
+        return source.decided(lambda: history.budget.spent)
 
     U = torch.from_numpy(np.ascontiguousarray(begun.U[:, :r]))
     run = polish(
@@ -108,11 +126,10 @@ def recover_by_passes(
         stopped=stopped,
     )
     if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
-        for rows, block in source.blocks():
-            source.require_finite(rows, block)
+        _refuse_rows(source)
     residual = math.sqrt(run.loss / size) if size else 0.0
     status = Status.BEST_FIT if run.converged else Status.STALLED
-    if history.budget.spent:
+    if source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
         known = begun.status is Status.RECOVERED
@@ -130,6 +147,30 @@ def recover_by_passes(
     return replace(found, rank_path=begun.rank_path)
 
 
+def recover_collected(
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
+) -> Recovery:
+    """Return the answer of one process, to which the few rows of all of them are given."""
+    _refuse_rows(source)
+    X, responses = source.collect(source.read_all()), source.collect(y)
+    w = None if weights is None else source.collect(weights)
+    return source.decided(lambda: in_memory(X, responses, w))
+
+
+def _refuse_rows(source: Rows) -> None:
+    """Refuse rows that are not finite, and say which."""
+    problem = None
+    try:
+        for rows, block in source.blocks():
+            source.require_finite(rows, block)
+    except PosquadError as found:
+        problem = found
+    source.agree(problem)
+
+
 def recover_by_moments(
     source: Rows,
     y: Tensor,
@@ -141,9 +182,14 @@ def recover_by_moments(
     """Return the answer from the moments of the rows, which are read once."""
     moments = gather_moments(source, y, weights, progress=history.progress)
     problem = Compressed(moments)
-    limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
-    found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
-    history.residuals.extend(limits.history)
+
+    def solve() -> tuple[Found, list[float], int]:
+        limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
+        found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
+        return found, limits.history, history.budget.steps
+
+    found, residuals, history.budget.steps = source.decided(solve)
+    history.residuals.extend(residuals)
     return _answer(source, problem, found, history)
 
 

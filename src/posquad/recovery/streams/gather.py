@@ -8,7 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
+from posquad.core.twofold import Twofold
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rows.source import Rows
 
@@ -39,18 +41,39 @@ def gather_moments(
 
     `y` and `weights` have one entry per row held here. A row that is not finite is named.
     """
-    most = kept_rows(source.d, terms)
-    first = source.first_rows(most)
-    w = None if weights is None else weights[: len(first)]
-    source.require_finite(slice(0, len(first)), first)
-    moments = begin_moments(*_some(first, y[: len(first)], w), terms=terms)
+    first = first_samples(source, y, weights, kept_rows(source.d, terms))
+    moments = source.decided(lambda: begin_moments(*_some(*first), terms=terms))
+    problem = None
+    try:
+        for rows, block in source.blocks():
+            source.require_finite(rows, block)
+            moments.add(block, y[rows], None if weights is None else weights[rows])
+            if progress is not None:
+                progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
+    except PosquadError as found:
+        problem = found
+    source.agree(problem)
     moments.narrow = torch.float32 in (source.dtype, y.dtype)
-    for rows, block in source.blocks():
-        source.require_finite(rows, block)
-        moments.add(block, y[rows], None if weights is None else weights[rows])
-        if progress is not None:
-            progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
+    if source.is_shared:
+        sums = source.gathered(torch.stack(moments.sums))
+        moments.sums = sum((Twofold(*part) for part in sums[1:]), Twofold(*sums[0]))
+        moments.count = int(source.total(torch.tensor(moments.count)))
+        moments.largest = float(source.largest(torch.tensor(moments.largest)))
     return moments
+
+
+def first_samples(
+    source: Rows, y: Tensor, weights: Tensor | None, count: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the first samples of everyone, in order; a row that is not finite is named."""
+    own, problem = source.leading(count), None
+    try:
+        source.require_finite(slice(0, len(own)), own)
+    except PosquadError as found:
+        problem = found
+    source.agree(problem)
+    w = None if weights is None else source.collect(weights[: len(own)])
+    return source.collect(own), source.collect(y[: len(own)]), w
 
 
 def _some(X: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,0 +1,76 @@
+"""Rows of several processes (gloo, a file store): the answers of one process, and faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from group_program import SIZE, answers, samples
+
+from posquad import recover
+from posquad.core.errors import DomainError
+from posquad.problems import rows
+
+PROGRAM = str(Path(__file__).with_name("group_program.py"))
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    """The folder of the results of three processes, their outputs, and their exit statuses."""
+    folder = tmp_path_factory.mktemp("group")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, str(folder / "s"), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(SIZE)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    return folder, said, [process.returncode for process in processes]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_give_the_answers_of_one(group, size):
+    folder, said, _ = group
+    X, y, w = samples()
+    alone = answers(rows.in_memory(X), X, y, w)
+    few = slice(0, 100 * size)
+    alone["few"] = recover(X[few], y[few], 2).Q.dense()
+    for name, expected in alone.items():
+        files = [folder / f"s.{size}.{name}.{rank}.npy" for rank in range(size)]
+        assert all(file.exists() for file in files), said
+        parts = [np.load(file) for file in files]
+        for part in parts[1:]:
+            np.testing.assert_array_equal(part, parts[0])  # the same bits on all ranks
+        atol = 1e-12 * np.abs(expected).max()
+        np.testing.assert_allclose(parts[0], expected, rtol=1e-12, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "by_others", "by_rank_1"),
+    [
+        ("nan", "rank 1: expected its rows to be usable; got X", "NaN in row 2100 of "),
+        ("widths", "one d and one dtype on all ranks; got rank 0: 8 columns of float64", "rank 1"),
+        ("responses", "rank 1: expected its rows to be usable", "one response per row"),
+        ("weights", "the same on all ranks; got rank 0: no weights; rank 1: weights", "weights"),
+    ],
+)
+def test_a_fault_of_one_process_is_said_by_all(group, name, by_others, by_rank_1):
+    lines = [{line.split(":")[0]: line for line in said.splitlines()} for said in group[1]]
+    for rank, words in enumerate((by_others, by_rank_1, by_others)):
+        assert words in lines[rank][name]
+
+
+def test_a_killed_process_ends_the_others(group):
+    _, said, statuses = group
+    assert statuses == [1, -9, 0]
+    assert "killed: group: expected all processes of the group to go on; got one that" in said[0]
+
+
+def test_without_a_group():
+    with pytest.raises(DomainError, match="expected a process group"):
+        rows.sharded(np.ones((2, 2)))
