@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet as parquet
@@ -33,14 +38,44 @@ def call(*arguments):
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
 
-def test_fit_and_predict(tmp_path):
+PROGRAM = """
+import sys
+from posquad.cli.main import main
+from posquad.io.tables import _memory
+_memory.STREAMED = 1
+main(sys.argv[1:])
+"""
+
+
+def launch(size, *arguments):
+    """Run a command in several processes, as `torchrun` does; return outputs and statuses."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            env={**os.environ, **known, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    return said, [process.returncode for process in processes]
+
+
+def test_two_processes_fit_and_one_predicts(tmp_path):
     X, y, w = table()
     path, out = tmp_path / "t.npy", tmp_path / "fit"
     np.save(path, np.column_stack([X, y, w]))
-    chosen = ("--response", "x5", "--weights", "x6")
-    fitted = call("fit", path, *chosen, "--rank", 2, "--out", out)
-    assert fitted.exit_code == 0, fitted.output
-    assert "read               block by block: the table stays in its file" in fitted.output
+    chosen = ("--response", "x5", "--weights", "x6", "--rank", 2, "--out", out)
+    said, statuses = launch(2, "fit", path, *chosen)
+    assert statuses == [0, 0], said
+    assert "read               block by block: the table stays in its file" in said[0]
+    assert said[1] == ""
     whole = PositiveQuadraticRegressor(2).fit(X, y, w)
     named = call("predict", out, path, "--features", "x1,x2,x3,x4", "--out", tmp_path / "p.npz")
     assert named.exit_code == 0, named.output

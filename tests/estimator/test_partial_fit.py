@@ -9,7 +9,9 @@ from scipy.optimize import least_squares
 from posquad.core.errors import DomainError, IdentifiabilityWarning, NonFiniteError
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor as Regressor
+from posquad.estimator import _stream, _streaming
 from posquad.problems import rows
+from posquad.recovery.streams import entry
 
 N, D, R = 6000, 5, 2
 TERMS = [{}, {"fit_intercept": True}, {"linear": True}]
@@ -164,3 +166,25 @@ def test_refusals(tmp_path):
         Regressor(R).fit(rows.from_npy(tmp_path / "x.npy"), y)
     with pytest.raises(DomainError, match="nonnegative weights, not all zero"):
         Regressor(R).fit(rows.in_memory(X), y, weights - 1)
+
+
+def test_more_columns_are_fitted_by_passes(monkeypatch):
+    """A limit of 4 columns stands for that of 100."""
+    X, y, weights = problem({})
+    monkeypatch.setattr(_streaming, "MOMENT_MOST", 4)
+    monkeypatch.setattr(_stream, "MOMENT_MOST", 4)
+    monkeypatch.setattr(entry, "MOMENT_MOST", 4)
+    monkeypatch.setattr(entry, "MEMORY_ENTRIES", 1000 * D)
+    source = rows.in_memory(X)
+    model = Regressor(R).fit(source, y, weights)
+    whole = Regressor(R).fit(X, y, weights)
+    np.testing.assert_allclose(model.predict(X), whole.predict(X), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(model.noise_std_, whole.noise_std_, rtol=1e-8)
+    assert (model.n_samples_, model.status_) == (whole.n_samples_, whole.status_)
+    assert model.uncertainty_ is None
+    with pytest.raises(DomainError, match="linear: expected at most 4 columns of a source"):
+        Regressor(R, linear=True).fit(source, y)
+    with pytest.raises(DomainError, match="standard_errors: expected at most 4 columns"):
+        Regressor(R, standard_errors=True).fit(source, y)
+    with pytest.raises(DomainError, match="X: expected at most 4096 rows in all, or at most 4"):
+        Regressor(R).partial_fit(X, y)

@@ -138,6 +138,19 @@ def test_one_pass_gives_a_loss_with_its_gradient(rng, tmp_path):
     assert table.passes == 1
 
 
+@pytest.mark.parametrize("kind", ["npy", "shards", "by column", "columns"])
+def test_parts_of_a_file_are_its_rows(rng, kind, tmp_path):
+    X = normal(rng, 23, 3)
+    table = kept(kind, tmp_path, X)
+    for count in (1, 2, 5, 30):
+        parts = [table.part(index, count) for index in range(count)]
+        read = [p if isinstance(p, torch.Tensor) else p.read_all() for p in parts]
+        assert torch.equal(torch.cat(read), X)
+    second = table.part(1, 2)
+    assert torch.equal(second.part(1, 2).read_all(), X[17:])
+    assert second.name_row(0).startswith("row")
+
+
 def test_single_precision_is_converted_block_by_block(rng, tmp_path):
     X = normal(rng, 50, 4, dtype=torch.float32)
     table = kept("npy", tmp_path, X)

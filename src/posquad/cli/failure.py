@@ -37,7 +37,9 @@ def reporting(work: str) -> Iterator[None]:
     try:
         yield
     except PosquadError as problem:
-        raise Failure(str(problem)) from None
+        failure = Failure(str(problem))
+        failure.exit_code = getattr(problem, "exit_code", failure.exit_code)
+        raise failure from None
     except MemoryError:
         raise Failure(f"{work} more memory than is available") from None
 

@@ -27,6 +27,7 @@ from posquad.cli.options import (
     seed_option,
     split_names,
 )
+from posquad.cli.processes import launched, own_part
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -155,15 +156,17 @@ def fit_command(
       posquad fit data.parquet --linear --criterion cv
       posquad fit people.csv --encode sex,city --encode size=S,M,L --drop date --missing drop
       zcat data.csv.gz | posquad fit - --decimal ,
+      torchrun --nproc-per-node 2 -m posquad fit big.npy --response x41
     """
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
+    rank, _ = launched()
     with reporting(f"{data}: the fit needs"):
         for name in ("tolerance", "time_limit"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
-        new = _require_place(data, out)
+        new = [] if rank else _require_place(data, out)
         try:
             samples = read_samples(
                 data,
@@ -180,6 +183,8 @@ def fit_command(
             _require_rows(samples, certify=certify, validate=validate)
             with suitable_threads(samples.X.size):
                 model, stopped = _fitted(samples, certify, options, out)
+                if rank:  # the first process writes and prints
+                    raise SystemExit(0)
                 model.table_rules_ = samples.rules.to_json()
                 validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(
@@ -242,6 +247,7 @@ def _fitted(
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)
+    X, y, weights = own_part(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
         warnings.simplefilter("ignore", IdentifiabilityWarning)
@@ -250,9 +256,9 @@ def _fitted(
         )
         try:
             model.fit(
-                samples.X,
-                samples.y,
-                samples.weights,
+                X,
+                y,
+                weights,
                 feature_names=names,
                 response_name=samples.response if samples.named else None,
                 progress=progress,

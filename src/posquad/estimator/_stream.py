@@ -11,6 +11,7 @@ from posquad.core.errors import DomainError
 from posquad.core.twofold import Twofold
 from posquad.estimator._model import Terms
 from posquad.problems.moments import Frame, Moments, begin_moments
+from posquad.recovery.streams.entry import MOMENT_MOST
 from posquad.recovery.streams.gather import kept_rows
 
 _PREFIX = "stream."
@@ -29,8 +30,13 @@ class Stream:
         if self.moments is not None:
             _add(self.moments, X, y, weights)
             return
+        most = kept_rows(self.d, self.terms)
+        many = len(y) + sum(len(part) for _, part, _ in self.held) > most
+        if many and self.d > MOMENT_MOST:
+            expected = f"at most {most} rows in all, or at most {MOMENT_MOST} columns, of a stream"
+            raise DomainError("X", expected=expected, got=f"more rows of {self.d} columns")
         self.held.append((X.copy(), y.copy(), None if weights is None else weights.copy()))
-        if sum(len(part) for _, part, _ in self.held) <= kept_rows(self.d, self.terms):
+        if not many:
             return
         X, y, weights = self.samples()
         if weights is not None and not weights.any():

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.utils.validation import validate_data
+from torch import Tensor
 
 from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
@@ -17,14 +19,15 @@ from posquad.estimator._arguments import (
     real_responses,
     require_choices,
 )
-from posquad.estimator._model import Fit, Quadratic, count_unknowns
+from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
 from posquad.problems.moments import Moments
 from posquad.problems.rows import Rows
+from posquad.recovery import recover
 from posquad.recovery.budget import Budget
 from posquad.recovery.streams.compressed import Compressed
-from posquad.recovery.streams.entry import admitted_responses
+from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import reproduction_level
@@ -42,6 +45,7 @@ class StreamFits:
     time_limit: float | None
     tolerance: float | None
     random_state: Any
+    standard_errors: Any
     components_: np.ndarray
     _terms: Any  # a property, of type `Terms`
     _fit_rows: Callable[..., None]
@@ -138,6 +142,8 @@ class StreamFits:
             source.require_finite(slice(0, len(X)), X)
             w = None if weights is None else weights.double().numpy()
             self._fit_rows(X.numpy(), responses.numpy(), w, progress)
+        elif source.d > MOMENT_MOST:
+            self._fit_passes(source, responses, weights, progress)
         else:
             self._require_no_folds()
             moments = gather_moments(
@@ -146,6 +152,48 @@ class StreamFits:
             self._fit_moments(moments, progress, source)
         self._warn()
         return self
+
+    def _fit_passes(
+        self,
+        source: Rows,
+        y: Tensor,
+        weights: Tensor | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """Fit to a source of many columns by passes over it, without standard errors."""
+        self._require_no_folds()
+        for name, wanted in (("standard_errors", self.standard_errors is True), *self._extras()):
+            if wanted:
+                expected = f"at most {MOMENT_MOST} columns of a source for this option"
+                raise DomainError(name, expected=expected, got=f"{source.d} columns")
+        found = recover(
+            source,
+            y.numpy(),
+            self.rank,
+            weights=None if weights is None else weights.numpy(),
+            seed=integer_seed(self.random_state),
+            tolerance=self.tolerance,
+            max_rank=self.max_rank,
+            max_starts=self.max_starts,
+            max_steps=self.max_steps,
+            time_limit=self.time_limit,
+            progress=progress,
+        )
+        tried = found.rank_path
+        self.rank_path_ = {} if tried is None else dict(vars(tried))
+        self.rank_confidence_, self.n_iter_ = float(found.rank_confidence), max(1, found.steps)
+        self._keep_function(from_recovery(found))
+        self.effective_spectrum_ = np.full(2, np.nan)
+        self.uncertainty_, self.kernel_dimension_ = None, np.nan
+        self.residual_ = float(found.residual)
+        w = torch.ones_like(y) if weights is None else weights
+        sums = torch.stack([(w * y * y).sum(), w.sum(), (w > 0).sum()]).double()
+        squares, mass, count = source.total(sums).tolist()
+        self._count(int(count), self.residual_**2 * squares * count / mass)
+        self.certificate_ = None
+
+    def _extras(self) -> list[tuple[str, bool]]:
+        return [("fit_intercept", self._terms == "constant"), ("linear", self._terms == "linear")]
 
     def _fit_moments(
         self,

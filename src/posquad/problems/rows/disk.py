@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ class Shard:
     by_column: bool  # whether columns are stored one after the other
     size: int  # of the file
     changed: int  # time, in nanoseconds
+    first: int = 0  # first row that is used
+    stored_rows: int = 0  # rows of the whole file
 
     @property
     def width(self) -> int:
@@ -58,6 +60,17 @@ class NpyRows(Rows):
     def with_columns(self, columns: Sequence[int]) -> NpyRows:
         """Return the rows of other columns of the same files."""
         return NpyRows(self.shards, columns)
+
+    def part(self, index: int, count: int) -> NpyRows | Tensor:
+        """Return one of `count` parts of consecutive rows; an empty tensor if it has no rows."""
+        start, stop = self.n * index // count, self.n * (index + 1) // count
+        chosen, before = [], 0
+        for shard in self.shards:
+            low, high = max(start - before, 0), min(stop - before, shard.rows)
+            if low < high:
+                chosen.append(replace(shard, first=shard.first + low, rows=high - low))
+            before += shard.rows
+        return NpyRows(chosen, self.columns) if chosen else torch.empty(0, self.d, dtype=self.dtype)
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         for shard in self.shards:
@@ -89,7 +102,8 @@ class NpyRows(Rows):
                     pieces = [
                         Piece(
                             index,
-                            shard.begin + (column * shard.rows + start) * shard.width,
+                            shard.begin
+                            + (column * shard.stored_rows + shard.first + start) * shard.width,
                             column * length,
                             length,
                         )
@@ -97,7 +111,8 @@ class NpyRows(Rows):
                     ]
                 else:
                     row = shard.columns * shard.width
-                    pieces = [Piece(index, shard.begin + start * row, 0, count * row)]
+                    place = shard.begin + (shard.first + start) * row
+                    pieces = [Piece(index, place, 0, count * row)]
                 yield slice(done + start, done + start + count), shard.by_column, pieces
             done += shard.rows
 
@@ -105,9 +120,10 @@ class NpyRows(Rows):
         first = 0
         for shard in self.shards[:-1]:
             if row < first + shard.rows:
-                return f"row {row - first} of {shard.path}"
+                return f"row {row - first + shard.first} of {shard.path}"
             first += shard.rows
-        return f"row {row - first} of {self.shards[-1].path}"
+        last = self.shards[-1]
+        return f"row {row - first + last.first} of {last.path}"
 
 
 def from_npy(
@@ -186,6 +202,7 @@ def _described(path: Path) -> Shard:
         by_column and 1 not in shape,
         known.st_size,
         known.st_mtime_ns,
+        stored_rows=shape[0],
     )
 
 

@@ -24,6 +24,8 @@ __all__ = ["GroupError", "SharedRows", "sharded"]
 class GroupError(PosquadError, RuntimeError):
     """Another process of the group failed or ended."""
 
+    exit_code = 1  # of a command that it ends
+
 
 class SharedRows(Rows):
     """The rows of this process, and how to sum over those of all processes of a group."""
