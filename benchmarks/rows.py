@@ -1,4 +1,4 @@
-"""The same problem from memory, from disk and from a stream: time, passes, memory, differences.
+"""One problem in memory, on disk, in a stream and on two ranks: time, passes, memory, answers.
 
     python benchmarks/rows.py [--n N] [--d D] [--rank R] [--only NAME ...]
 
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as distributed
 
 from posquad import RankOne, recover
 from posquad.estimator import PositiveQuadraticRegressor
@@ -30,7 +31,7 @@ from posquad.recovery import population_lbfgs, spectral_initializer
 from posquad.recovery.streams.passes import polish, whitening
 from timing import machine
 
-CASES = ("memory", "disk", "stream", "estimator on disk")
+CASES = ("memory", "disk", "stream", "estimator on disk", "two ranks")
 
 
 def write_table(folder: Path, n: int, d: int, rank: int, noise: float) -> None:
@@ -45,15 +46,22 @@ def write_table(folder: Path, n: int, d: int, rank: int, noise: float) -> None:
     np.save(folder / "y.npy", y + noise * y.std() * rng.standard_normal(n))
 
 
-def run_case(name: str, folder: Path, rank: int) -> None:
+def run_case(name: str, folder: Path, rank: int, process: int) -> None:
     """Solve in this process, write the predictor, and print the time and the passes."""
     torch.set_num_threads(1)
     y = np.load(folder / "y.npy")
     source = rows.from_npy(folder / "x.npy")
+    if name == "two ranks":
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/store", rank=process, world_size=2
+        )
+        half = source.n // 2
+        y = y[:half] if process == 0 else y[half:]
+        source = rows.sharded(source.part(process, 2))
     begin = time.process_time()
     if name == "memory":
         Q = recover(np.load(folder / "x.npy"), y, rank).Q.dense()
-    elif name == "disk":
+    elif name in ("disk", "two ranks"):
         Q = recover(source, y, rank).Q.dense()
     elif name == "stream":
         model = PositiveQuadraticRegressor(rank)
@@ -64,7 +72,8 @@ def run_case(name: str, folder: Path, rank: int) -> None:
         model = PositiveQuadraticRegressor(rank).fit(source, y)
         Q = model.components_.T @ model.components_
     seconds = time.process_time() - begin
-    np.save(folder / f"{name}.npy", Q)
+    if process == 0:
+        np.save(folder / f"{name}.npy", Q)
     print(json.dumps({"seconds": seconds, "passes": source.passes}))
 
 
@@ -76,19 +85,27 @@ def compare(folder: Path, n: int, d: int, rank: int, only: list[str]) -> None:
     for name in only:
         command = [sys.executable, __file__, "--case", name, "--folder", str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        with subprocess.Popen(
-            [*command, "--rank", str(rank)], stdout=subprocess.PIPE, env=environment
-        ) as child:
+        children = [
+            subprocess.Popen(
+                [*command, "--rank", str(rank), "--process", str(process)],
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+            for process in range(2 if name == "two ranks" else 1)
+        ]
+        found, peak = {}, 0
+        for child in children:  # the times and the memory are those of the largest process
             assert child.stdout is not None
-            found = json.loads(child.stdout.read())
-            usage = os.wait4(child.pid, 0)[2]
+            told = json.loads(child.stdout.read())
+            found = {key: max(value, found.get(key, 0.0)) for key, value in told.items()}
+            peak = max(peak, os.wait4(child.pid, 0)[2].ru_maxrss)
             child.returncode = 0
         Q = np.load(folder / f"{name}.npy")
         reference = Q if reference is None else reference
         away = np.linalg.norm(Q - reference) / np.linalg.norm(reference)
         print(
             f"{name:<20}{found['seconds']:>8.1f}{found['passes']:>8.2f}"
-            f"{usage.ru_maxrss / 1024:>9.0f}{away:>12.1e}"
+            f"{peak / 1024:>9.0f}{away:>12.1e}"
         )
 
 
@@ -140,9 +157,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--case")
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--process", type=int, default=0)
     given = parser.parse_args()
     if given.case:
-        run_case(given.case, given.folder, given.rank)
+        run_case(given.case, given.folder, given.rank, given.process)
         return
     print(machine())
     with tempfile.TemporaryDirectory() as folder:

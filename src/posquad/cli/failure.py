@@ -23,6 +23,12 @@ class Failure(click.ClickException):
     exit_code = 2
 
 
+class GroupEnded(Failure):
+    """Another process that works on the same fit ended: one sentence, exit status 1."""
+
+    exit_code = 1
+
+
 @contextmanager
 def reporting(work: str) -> Iterator[None]:
     """Turn an error of posquad, or a lack of memory, into a `Failure`.
@@ -37,9 +43,8 @@ def reporting(work: str) -> Iterator[None]:
     try:
         yield
     except PosquadError as problem:
-        failure = Failure(str(problem))
-        failure.exit_code = getattr(problem, "exit_code", failure.exit_code)
-        raise failure from None
+        ended = getattr(problem, "exit_code", None) == GroupEnded.exit_code
+        raise (GroupEnded if ended else Failure)(str(problem)) from None
     except MemoryError:
         raise Failure(f"{work} more memory than is available") from None
 

@@ -145,9 +145,9 @@ def fit_command(
     it writes model.json, model.safetensors, report.html and, if one was made, the certificate
     into the output folder. Each file is written completely or not at all.
 
-    Exit status: 0 if a model was written, whatever its status; 2 for data or options that cannot
-    be used; 130 after Ctrl-C, which writes the best model so far, unless the folder holds an
-    earlier one, which is kept.
+    Exit status: 0 if a model was written, whatever its status; 1 if another process of torchrun
+    ended; 2 for data or options that cannot be used; 130 after Ctrl-C, which writes the best model
+    so far, unless the folder holds an earlier one, which is kept.
 
     \b
     Examples:
