@@ -77,6 +77,7 @@ class StreamFits:
             refit: False only adds the samples; a later call fits.
             progress: called with a `Progress` at every step of the search.
 
+        >>> from posquad.estimator import PositiveQuadraticRegressor
         >>> rng = np.random.default_rng(0)
         >>> X, U = rng.standard_normal((9000, 3)), rng.standard_normal((3, 1))
         >>> y = (X @ U)[:, 0] ** 2
