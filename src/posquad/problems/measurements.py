@@ -84,6 +84,16 @@ class RankOne(Measurements):
             block = slice(start, min(start + rows, self.n))
             yield block, self.X[..., block, :]
 
+    def _product_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Row blocks for products with few columns, which form nothing of the size of a block.
+
+        On an accelerator, one block: its cache is small and every product costs a launch.
+        """
+        if self.X.device.type in _BLOCK_BYTES:
+            yield from self._blocks()
+        else:
+            yield slice(0, self.n), self.X
+
     def apply_kernel(self, Q: Tensor) -> Tensor:
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
@@ -197,13 +207,13 @@ class RankOne(Measurements):
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = RunningSum()
-        for block, Xb in self._blocks():
+        for block, Xb in self._product_blocks():
             total.add(adjoint_product(Xb, z[..., block, None] * tall_product(Xb, U)))
         return total.value
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         total, residuals = RunningSum(), []
-        for block, Xb in self._blocks():
+        for block, Xb in self._product_blocks():
             Z = tall_product(Xb, U)  # [..., rows, r]
             e = Z.square().sum(-1) - y[..., block]
             residuals.append(e)
@@ -216,7 +226,7 @@ class RankOne(Measurements):
 
         def product(Delta: Tensor) -> Tensor:
             total = RunningSum()
-            for block, Xb in self._blocks():
+            for block, Xb in self._product_blocks():
                 Zb, Db = Z[..., block, :], tall_product(Xb, Delta)
                 a = 2 * (Zb * Db).sum(-1)
                 total.add(adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
