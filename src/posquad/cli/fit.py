@@ -44,6 +44,7 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
 from posquad.io.tables import PLAIN, Samples, TableError, read_samples
+from posquad.recovery.losses import LOSS_NAMES
 from posquad.report.fit_answer import Answer, answer
 from posquad.report.fit_report import render
 from posquad.report.fitted_model import FittedModel
@@ -79,6 +80,19 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
 @click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.  [default: 12]")
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option("--linear", is_flag=True, help="Add linear terms and a constant to x'Qx.")
+@click.option(
+    "--loss",
+    type=click.Choice(LOSS_NAMES),
+    default=LOSS_NAMES[0],
+    show_default=True,
+    help="Loss of the errors: huber or geman-mcclure for outliers, poisson for counts.",
+)
+@click.option(
+    "--scale",
+    type=float,
+    help="Standard deviation of the noise without outliers, for huber and geman-mcclure.  "
+    "[default: estimated]",
+)
 @click.option(
     "--validate/--no-validate",
     default=None,
@@ -127,7 +141,7 @@ def fit_command(
     """Find a low-rank positive semidefinite Q with x'Qx close to the responses in DATA.
 
     With --intercept the model is x'Qx + c, and with --linear x'Qx + b'x + c, where b and c are
-    free.
+    free. The errors are least squares unless --loss says otherwise.
 
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
     without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
@@ -163,7 +177,7 @@ def fit_command(
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
     rank, _ = launched()
     with reporting(f"{data}: the fit needs"):
-        for name in ("tolerance", "time_limit"):
+        for name in ("tolerance", "time_limit", "scale"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
@@ -244,6 +258,8 @@ def _fitted(
         max_starts=options["max_starts"],
         time_limit=options["time_limit"],
         random_state=options["seed"],
+        loss=options["loss"],
+        scale=options["scale"],
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)

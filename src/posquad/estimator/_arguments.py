@@ -11,6 +11,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from posquad.core.arrays import positive_integer
 from posquad.core.errors import DomainError
+from posquad.recovery.losses import Poisson, chosen_loss
 
 
 def require_choices(options: Any, d: int) -> None:
@@ -24,10 +25,22 @@ def require_choices(options: Any, d: int) -> None:
     errors = options.standard_errors
     if errors not in (True, False, "auto"):
         raise DomainError("standard_errors", expected="True, False or 'auto'", got=repr(errors))
+    loss = chosen_loss(options.loss, options.scale)
+    if isinstance(loss, Poisson) and (options.fit_intercept or options.linear):
+        expected = (
+            "another loss than 'poisson' for a constant or linear terms, which can make means "
+        )
+        raise DomainError("loss", expected=expected + "negative", got="'poisson'")
     if options.rank is not None and positive_integer("rank", options.rank) > d:
         raise DomainError("rank", expected=f"at most d = {d}", got=str(options.rank))
     if options.max_rank is not None:
         positive_integer("max_rank", options.max_rank)
+
+
+def require_least_squares(options: Any, data: str) -> None:
+    """Refuse another loss for data of which only sums are kept."""
+    if options.loss != "least-squares":
+        raise DomainError("loss", expected=f"'least-squares' for {data}", got=repr(options.loss))
 
 
 def checked_names(names: Sequence[str], d: int) -> np.ndarray:

@@ -70,7 +70,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         "message": model.status_.value,
         "identifiable": model.identifiable_,
         "feature_names": None if names is None else [str(name) for name in names],
-        "numbers": {name: _number(getattr(model, name)) for name in _NUMBERS},
+        "numbers": {name: _number(getattr(model, name)) for name in (*_NUMBERS, "dispersion_")},
         "counts": {name: int(getattr(model, name)) for name in _COUNTS},
         "has_uncertainty": known is not None,
         "certificate_sha256": None,
@@ -124,6 +124,8 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         setattr(model, name, math.nan if value is None else float(value))
     for name in _COUNTS:
         setattr(model, name, int(body["counts"][name]))
+    dispersion = body["numbers"].get("dispersion_")  # older files have none
+    model.dispersion_ = math.nan if dispersion is None else float(dispersion)
     if not math.isnan(model.kernel_dimension_):
         model.kernel_dimension_ = int(model.kernel_dimension_)
     model.status_ = Status[body["status"]]

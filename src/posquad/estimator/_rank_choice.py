@@ -26,6 +26,9 @@ RankTable = dict[str, np.ndarray]
 """Ranks tried: columns `rank`, `residual`, `score` (lower is better) and `standard_error`."""
 
 
+_CONTINUED = 3  # starts of a fit that begins at another one: linear, the other one, spectral
+
+
 class Solver:
     """Fits one problem at one rank; all fits together share one time limit."""
 
@@ -60,6 +63,16 @@ class Solver:
         if self.terms == "constant" and rank:  # the fit must not be worse than without a constant
             plain = self.search(samples, rank, max_starts)
             given = [np.asarray(plain.U, dtype=np.float64)]
+        return self._with_terms(samples, rank, max_starts, given)
+
+    def _with_terms(
+        self,
+        samples: WeightedSamples,
+        rank: int,
+        max_starts: int | None,
+        given: list[np.ndarray],
+    ) -> Fit:
+        """Return the fit with other terms, from these factors and other starts."""
         options = Options(
             max_starts=self._starts(max_starts),
             level=self.level(samples),
@@ -72,13 +85,27 @@ class Solver:
         self.stopped |= fit.status is Status.INTERRUPTED
         return fit
 
+    def continued(self, samples: WeightedSamples, last: Fit, rank: int | None) -> Fit:
+        """Return the fit to slightly different samples, from the last one and few other starts."""
+        U = last.function.U
+        d, found = U.shape
+        if self.terms != "none":
+            return self._with_terms(samples, found if rank is None else rank, _CONTINUED, [U])
+        # A positive definite Q is the answer to a convex problem, which needs no start.
+        start = U if 0 < found < d else None
+        return from_recovery(self.search(samples, rank or max(1, found), 1, start))
+
     def level(self, samples: WeightedSamples) -> float:
         """Return the relative residual at which responses count as reproduced."""
         narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
         return reproduction_level(self.tolerance, narrow=narrow)
 
     def search(
-        self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
+        self,
+        samples: WeightedSamples,
+        rank: int | None,
+        max_starts: int | None = None,
+        start: np.ndarray | None = None,
     ) -> Recovery:
         """Run `recover`; count its steps, and give it the time that is left."""
         weights = None if samples.weights is None else samples.relative
@@ -94,6 +121,7 @@ class Solver:
             max_steps=self.max_steps,
             seed=self.seed,
             progress=self.progress,
+            start=start,
         )
         self.steps += found.steps
         self.stopped |= found.status is Status.INTERRUPTED

@@ -18,6 +18,7 @@ from posquad.estimator._arguments import (
     integer_seed,
     real_responses,
     require_choices,
+    require_least_squares,
 )
 from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
@@ -40,6 +41,7 @@ class StreamFits:
     rank: int | None
     max_rank: int | None
     criterion: str
+    loss: str
     max_starts: int | None
     max_steps: int
     time_limit: float | None
@@ -50,7 +52,7 @@ class StreamFits:
     _terms: Any  # a property, of type `Terms`
     _fit_rows: Callable[..., None]
     _keep_function: Callable[[Fit], int]
-    _count: Callable[[int, float], None]
+    _count: Callable[[int, float], int]
     _wants_errors: Callable[[int], bool]
     _warn: Callable[[], None]
     _stream: Stream | None
@@ -106,6 +108,7 @@ class StreamFits:
             none = np.size(sample_weight) == len(X) and not np.any(sample_weight)
             weights = np.zeros(len(X)) if none else checked_weights(sample_weight, X)
         require_choices(self, X.shape[1])
+        require_least_squares(self, "a stream of samples")
         if stream is None:
             stream = self._stream = Stream(X.shape[1], self._terms)
         require_same(stream.terms, self._terms)
@@ -143,6 +146,8 @@ class StreamFits:
             source.require_finite(slice(0, len(X)), X)
             w = None if weights is None else weights.double().numpy()
             self._fit_rows(X.numpy(), responses.numpy(), w, progress)
+        elif self.loss != "least-squares":
+            require_least_squares(self, "rows that are not kept in memory")
         elif source.d > MOMENT_MOST:
             self._fit_passes(source, responses, weights, progress)
         else:

@@ -119,6 +119,20 @@ def _errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
     return np.where(outside | free, np.inf, np.sqrt(variance))
 
 
+def generators(
+    known: Uncertainty, X: np.ndarray, U: np.ndarray, terms: Terms
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return slopes `[n, q]` along all determined directions, and the directions themselves.
+
+    These are directions of the factor `[q, d, r]`, and the coefficients `[q, m]` by which the other
+    terms move against them; the last directions move the other terms alone.
+    """
+    X, U = X / known.unit - known.origin, U * known.unit[:, None]
+    shares = np.vstack([known.shares, -known.terms])
+    directions = np.concatenate([known.root, np.zeros((len(known.terms), *U.shape))])
+    return _slopes(X, U, directions) - _term_columns(X, terms) @ shares.T, directions, shares
+
+
 def spectrum_of(samples: WeightedSamples, function: Quadratic, terms: Terms) -> np.ndarray:
     """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 

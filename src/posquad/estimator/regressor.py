@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -39,6 +40,7 @@ from posquad.estimator._model import (
     from_recovery,
 )
 from posquad.estimator._rank_choice import Solver, fit_at_rank
+from posquad.estimator._reweighted import dispersion, fisher_samples, fit_with_loss, sandwich
 from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
 from posquad.estimator._streaming import StreamFits
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
@@ -46,6 +48,14 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.problems.rows import Rows
 from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.losses import (
+    LossName,
+    Poisson,
+    Robust,
+    chosen_loss,
+    describe_likelihood,
+    require_counts,
+)
 
 __all__ = ["PositiveQuadraticRegressor"]
 
@@ -53,7 +63,7 @@ __all__ = ["PositiveQuadraticRegressor"]
 class PositiveQuadraticRegressor(
     StreamFits, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
 ):
-    """Least-squares regression on a positive quadratic form of low rank: `f(x) = x'Qx + b'x + c`.
+    """Regression on a positive quadratic form of low rank: `f(x) = x'Qx + b'x + c`.
 
     `Q = UU'` is positive semidefinite of rank r. By default b and c are zero, and
     `posquad.recover` finds Q; `fit_intercept` adds c, and `linear` adds b and c, both free.
@@ -87,6 +97,10 @@ class PositiveQuadraticRegressor(
         time_limit: time limit in seconds for all searches together, excluding standard errors and
             certificates.
         random_state: seed of the restarts; an integer makes the fit reproducible.
+        loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers; "poisson"
+            for counts with means `x'Qx`, without c and b. See `posquad.recover`.
+        scale: standard deviation of the noise without outliers, for a robust loss; by default it
+            is estimated (MAD).
 
     Attributes:
         components_: `[rank_, d]`, the rows of U', orthogonal and of descending norm; the largest
@@ -110,7 +124,10 @@ class PositiveQuadraticRegressor(
         identifiable_: whether the data determine the predictor, at least locally: there are more
             samples than unknowns, and no direction is free.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
-            weight; p counts the unknowns that the data determine. NaN unless n > p.
+            weight; p counts the unknowns that the data determine. NaN unless n > p. For a robust
+            loss it is the scale, and for "poisson" 1, in units of the root of the mean.
+        dispersion_: variance of the counts over their mean, by Pearson's statistic; far above 1,
+            the standard errors of "poisson" are too small. NaN for other losses.
         uncertainty_: arrays used by `predict(return_std=True)`; None if not prepared.
         certificate_: `Certificate` if requested; None otherwise, and if rank_ is 0 or c or b are
             fitted, for which certificates are not defined.
@@ -153,6 +170,8 @@ class PositiveQuadraticRegressor(
         max_steps: int = 100_000,
         time_limit: float | None = None,
         random_state: Any = 0,
+        loss: LossName = "least-squares",
+        scale: float | None = None,
     ) -> None:
         self.rank = rank
         self.fit_intercept = fit_intercept
@@ -167,6 +186,8 @@ class PositiveQuadraticRegressor(
         self.max_steps = max_steps
         self.time_limit = time_limit
         self.random_state = random_state
+        self.loss = loss
+        self.scale = scale
 
     def fit(
         self,
@@ -226,19 +247,26 @@ class PositiveQuadraticRegressor(
             seed=integer_seed(self.random_state),
             progress=progress,
         )
-        samples = merged(given.counted())
+        loss, scale = chosen_loss(self.loss, self.scale), np.nan
+        counted = given.counted()
+        if isinstance(loss, Poisson):
+            require_counts(*(torch.from_numpy(a) for a in (counted.X, counted.y, counted.mass)))
+        # Equal inputs are merged for squares alone: the mean of responses hides their outliers.
+        samples = merged(counted) if loss is None else counted
+        how: dict[str, Any] = {"criterion": self.criterion, "cv": self.cv}
         try:
-            fit, path, confidence = fit_at_rank(
-                solve, self.rank, given, samples, criterion=self.criterion, cv=self.cv
-            )
+            if loss is None:
+                fit, path, confidence = fit_at_rank(solve, self.rank, given, samples, **how)
+            else:
+                fit, path, confidence, scale = fit_with_loss(solve, loss, self.rank, samples, **how)
         except Interrupted as stop:
             best = stop.result if isinstance(stop.result, Fit) else from_recovery(stop.result)
             self.rank_path_, self.rank_confidence_, self.n_iter_ = {}, np.nan, max(1, solve.steps)
-            self._keep(best, given.counted(), samples, solve, brief=True)
+            self._keep(best, counted, samples, solve, brief=True)
             raise Interrupted(self) from stop
         self.rank_path_, self.rank_confidence_ = path, confidence
         self.n_iter_ = max(1, solve.steps)
-        self._keep(fit, given.counted(), samples, solve)
+        self._keep(fit, counted, samples, solve, scale)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return predictions `x_i'Qx_i + b'x_i + c`, `[n]`; with `return_std` also standard errors.
@@ -246,7 +274,9 @@ class PositiveQuadraticRegressor(
         The standard error is that of the mean response `f(x)`, to first order and given the rank:
         `noise_std_ * sqrt(g(x)' (J'WJ)^-1 g(x))`. g and J are the derivatives of predictions along
         horizontal directions, so the rotation of U does not matter. For a new response, add the
-        variance `noise_std_ ** 2`. The standard error is infinite if the data do not determine the
+        variance `noise_std_ ** 2` (for "poisson", the prediction). For a robust loss the covariance
+        is a sandwich of the derivatives of the loss in place of `(J'WJ)^-1`. `likelihood_` says
+        what is assumed. The standard error is infinite if the data do not determine the
         prediction, and NaN if no samples are left to estimate the noise. At rank 0 it is that of
         the other terms, because the first-order term of the form vanishes.
         """
@@ -307,6 +337,16 @@ class PositiveQuadraticRegressor(
         return _files.load(cls, path)
 
     @property
+    def likelihood_(self) -> str:
+        """What the fit and its standard errors assume about the responses, in words."""
+        check_is_fitted(self, "components_")
+        scale = self.noise_std_ if np.isfinite(self.noise_std_) else None
+        noise = describe_likelihood(self.loss, scale, given=self.scale is not None)
+        if self.loss in ("least-squares", "poisson"):
+            return noise
+        return f"{noise}; standard errors hold for any symmetric noise (sandwich)"
+
+    @property
     def _n_features_out(self) -> int:
         return self.rank_
 
@@ -334,6 +374,7 @@ class PositiveQuadraticRegressor(
         given: WeightedSamples,
         samples: WeightedSamples,
         solve: Solver,
+        scale: float = np.nan,
         *,
         brief: bool = False,
     ) -> None:
@@ -342,17 +383,22 @@ class PositiveQuadraticRegressor(
         Errors are those of the given samples, of which the search used the merged ones.
         """
         r, function = self._keep_function(fit), self._function
-        self._measure(samples, function, brief=brief)
-        errors = given.y - function.predict(given.X.astype(np.float64, copy=False))
+        self._measure(samples, function, scale, brief=brief)
+        fitted = function.predict(given.X.astype(np.float64, copy=False))
+        errors = given.y - fitted
         squares = float(given.mass @ errors**2)
         mean = np.average(given.y, weights=given.mass) if self._terms != "none" else 0.0
         size = float(given.mass @ (given.y - mean) ** 2)
         self.residual_ = float(np.sqrt(squares / size)) if size else 0.0
-        if len(samples.y) == len(given.y):
+        if len(samples.y) == len(given.y) and self.loss == "least-squares":
             self.residual_ = fit.residual  # the same, without the rounding of large terms
         elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
             self.status_ = Status.BEST_FIT
-        self._count(len(given.y), squares)
+        spare = self._count(len(given.y), squares)
+        if self.loss == "poisson":
+            self.noise_std_, self.dispersion_ = 1.0, dispersion(given, fitted, spare)
+        elif self.loss != "least-squares":
+            self.noise_std_ = scale
         self.certificate_ = None
         if self.certify and r and self._terms == "none" and not brief:
             self._prove(given, function.U)
@@ -370,8 +416,11 @@ class PositiveQuadraticRegressor(
         self.history_ = np.asarray(fit.history, dtype=np.float64)
         return r
 
-    def _count(self, n: int, squares: float) -> None:
-        """Set what follows from the numbers of samples and unknowns and the squared errors."""
+    def _count(self, n: int, squares: float) -> int:
+        """Set what follows from the numbers of samples and unknowns and the squared errors.
+
+        Returns the degrees of freedom that are left.
+        """
         d, r = self.n_features_in_, self.rank_
         self.n_samples_ = n
         others = count_terms(self._terms, d)
@@ -381,18 +430,25 @@ class PositiveQuadraticRegressor(
             free += others - len(self.uncertainty_.terms)
         spare = n - unknowns + free
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
+        self.dispersion_ = np.nan
         unsure = (Status.NOT_IDENTIFIED, Status.UNDETERMINED, Status.NO_MINIMUM)
         undetermined = self.status_ in unsure
         # If many ranks fit, the least number of samples is that of the lowest.
         rank = self.rank or (1 if undetermined or not r else r)
         self.needed_ = needed_samples(d, rank) + others
         self.identifiable_ = not (undetermined or free or n <= unknowns)
+        return spare
 
     def _wants_errors(self, p: int) -> bool:
         return self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST)
 
-    def _measure(self, samples: WeightedSamples, function: Quadratic, *, brief: bool) -> None:
+    def _measure(
+        self, samples: WeightedSamples, function: Quadratic, scale: float, *, brief: bool
+    ) -> None:
         """Set the effective spectrum, and the arrays for standard errors."""
+        loss = chosen_loss(self.loss, self.scale)
+        if isinstance(loss, Poisson):
+            samples = fisher_samples(samples, function.predict(samples.X))
         r = function.U.shape[1]
         p = count_unknowns(*function.U.shape)
         self.effective_spectrum_ = np.full(p, np.nan) if brief else np.empty(0)
@@ -401,8 +457,11 @@ class PositiveQuadraticRegressor(
         self.uncertainty_ = None
         self.kernel_dimension_ = np.nan
         if self._wants_errors(p) and not brief:
-            self.uncertainty_ = uncertainty(samples, function, self._terms)
-            self.kernel_dimension_ = p - len(self.uncertainty_.root)
+            known = uncertainty(samples, function, self._terms)
+            self.kernel_dimension_ = p - len(known.root)
+            if isinstance(loss, Robust) and np.isfinite(scale):
+                known = sandwich(known, samples, function, self._terms, loss, scale)
+            self.uncertainty_ = known
 
     def _warn(self) -> None:
         """Warn of a fit that cannot be trusted as it is."""

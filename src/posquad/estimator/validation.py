@@ -94,7 +94,7 @@ def cross_validated(
         line = score(LinearRegression())
         d = X.shape[1]
         enough = len(y) * (1 - 1 / folds) > 2 * (dimension(d, model.rank or 1) + d + 1)
-        if model.linear or own >= _POOR or not enough:
+        if model.linear or model.loss == "poisson" or own >= _POOR or not enough:
             return Validation(folds, own, line)
         better: Any = clone(model)
         better.set_params(linear=True, standard_errors=False)

@@ -30,6 +30,8 @@ from posquad.problems.rows.source import Rows
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.candidates import Task
+from posquad.recovery.losses import LossName, chosen_loss
+from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
 from posquad.recovery.streams.entry import (
@@ -66,6 +68,8 @@ def recover(
     diagnose: bool = True,
     start: Array | None = None,
     tuning: Tuning | None = None,
+    loss: LossName = "least-squares",
+    scale: float | None = None,
 ) -> Recovery:
     """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
 
@@ -108,6 +112,12 @@ def recover(
         start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
             approximation, or the answer to slightly different data.
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
+        loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
+            the second gives gross ones no weight; "poisson" for counts with means `x_i'Qx_i`. The
+            last three are minimised by least squares with changing weights
+            (`posquad.recovery.losses`); `weights` multiply the loss of a sample.
+        scale: standard deviation of normal noise without outliers, for a robust loss; by default
+            the median absolute error at the answer over 0.6745 (MAD).
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
@@ -128,6 +138,9 @@ def recover(
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     if isinstance(X, Rows):
         _require_plain(certify=certify, start=start, precision=precision, tuning=tuning)
+        if chosen_loss(loss, scale) is not None:
+            expected = "'least-squares' for a source that is not read into memory"
+            raise DomainError("loss", expected=expected, got=repr(loss))
         responses, w = admitted_responses(X, y, weights)
         level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
@@ -164,6 +177,14 @@ def recover(
     level = wanted.level(d, narrow=narrow)
     if tuning is not None:
         require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
+    if (other := chosen_loss(loss, scale)) is not None:
+        options = {"rank": rank, "start": start, "tolerance": level, "seed": seed}
+        options |= {"max_rank": max_rank, "max_starts": max_starts, "max_steps": max_steps}
+        options |= {"time_limit": time_limit, "precision": precision, "progress": progress}
+        options |= {"tuning": tuning, "diagnose": diagnose}
+        given = (X, inputs, responses, w)
+        found = recover_by_reweighting(recover, other, given, options)
+        return _certified(found, inputs, responses, w, level) if certify else found
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
     first = None if start is None else _given_start(start, inputs, rank)
     task = Task(level, seed, history)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from posquad.core.arrays import Array, like
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.recovery.budget import History
+from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
 
@@ -45,6 +47,9 @@ class Recovery(Result):
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
     farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem at rank d; if the
     #     bound is positive, `posquad.certificates.proves_infeasible` checks it
+    loss: LossName = "least-squares"
+    scale: Any = None  # [...]  of a robust loss, given or estimated
+    weights: Any = None  # [..., n]  of the squared errors at the answer, for another loss
 
     def _shown(self, name: str) -> str:
         shown = super()._shown(name)
@@ -52,8 +57,16 @@ class Recovery(Result):
 
     @property
     def message(self) -> str | list:
-        """Cause and remedy in words, for one problem or for each problem of a batch."""
-        return _messages(self.status)
+        """Cause and remedy in words, for one problem or for each problem of a batch.
+
+        For another loss than least squares they end with the likelihood that it assumes.
+        """
+        return _messages(self.status, "" if self.loss == "least-squares" else self.likelihood)
+
+    @property
+    def likelihood(self) -> str:
+        """The assumption about the responses under which the loss is efficient, in words."""
+        return describe_likelihood(self.loss)
 
 
 @dataclass
@@ -162,8 +175,37 @@ def _with_orthogonal_columns(U: Tensor) -> Tensor:
     return U.gather(-1, order[..., None, :].expand(U.shape))
 
 
-def _messages(status: Status | list) -> str | list:
-    return status.value if isinstance(status, Status) else [_messages(s) for s in status]
+def stacked_recoveries(parts: list[Recovery], batch: torch.Size, model: Array) -> Recovery:
+    """Return the results of single problems as the result of a batch of this shape.
+
+    Arrays are of the kind of `model`; there must be at least one result.
+    """
+
+    def out(values: list[Tensor]) -> Any:
+        stack = torch.stack(values)
+        return like(model, stack.reshape(batch + stack.shape[1:]))
+
+    widest = max(part.U.shape[-1] for part in parts)
+    factors = [torch.as_tensor(part.U) for part in parts]
+    pad = torch.nn.functional.pad
+    U = out([pad(factor, (0, widest - factor.shape[-1])) for factor in factors])
+    changed: dict[str, Any] = {}
+    for field in fields(Recovery):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], np.generic | np.ndarray | Tensor) and field.name != "history":
+            same = field.name != "U"
+            changed |= {field.name: out([torch.as_tensor(v) for v in values])} if same else {}
+    codes = torch.tensor([part.status.code for part in parts if isinstance(part.status, Status)])
+    history = torch.cat([torch.as_tensor(part.history) for part in parts])
+    changed |= {"U": U, "Q": Predictor(U), "status": from_codes(codes.reshape(batch))}
+    changed |= {"history": like(model, history), "rank_path": None}
+    return replace(parts[0], **changed, steps=sum(part.steps for part in parts))
+
+
+def _messages(status: Status | list, likelihood: str) -> str | list:
+    if not isinstance(status, Status):
+        return [_messages(s, likelihood) for s in status]
+    return f"{status.value}; assumed: {likelihood}" if likelihood else status.value
 
 
 def blank_answers(X: Tensor, columns: int) -> Answers:

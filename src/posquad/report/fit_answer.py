@@ -57,8 +57,9 @@ def answer(fit: FittedModel) -> Answer:
     word, tone, headline = HEADINGS[model.status_]
     message = model.status_.value
     sentence = message[0].upper() + message[1:] + "."
-    if model.status_ is Status.BEST_FIT and np.isfinite(fit.r_squared):
-        sentence = f"The model explains {_percent(fit.r_squared)} of the variance. {sentence}"
+    if model.status_ is Status.BEST_FIT and np.isfinite(fit.explained):
+        of = "the variance, outliers left out" if fit.is_robust else "the variance"
+        sentence = f"The model explains {_percent(fit.explained)} of {of}. {sentence}"
     return Answer(word, tone, headline, sentence, tuple(_facts(fit)), next_steps(fit))
 
 
@@ -83,8 +84,8 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
         facts.append(("linear regression", told))
     if fit.has_constant:
         facts.append(("intercept", f"{model.intercept_:.6g}"))
-    if model.status_ in (Status.BEST_FIT, Status.STALLED) and np.isfinite(model.noise_std_):
-        facts.append(("noise", f"standard deviation {model.noise_std_:.3g}"))
+    if model.status_ in (Status.BEST_FIT, Status.STALLED):
+        facts += _noise_facts(fit)
     if model.kernel_dimension_ > 0:
         facts.append(("free directions", str(model.kernel_dimension_)))
     if model.certificate_ is not None:
@@ -93,6 +94,18 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
             proved = "not applicable: the responses are not reproduced exactly"
         facts.append(("certificate", proved))
     return facts
+
+
+def _noise_facts(fit: FittedModel) -> list[tuple[str, str]]:
+    """Return the size of the noise, and what was assumed about it."""
+    model, facts = fit.model, []
+    if model.loss == "poisson" and np.isfinite(model.dispersion_):
+        told = f"{model.dispersion_:.3g} (variance over mean; Poisson counts have 1)"
+        facts.append(("dispersion", told))
+    elif model.loss != "poisson" and np.isfinite(model.noise_std_):
+        rest = ", outliers left out" if fit.is_robust else ""
+        facts.append(("noise", f"standard deviation {model.noise_std_:.3g}{rest}"))
+    return [*facts, ("likelihood", model.likelihood_)]
 
 
 def _r_squared_words(fit: FittedModel) -> str:

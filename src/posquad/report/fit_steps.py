@@ -18,6 +18,7 @@ __all__ = ["Step", "can_certify", "next_steps", "proportional_columns"]
 
 _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
 _GAIN = 0.01  # difference of cross-validated R2 that matters
+_OVERDISPERSED = 2.0  # variance over mean of counts at which standard errors are too small
 _LITTLE = 0.5  # R² below which a model explains little
 
 
@@ -94,20 +95,26 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
     model = fit.model
     steps: list[str | Step] = []
     other = _suits(fit)
-    if fit.r_squared < _LITTLE and not other:
+    if fit.explained < _LITTLE and not other:
         steps.append(
-            f"The model explains little of the responses (R² = {fit.r_squared:.2g}). Check whether "
+            f"The model explains little of the responses (R² = {fit.explained:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
         )
     steps += [*other, *_outlier_step(fit)]
     offset = float(fit.residuals.mean())
+    counts = model.loss == "poisson"
+    if counts and model.dispersion_ > _OVERDISPERSED:
+        steps.append(
+            f"The counts vary more than Poisson counts (dispersion {model.dispersion_:.2g}): the "
+            f"standard errors are too small by a factor of {np.sqrt(model.dispersion_):.2g}."
+        )
     uneven = abs(offset) > 0.1 * float(fit.residuals.std()) > 0
-    if not fit.has_constant and _beyond_noise(fit):
+    if not (fit.has_constant or fit.is_robust) and _beyond_noise(fit):
         count, n = int((fit.observed < 0).sum()), len(fit.observed)
         told = "1 response is" if count == 1 else f"{count} of {n} responses are"
         pronoun = "its" if count == 1 else "their"
         steps.append(f"{told} negative, but x'Qx never is: try --linear, or check {pronoun} sign.")
-    elif uneven and not other and not fit.has_constant:
+    elif uneven and not (other or fit.has_constant or fit.is_robust or counts):
         steps.append(f"The residuals have a nonzero mean ({offset:.2g}): try --intercept.")
     if 0 < model.residual_ < 1e-4:
         level = 10 ** np.ceil(np.log10(3 * model.residual_))
@@ -123,7 +130,7 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
 def _suits(fit: FittedModel) -> list[str | Step]:
     """Say whether another kind of model suits the data better."""
     values = np.unique(fit.observed)
-    if len(values) == 1 and not fit.has_constant:
+    if len(values) == 1 and not fit.has_constant and fit.model.loss != "poisson":
         told = f"Every response is {values[0]:g}: there is nothing to explain but a constant:"
         return [Step(told, _again(fit, "--intercept"))]
     if len(values) == 2:
@@ -132,7 +139,7 @@ def _suits(fit: FittedModel) -> list[str | Step]:
             "such as logistic regression, suits it better."
         ]
     scores = fit.validation
-    if scores is None:
+    if scores is None or fit.is_robust:  # outliers outweigh everything in these scores
         return []
     own, line, better = scores.model, scores.linear_regression, scores.with_linear
     if better is not None and better > max(own, line) + _GAIN and scores.rank_with_linear:
@@ -183,7 +190,11 @@ def _outlier_step(fit: FittedModel) -> list[str]:
     noun = "Row" if len(fit.outlier_rows) == 1 else "Rows"
     verb = "is an outlier" if len(fit.outlier_rows) == 1 else "are outliers"
     rest = "it" if len(fit.outlier_rows) == 1 else "them"
-    return [f"{noun} {rows}{more} {verb}: check for errors, and fit again without {rest}."]
+    told = f"{noun} {rows}{more} {verb}: check for errors"
+    if fit.is_robust:
+        return [f"{told}; the fit gives {rest} little weight."]
+    other = "" if fit.model.loss == "poisson" else ", or with --loss geman-mcclure"
+    return [f"{told}, and fit again without {rest}{other}."]
 
 
 def _not_identified(fit: FittedModel) -> list[str | Step]:

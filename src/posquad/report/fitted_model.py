@@ -98,6 +98,16 @@ class FittedModel:
         return [name.removeprefix("row ") for name in found]
 
     @property
+    def is_robust(self) -> bool:
+        """Whether the loss bounds the influence of outliers."""
+        return self.model.loss in ("huber", "geman-mcclure")
+
+    @property
+    def explained(self) -> float:
+        """The share of the variance by which a fit is judged; without outliers if it is robust."""
+        return self.r_squared_inliers if self.is_robust else self.r_squared
+
+    @property
     def has_constant(self) -> bool:
         """Whether a constant is fitted, alone or with linear terms."""
         return bool(self.model.fit_intercept or self.model.linear)

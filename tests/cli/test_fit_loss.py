@@ -1,0 +1,76 @@
+"""`posquad fit --loss`: the answer names the likelihood, the model keeps the loss."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cli_support import assert_refused, command
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A table of inputs, a response with outliers, and counts."""
+    rng = np.random.default_rng(21)
+    X, U = rng.standard_normal((90, 3)), rng.standard_normal((3, 1))
+    mean = ((X @ U) ** 2).sum(axis=1)
+    y = mean + 0.1 * rng.standard_normal(90)
+    y[:6] += 8.0
+    path = tmp_path_factory.mktemp("loss") / "data.csv"
+    columns = np.column_stack([X, y, rng.poisson(5 * mean)])
+    np.savetxt(path, columns, delimiter=",", header="a,b,c,y,count", comments="")
+    return path
+
+
+def fit(data, out, *options):
+    return command("fit", data, "--features", "a,b,c", "--no-validate", "--out", out, *options)
+
+
+def test_a_robust_fit_says_what_it_assumes(data, tmp_path):
+    result = fit(data, tmp_path, "--loss", "geman-mcclure")
+    words = " ".join(result.output.split())
+    assert result.exit_code == 0
+    assert "of the variance, outliers left out. No predictor" in words
+    assert "normal but for outliers (Geman-McClure loss, scale 0.1" in words
+    assert "the fit gives them little weight" in words
+    assert "Geman-McClure loss" in (tmp_path / "report.html").read_text()
+    assert (
+        json.loads((tmp_path / "model.json").read_text())["parameters"]["loss"] == "geman-mcclure"
+    )
+
+
+def test_a_fit_by_least_squares_recommends_a_robust_loss(data, tmp_path):
+    words = " ".join(fit(data, tmp_path, "--rank", "1").output.split())
+    assert "independent normal noise of equal variance" in words
+    assert "and fit again without them, or with --loss geman-mcclure." in words
+
+
+def test_counts_are_fitted_as_such(data, tmp_path):
+    result = fit(data, tmp_path, "--response", "count", "--loss", "poisson")
+    words = " ".join(result.output.split())
+    assert "independent Poisson counts, whose variance is their mean" in words
+    assert "Poisson counts have 1" in words
+    assert "--intercept" not in words
+    assert "--linear" not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--loss", "poisson"], "y: expected counts (0, 1, 2, ...)"),
+        (["--loss", "poisson", "--linear"], "loss: expected another loss than 'poisson'"),
+        (["--scale", "2"], "scale: expected None for loss='least-squares'"),
+        (["--loss", "huber", "--scale", "0"], "--scale: expected a finite number > 0"),
+    ],
+)
+def test_bad_options_are_refused(data, tmp_path, options, words):
+    assert_refused(fit(data, tmp_path / "out", *options), words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_loss_is_refused(data, tmp_path):
+    result = fit(data, tmp_path / "out", "--loss", "l1")
+    assert result.exit_code == 2
+    assert "'l1' is not one of 'least-squares', 'huber', 'poisson'" in result.stderr
