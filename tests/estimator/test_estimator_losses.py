@@ -12,6 +12,7 @@ from posquad import recover
 from posquad.errors import DomainError
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.estimator.validation import cross_validated
+from posquad.problems import rows
 from posquad.status import Status
 
 ROBUST = ["huber", "geman-mcclure"]
@@ -185,9 +186,9 @@ def test_rows_that_are_not_kept_are_fitted_by_least_squares_only():
         model.partial_fit(X, y)
     X = np.ones((5000, 2))
     with pytest.raises(DomainError, match="loss: expected 'least-squares' for rows that are not"):
-        model.fit(MemoryRows(X), X[:, 0])
+        model.fit(rows.in_memory(X), X[:, 0])
     with pytest.raises(DomainError, match="loss: expected 'least-squares' for a source that is"):
-        recover(MemoryRows(X), X[:, 0], rank=1, loss="huber")
+        recover(rows.in_memory(X), X[:, 0], rank=1, loss="huber")
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,14 @@ def reweight(
         y, w: responses and weights `[n]`.
         level: relative residual at which responses count as reproduced.
         is_spent: whether nothing more may be computed.
+
+    >>> def weighted_mean(squares, start, *, full):
+    ...     mean = (squares.weights * squares.responses).sum() / squares.weights.sum()
+    ...     return mean, mean.expand(5)
+    >>> y = torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0], dtype=torch.float64)
+    >>> end = reweight(weighted_mean, Robust("huber"), y, torch.ones_like(y), 1e-10)
+    >>> end.settled, round(float(end.answer), 3)
+    (True, 3.0)
     """
     squares = Squares(w * loss.first_weights(y, w), y)
     answer, mean = fit(squares, None, full=True)
