@@ -20,6 +20,7 @@ from posquad.estimator._arguments import (
     require_choices,
     require_least_squares,
 )
+from posquad.estimator._fitted import FittedAttributes
 from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
@@ -34,27 +35,18 @@ from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import reproduction_level
 
 
-class StreamFits:
+class StreamFits(FittedAttributes):
     """The part of `PositiveQuadraticRegressor` that fits to streams and sources."""
 
-    # Options of the regressor, and its methods that set the fitted attributes.
-    rank: int | None
+    # Options of the regressor, and its method that fits to rows in memory.
     max_rank: int | None
     criterion: str
-    loss: str
     max_starts: int | None
     max_steps: int
     time_limit: float | None
     tolerance: float | None
     random_state: Any
-    standard_errors: Any
-    components_: np.ndarray
-    _terms: Any  # a property, of type `Terms`
     _fit_rows: Callable[..., None]
-    _keep_function: Callable[[Fit], int]
-    _count: Callable[[int, float], int]
-    _wants_errors: Callable[[int], bool]
-    _warn: Callable[[], None]
     _stream: Stream | None
 
     def partial_fit(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -16,13 +15,10 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from posquad.certificates import certify
-from posquad.core.errors import DomainError, IdentifiabilityWarning, Interrupted, PosquadError
+from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
-from posquad.core.status import Status
 from posquad.estimator import _files
 from posquad.estimator._arguments import (
     checked_names,
@@ -33,25 +29,18 @@ from posquad.estimator._arguments import (
 )
 from posquad.estimator._model import (
     Fit,
-    Quadratic,
-    Terms,
-    count_terms,
     count_unknowns,
     from_recovery,
 )
 from posquad.estimator._rank_choice import Solver, fit_at_rank
-from posquad.estimator._reweighted import dispersion, fisher_samples, fit_with_loss, sandwich
-from posquad.estimator._samples import WeightedSamples, merged, weighted_samples
+from posquad.estimator._reweighted import fit_with_loss
+from posquad.estimator._samples import merged, weighted_samples
 from posquad.estimator._streaming import StreamFits
-from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, standard_errors, uncertainty
-from posquad.problems.measurements import RankOne
-from posquad.problems.objectives import LeastSquares
+from posquad.estimator._uncertainty import standard_errors
 from posquad.problems.rows import Rows
-from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.losses import (
     LossName,
     Poisson,
-    Robust,
     chosen_loss,
     describe_likelihood,
     require_counts,
@@ -61,7 +50,11 @@ __all__ = ["PositiveQuadraticRegressor"]
 
 
 class PositiveQuadraticRegressor(
-    StreamFits, ClassNamePrefixFeaturesOutMixin, TransformerMixin, RegressorMixin, BaseEstimator
+    StreamFits,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    RegressorMixin,
+    BaseEstimator,
 ):
     """Regression on a positive quadratic form of low rank: `f(x) = x'Qx + b'x + c`.
 
@@ -359,122 +352,3 @@ class PositiveQuadraticRegressor(
     def _inputs(self, X: Any) -> np.ndarray:
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return X.astype(np.float64, copy=False)
-
-    @property
-    def _terms(self) -> Terms:
-        return "linear" if self.linear else "constant" if self.fit_intercept else "none"
-
-    @property
-    def _function(self) -> Quadratic:
-        return Quadratic(self.components_.T, self.center_, self.center_slope_, self.center_value_)
-
-    def _keep(
-        self,
-        fit: Fit,
-        given: WeightedSamples,
-        samples: WeightedSamples,
-        solve: Solver,
-        scale: float = np.nan,
-        *,
-        brief: bool = False,
-    ) -> None:
-        """Set the fitted attributes, all from the returned model; if `brief`, those that are quick.
-
-        Errors are those of the given samples, of which the search used the merged ones.
-        """
-        r, function = self._keep_function(fit), self._function
-        self._measure(samples, function, scale, brief=brief)
-        fitted = function.predict(given.X.astype(np.float64, copy=False))
-        errors = given.y - fitted
-        squares = float(given.mass @ errors**2)
-        mean = np.average(given.y, weights=given.mass) if self._terms != "none" else 0.0
-        size = float(given.mass @ (given.y - mean) ** 2)
-        self.residual_ = float(np.sqrt(squares / size)) if size else 0.0
-        if len(samples.y) == len(given.y) and self.loss == "least-squares":
-            self.residual_ = fit.residual  # the same, without the rounding of large terms
-        elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
-            self.status_ = Status.BEST_FIT
-        spare = self._count(len(given.y), squares)
-        if self.loss == "poisson":
-            self.noise_std_, self.dispersion_ = 1.0, dispersion(given, fitted, spare)
-        elif self.loss != "least-squares":
-            self.noise_std_ = scale
-        self.certificate_ = None
-        if self.certify and r and self._terms == "none" and not brief:
-            self._prove(given, function.U)
-
-    def _keep_function(self, fit: Fit) -> int:
-        """Set the attributes that describe the function and how its search ended; return r."""
-        function = fit.function.ordered()
-        self.components_ = function.U.T
-        self.center_, self.center_slope_ = function.center, function.slope
-        self.center_value_ = float(function.value)
-        self.coef_, self.intercept_ = function.linear, function.constant
-        r = self.rank_ = function.U.shape[1]
-        self.gauge_dimension_ = r * (r - 1) // 2
-        self.status_ = fit.status
-        self.history_ = np.asarray(fit.history, dtype=np.float64)
-        return r
-
-    def _count(self, n: int, squares: float) -> int:
-        """Set what follows from the numbers of samples and unknowns and the squared errors.
-
-        Returns the degrees of freedom that are left.
-        """
-        d, r = self.n_features_in_, self.rank_
-        self.n_samples_ = n
-        others = count_terms(self._terms, d)
-        unknowns = count_unknowns(d, r) + others
-        free = int(np.nan_to_num(self.kernel_dimension_))
-        if self.uncertainty_ is not None:
-            free += others - len(self.uncertainty_.terms)
-        spare = n - unknowns + free
-        self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
-        self.dispersion_ = np.nan
-        unsure = (Status.NOT_IDENTIFIED, Status.UNDETERMINED, Status.NO_MINIMUM)
-        undetermined = self.status_ in unsure
-        # If many ranks fit, the least number of samples is that of the lowest.
-        rank = self.rank or (1 if undetermined or not r else r)
-        self.needed_ = needed_samples(d, rank) + others
-        self.identifiable_ = not (undetermined or free or n <= unknowns)
-        return spare
-
-    def _wants_errors(self, p: int) -> bool:
-        return self.standard_errors is True or (self.standard_errors == "auto" and p <= DENSE_MOST)
-
-    def _measure(
-        self, samples: WeightedSamples, function: Quadratic, scale: float, *, brief: bool
-    ) -> None:
-        """Set the effective spectrum, and the arrays for standard errors."""
-        loss = chosen_loss(self.loss, self.scale)
-        if isinstance(loss, Poisson):
-            samples = fisher_samples(samples, function.predict(samples.X))
-        r = function.U.shape[1]
-        p = count_unknowns(*function.U.shape)
-        self.effective_spectrum_ = np.full(p, np.nan) if brief else np.empty(0)
-        if r and not brief:
-            self.effective_spectrum_ = spectrum_of(samples, function, self._terms)
-        self.uncertainty_ = None
-        self.kernel_dimension_ = np.nan
-        if self._wants_errors(p) and not brief:
-            known = uncertainty(samples, function, self._terms)
-            self.kernel_dimension_ = p - len(known.root)
-            if isinstance(loss, Robust) and np.isfinite(scale):
-                known = sandwich(known, samples, function, self._terms, loss, scale)
-            self.uncertainty_ = known
-
-    def _warn(self) -> None:
-        """Warn of a fit that cannot be trusted as it is."""
-        if self.status_ in (Status.STALLED, Status.INTERRUPTED, Status.NO_MINIMUM):
-            warnings.warn(self.status_.value, ConvergenceWarning, stacklevel=3)
-        elif self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED):
-            warnings.warn(self.status_.value, IdentifiabilityWarning, stacklevel=3)
-
-    def _prove(self, given: WeightedSamples, U: np.ndarray) -> None:
-        X, y = given.X.astype(np.float64), given.y.astype(np.float64)
-        try:
-            self.certificate_ = certify(LeastSquares(RankOne(X), y), U)
-        except PosquadError:  # the factor does not have full rank, or is out of range
-            return
-        if self.certificate_.proved:
-            self.status_ = Status.CERTIFIED
