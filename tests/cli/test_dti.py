@@ -141,6 +141,10 @@ def test_images_that_cannot_be_used_are_refused(scan):
     assert_refused(run(scan), "100 of", "bytes are missing")
     shorten(scan / "dwi.nii")
     assert_refused(run(scan, image="dwi.nii"), "ends early", "bytes are missing")
+    header = bytearray(plain)
+    header[42:44] = (-3).to_bytes(2, "little", signed=True)  # dim[1]
+    (scan / "dwi.nii").write_bytes(header)
+    assert_refused(run(scan, image="dwi.nii"), "an image of shape", "-3")
     (scan / "dwi.nii").write_bytes(b"nothing of the kind")
     assert_refused(run(scan, image="dwi.nii"), "a file of another format")
     (scan / "dwi.nii.gz").write_bytes(b"not compressed")
@@ -180,6 +184,9 @@ def test_masks_and_folders_that_cannot_be_used_are_refused(scan):
     mask = scan / "mask.nii.gz"
     nibabel.Nifti1Image(np.ones((4, 5, 7), dtype=np.uint8), AFFINE).to_filename(mask)
     assert_refused(run(scan, "--mask", mask), "mask.nii.gz", "(4, 5, 6)", "(4, 5, 7)")
+    larger = AFFINE @ np.diag([1.5, 1.5, 1.5, 1.0])
+    nibabel.Nifti1Image(np.ones(SHAPE, dtype=np.uint8), larger).to_filename(mask)
+    assert_refused(run(scan, "--mask", mask), "mask.nii.gz", "the mask lies in another space")
     nibabel.Nifti1Image(np.zeros(SHAPE, dtype=np.uint8), AFFINE).to_filename(mask)
     assert_refused(run(scan, "--mask", mask), "a voxel that is not zero")
     (scan / "out").rmdir()

@@ -55,6 +55,10 @@ def test_a_batch_is_told_what_its_problems_are_told():
     together = excluded(X, U)
     assert together.tolist() == [bool(excluded(x, u)) for x, u in zip(X, U, strict=True)]
     assert 0 < int(together.sum()) < 12
+    few = [gaussian_problem(draw, 7, 4, 1) for _ in range(40)]
+    X, U, _ = (torch.stack(part) for part in zip(*few, strict=True))
+    alone = [bool(excluded(x, u)) for x, u in zip(X, U, strict=True)]
+    assert excluded(X, U).tolist() == alone
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ def open_image(path: Path) -> Iterator[Image]:
             raise _unreadable(path, got or "a file that cannot be read") from None
         if not isinstance(content, nibabel.Nifti1Image):  # Nifti2Image is one of them
             raise _unreadable(path, f"a {type(content).__name__}")
+        if min(content.shape, default=0) < 1:
+            raise _unreadable(path, f"an image of shape {tuple(content.shape)}")
         _require_complete(path, plain, content)
         try:
             yield Image(path, content)

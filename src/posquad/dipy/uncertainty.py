@@ -77,7 +77,9 @@ def tensor_errors(
     freedom = used.long() - free.sum(-1).long() - 1
     defined = (freedom > 0) & fit.determined
     variance = torch.where(defined, residual / freedom.clamp_min(1), torch.nan)
-    covariance = variance[:, None, None] * spread
+    # At zero, the corner of the cone, the errors to first order say nothing.
+    known = torch.where((free > 0).any(-1), variance, torch.nan)
+    covariance = known[:, None, None] * spread
     entries = covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
     D = found.entries @ design.congruence.mT
     return TensorErrors(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posquad.core.errors import ShapeError
+from posquad.core.errors import DomainError, ShapeError
 from posquad.dipy.gradients import GradientTable
 from posquad.dipy.images import Image, open_image, write_image
 from posquad.dipy.tensors import Flag, Method, TensorFits, fit_tensors
@@ -60,6 +60,9 @@ def read_mask(path: Path | None, image: Image) -> np.ndarray:
         if found != shape:
             expected = f"the shape {shape} of the volumes of {image.path}"
             raise ShapeError(str(path), expected=expected, got=f"shape {mask.shape}")
+        if not np.allclose(mask.content.affine, image.content.affine, rtol=1e-3, atol=1e-3):
+            expected = f"the affine of {image.path}: the mask lies in another space"
+            raise DomainError(str(path), expected=expected, got="another affine")
         return np.nan_to_num(mask.slab(0, shape[2])).reshape(shape) != 0
 
 

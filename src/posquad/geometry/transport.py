@@ -22,7 +22,7 @@ def parallel_transport(path: A) -> A:
 
     The result `L[T, ..., d, r]` has the predictors of the path, `L_k L_k' = U_k U_k'`, and begins
     at `L_0 = U_0`. Each `L_{k+1}` is the point of its fiber closest to `L_k`, so that `L_k'L_{k+1}`
-    is symmetric positive semidefinite and the segment between them is horizontal. This is the exact
+    is symmetric positive definite and the segment between them is horizontal. This is the exact
     horizontal lift of the path that joins consecutive predictors by geodesics (Proposition 2.3,
     `prop:quotient-metric-well-defined`); for points of a smooth path its error is of order two in
     their distance. The lift depends on the predictors and on `U_0` alone, not on the other factors.

@@ -48,10 +48,8 @@ def excludes_others(shared: Shared, U: Tensor) -> Tensor:
         raised = torch.maximum(values, schedule.exclusion_floor * values.mean(-1, keepdim=True))
         target = (vectors * raised[..., None, :]) @ vectors.mT
         c = torch.where(found[..., None, None], c, basis.mT @ target.flatten(-2)[..., None])
-    if not bool(found.any()):
-        return none
     z = (space @ torch.linalg.solve_triangular(R, c, upper=True))[..., 0]
-    return _is_dual(Y, z, r, shared.tuning.acceptance.dual)
+    return found & _is_dual(Y, z, r, shared.tuning.acceptance.dual)
 
 
 def _is_dual(Y: Tensor, z: Tensor, r: int, margin: float) -> Tensor:
