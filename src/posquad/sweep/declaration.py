@@ -74,6 +74,13 @@ class Sweep:
                 "quick", expected=f"the parameters {', '.join(self.grid.names)}", got=got
             )
 
+    @property
+    def place(self) -> str:
+        """The name or file from which `load_sweep` loads the sweep again; empty if there is none."""
+        if self.origin is None:
+            return ""
+        return self.key if self.origin.module else str(Path(self.origin.path).absolute())
+
     def chosen(self, *, quick: bool) -> Grid:
         """Return the grid of a full or of a quick run."""
         return self.quick if quick and self.quick is not None else self.grid

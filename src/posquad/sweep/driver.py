@@ -72,6 +72,7 @@ def run_sweep(
     time_limit: float | None = None,
     retry: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    command: str = "",
 ) -> Swept:
     """Compute the cells of a sweep that the folder `out` does not hold yet.
 
@@ -89,6 +90,7 @@ def run_sweep(
         time_limit: seconds after which no further cell is begun.
         retry: compute failed cells again.
         progress: called about twice a second with a `Progress`.
+        command: the command that repeats the run, for the report.
 
     >>> from tempfile import TemporaryDirectory
     >>> from posquad.sweep import product
@@ -106,6 +108,7 @@ def run_sweep(
         raise DomainError("grid", expected=f"at most {MOST_CELLS:,} cells", got=f"{grid.most:,}")
     identity = {"sweep": sweep.key, "version": sweep.version, "fingerprint": fingerprint(sweep)}
     with Store.create(Path(out), identity) as store:
+        store.note(command=command, place=sweep.place)
         run = _Run(sweep, grid, store, retry=retry, progress=progress)
         with _engine(sweep, engine, workers, scheduler, run) as slots:
             run.work(slots, math.inf if time_limit is None else time_limit)
@@ -156,7 +159,8 @@ class _Run:
 
     def work(self, engine: Engine, time_limit: float) -> None:
         """Compute until no cell is left or the time is over."""
-        self.store.note(workers=engine.workers, started=time.time())
+        before = sum(self.store.counts().values())
+        self.store.note(workers=engine.workers, started=time.time(), before=before)
         while True:
             left = time_limit - (time.monotonic() - self.began)
             while left > 0 and len(self.groups) < engine.workers and (self.queue or self.alone):
@@ -208,11 +212,10 @@ class _Run:
         if self.alone:
             group = (self.alone.popleft(),)
         else:
-            # Towards the end, groups are small enough for every slot to get one.
-            share = math.ceil(len(self.queue) / engine.workers)
-            group = tuple(
-                self.queue.popleft() for _ in range(min(self._group_size(), share, _LARGEST_GROUP))
-            )
+            # Towards the end groups are smaller, so that every slot gets one.
+            size = min(self._group_size(), _LARGEST_GROUP)
+            size = min(size, max(math.ceil(len(self.queue) / engine.workers), size // 8))
+            group = tuple(self.queue.popleft() for _ in range(min(size, len(self.queue))))
         self.submitted += 1
         self.groups[self.submitted] = group
         cells = tuple(self.cells[key] for key in group)

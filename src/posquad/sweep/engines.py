@@ -165,7 +165,7 @@ class DaskEngine(Engine):
                         silence_logs=50,
                     )
             self.client = distributed.Client(self.cluster or scheduler, timeout=10)
-        except (OSError, TimeoutError, ValueError) as problem:
+        except (OSError, TimeoutError, ValueError, RuntimeError) as problem:
             expected = "a Dask scheduler that answers"
             raise EngineError(
                 str(scheduler or "local"), expected=expected, got=first_line(problem)
