@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from posquad.sweep.declaration import load_sweep as load_sweep
     from posquad.sweep.driver import Swept as Swept
     from posquad.sweep.driver import run_sweep as run_sweep
+    from posquad.sweep.grid import joined as joined
     from posquad.sweep.grid import listed as listed
     from posquad.sweep.grid import product as product
     from posquad.sweep.state import SweepStatus as SweepStatus
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from posquad.sweep.table import read_table as read_table
     from posquad.sweep.transition import transition as transition
 
-__all__ = ["Sweep", "SweepStatus", "Swept", "Table", "export", "listed", "load_sweep", "product",
-           "read_table", "run_sweep", "sweep_status", "transition"]  # fmt: skip
+__all__ = ["Sweep", "SweepStatus", "Swept", "Table", "export", "joined", "listed",
+           "load_sweep", "product", "read_table", "run_sweep", "sweep_status", "transition"]  # fmt: skip
 
 _HOME = {
     "Sweep": "declaration",
@@ -29,6 +30,7 @@ _HOME = {
     "Swept": "driver",
     "Table": "table",
     "export": "table",
+    "joined": "grid",
     "listed": "grid",
     "load_sweep": "declaration",
     "product": "grid",

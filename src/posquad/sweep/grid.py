@@ -18,7 +18,7 @@ from typing import Any
 from posquad.core.errors import DomainError
 
 __all__ = ["MOST_CELLS", "Grid", "Known", "Parameters", "cell_key", "cell_seed", "cell_text",
-           "listed", "product"]  # fmt: skip
+           "joined", "listed", "product"]  # fmt: skip
 
 Parameters = dict[str, Any]  # names to int, float, str or bool
 Known = Mapping[str, Mapping[str, float] | None]  # text of a cell to its result; None if it failed
@@ -125,6 +125,36 @@ def listed(cells: Iterable[Mapping[str, Any]]) -> Grid:
     if len({cell_text(item) for item in items}) < len(items):
         raise DomainError("grid", expected="different cells", got="a cell that occurs twice")
     return _Listed(items)
+
+
+class _Joined(Grid):
+    def __init__(self, grids: Sequence[Grid]) -> None:
+        self.grids = grids
+        self.adaptive = any(grid.adaptive for grid in grids)
+
+    @property
+    def most(self) -> int:
+        return sum(grid.most for grid in self.grids)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.grids[0].names
+
+    def cells(self, known: Known) -> Iterator[Parameters]:
+        return itertools.chain.from_iterable(grid.cells(known) for grid in self.grids)
+
+
+def joined(*grids: Grid) -> Grid:
+    """Return the grid of the cells of several grids; a cell of two of them is computed once.
+
+    >>> joined(product(x=[1, 2]), product(x=[2, 3])).most
+    4
+    """
+    if not grids or any(set(grid.names) != set(grids[0].names) for grid in grids):
+        got = "; ".join(", ".join(grid.names) for grid in grids) or "none"
+        raise DomainError("grid", expected="grids with the same parameters", got=got)
+    _require_few(sum(grid.most for grid in grids))
+    return _Joined(grids)
 
 
 def cell_text(parameters: Mapping[str, Any]) -> str:
