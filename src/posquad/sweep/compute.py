@@ -24,7 +24,7 @@ __all__ = ["Batch", "Outcome", "Task", "compute"]
 
 _PACKAGES = ("numpy", "scipy", "torch")
 _TRACEBACK = 20_000  # characters of a traceback that are kept
-_WATCH = 1.0  # seconds between two looks at whether the driver is still there
+_WATCH = 0.25  # seconds between two looks at whether the driver is still there
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ def compute(origin: Origin | CellFunction, task: Task) -> Batch:
     return Batch(outcomes, platform.node(), _versions())
 
 
-def initialize() -> None:
-    """Prepare a worker: Ctrl-C is for the driver, and a worker without a driver ends."""
+def initialize(driver: int) -> None:
+    """Prepare a worker: Ctrl-C is for the driver, and a worker without a driver ends.
+
+    `driver` is the process of the driver, which may have ended before this worker has begun.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == driver:
             time.sleep(_WATCH)
         os._exit(1)
 

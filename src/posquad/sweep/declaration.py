@@ -6,7 +6,7 @@ import ast
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -50,7 +50,7 @@ class Sweep:
     axis: str = ""  # parameter of its horizontal axis
     by: str = ""  # parameter of its vertical axis
     target: float = 0.5  # level whose crossing is drawn
-    panels: tuple[Any, ...] = ()  # further panels of the report: `posquad.report.panel.Panel`
+    panels: Callable[[Any], Sequence[Any]] | None = None  # further `Panel`s, from a `Table`
     findings: Callable[[Any], list[str]] | None = None  # sentences made from the results
     sources: tuple[str, ...] = ()  # references of the report
     origin: Origin | None = None  # set by `load_sweep`

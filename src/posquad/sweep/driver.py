@@ -27,6 +27,7 @@ __all__ = ["Progress", "Swept", "run_sweep"]
 _GROUP_SECONDS = 0.3  # aim for the duration of a group: 100 times the cost of passing it on
 _LARGEST_GROUP = 2000  # cells
 _RECENT = 200  # cells whose durations predict that of the next ones
+_DEATHS = 2  # deaths of the worker of a cell after which the cell is stored as failed
 _TICK = 0.5  # seconds between two reports of progress
 
 Item = tuple[str, Parameters, int]  # key, parameters, seed
@@ -145,6 +146,7 @@ class _Run:
                 self.names = self.names or tuple(row.result)
             if row.result is not None or not retry:
                 self.known[cell_text(row.parameters)] = row.result
+        self.stored = tuple(self.known)
         self.asked: dict[str, str] = {}  # text of every cell asked for, to its key
         self.cells: dict[str, Item] = {}  # by key, those that are waiting or running
         self.queue: deque[str] = deque()  # keys, in the order of the grid
@@ -228,17 +230,20 @@ class _Run:
         return max(1, int(_GROUP_SECONDS / max(mean, 1e-7)))
 
     def _lost(self, group: tuple[str, ...]) -> None:
-        """Let the cells of a dead worker run again alone; store one that was alone as failed."""
-        for key in group:
-            self.deaths[key] = self.deaths.get(key, 0) + 1
-        if len(group) == 1 and self.deaths[group[0]] >= 2:
-            _, parameters, seed = self.cells.pop(group[0])
-            message = "The worker died twice while it computed this cell."
-            outcome = Outcome(group[0], None, 0.0, message=message)
-            self._learn(parameters, outcome)
-            self.unsaved.append((Batch([outcome], ""), {group[0]: (parameters, seed)}))
-        else:
+        """Let the cells of a dead worker run again, each alone: then it is known which one kills.
+
+        A cell that was alone at two deaths is stored as failed.
+        """
+        if len(group) == 1:
+            self.deaths[group[0]] = self.deaths.get(group[0], 0) + 1
+        if len(group) > 1 or self.deaths[group[0]] < _DEATHS:
             self.alone.extend(group)
+            return
+        _, parameters, seed = self.cells.pop(group[0])
+        message = f"The worker died {_DEATHS} times while it computed this cell."
+        outcome = Outcome(group[0], None, 0.0, message=message)
+        self._learn(parameters, outcome)
+        self.unsaved.append((Batch([outcome], ""), {group[0]: (parameters, seed)}))
 
     def _learn(self, parameters: Parameters, outcome: Outcome) -> None:
         self.known[cell_text(parameters)] = outcome.result
@@ -264,7 +269,10 @@ class _Run:
             self.cells[key] = key, parameters, cell_seed(key)
             self.queue.append(key)
         if len(self.asked) > before:
-            self.store.note(asked=len(self.asked), adaptive=self.grid.adaptive)
+            outside = sum(text not in self.asked for text in self.stored)
+            self.store.note(
+                asked=len(self.asked), outside=outside, adaptive=self.grid.adaptive
+            )
 
     def _report(self, *, final: bool = False) -> None:
         if self.progress is None or not (final or time.monotonic() - self.ticked > _TICK):

@@ -138,7 +138,11 @@ class LocalEngine(Engine):
 
     def _pool(self) -> Any:
         return self.loky.ProcessPoolExecutor(
-            max_workers=1, timeout=None, initializer=initialize, env=ONE_THREAD
+            max_workers=1,
+            timeout=None,
+            initializer=initialize,
+            initargs=(os.getpid(),),
+            env=ONE_THREAD,
         )
 
 

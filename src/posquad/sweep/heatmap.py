@@ -12,7 +12,7 @@ from posquad.report.palette import COLOURS, INK
 from posquad.report.panel import Panel
 from posquad.sweep.crossing import Crossing
 from posquad.sweep.declaration import Sweep
-from posquad.sweep.table import Table
+from posquad.sweep.table import TRIALS, Table
 from posquad.sweep.transition import TRIAL
 
 __all__ = ["Layout", "heat_map", "layout_of"]
@@ -59,7 +59,7 @@ def layout_of(sweep: Sweep, table: Table) -> Layout | None:
     if sweep.by in others:  # the rows of one value of `by` lie together
         others.remove(sweep.by)
         others.append(sweep.by)
-    is_rate = set(np.unique(table[measure]).tolist()) <= {0, 1}
+    is_rate = TRIALS in table.columns or set(np.unique(table[measure]).tolist()) <= {0, 1}
     return Layout(table, axis, measure, tuple(others), sweep.target, is_rate)
 
 
@@ -113,9 +113,8 @@ def _describe(layout: Layout) -> str:
 
 
 def _means(layout: Layout, row: Table) -> tuple[np.ndarray, np.ndarray]:
-    x, place = np.unique(row[layout.axis], return_inverse=True)
-    totals = np.bincount(place, weights=row[layout.measure].astype(float))
-    return x, totals / np.bincount(place)
+    found = row.rates(layout.axis, layout.measure)
+    return found.x, found.rate
 
 
 def _edges(x: np.ndarray) -> np.ndarray:

@@ -45,7 +45,9 @@ def plot_sweep(folder: str | Path, sweep: Sweep | None = None) -> Path:
     if not len(table):
         raise DomainError(str(path), expected="at least one finished cell", got="none")
     layout = layout_of(sweep, table)
-    panels: list[tuple[Any, Any]] = [(panel, table) for panel in sweep.panels]
+    panels: list[tuple[Any, Any]] = [
+        (panel, table) for panel in (sweep.panels(table) if sweep.panels else ())
+    ]
     if layout is not None:
         panels.append((heat_map(layout), layout))
     figures = path / "figures"

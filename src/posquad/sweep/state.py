@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posquad.sweep.store import Row, Store, driver_of
@@ -19,6 +19,7 @@ class SweepStatus:
     version: int
     done: int  # cells with a result
     failed: int
+    outside: int  # cells of these that the grid of the last run does not ask for
     asked: int  # cells of the grid; of an adaptive grid, those asked for so far
     adaptive: bool
     driver: str | None  # process and host of the running driver; None if there is none
@@ -28,7 +29,7 @@ class SweepStatus:
     @property
     def waiting(self) -> int:
         """Cells that were asked for and have no outcome."""
-        return max(0, self.asked - self.done - self.failed)
+        return max(0, self.asked + self.outside - self.done - self.failed)
 
 
 def sweep_status(folder: str | Path) -> SweepStatus:
@@ -47,22 +48,23 @@ def sweep_status(folder: str | Path) -> SweepStatus:
     with Store.read(path) as store:
         counts, meta = store.counts(), store.meta()
     driver = driver_of(path)
-    computed = counts["done"] + counts["failed"] - int(meta.get("before", 0))
-    waiting = max(0, int(meta.get("asked", 0)) - counts["done"] - counts["failed"])
-    left = None
-    if driver and computed > 0:
-        left = waiting * (time.time() - float(meta["started"])) / computed
-    return SweepStatus(
+    state = SweepStatus(
         sweep=str(meta["sweep"]),
         version=int(meta["version"]),
         done=counts["done"],
         failed=counts["failed"],
+        outside=int(meta.get("outside", 0)),
         asked=int(meta.get("asked", 0)),
         adaptive=bool(meta.get("adaptive", False)),
         driver=driver,
-        left=left,
+        left=None,
         command=str(meta.get("command", "")),
     )
+    computed = sum(counts.values()) - int(meta.get("before", 0))
+    if driver is None or computed <= 0 or "started" not in meta:
+        return state
+    elapsed = time.time() - float(meta["started"])
+    return replace(state, left=state.waiting * elapsed / computed)
 
 
 def failed_cells(folder: str | Path) -> list[Row]:

@@ -17,7 +17,10 @@ from posquad.sweep.crossing import Crossing, crossing
 from posquad.sweep.grid import cell_text
 from posquad.sweep.store import Store
 
-__all__ = ["Rates", "Table", "export", "read_table"]
+__all__ = ["TRIALS", "Rates", "Table", "export", "read_table"]
+
+TRIALS = "trials"
+"""Name of the result that says how many trials a cell made, if it made several."""
 
 _FORMATS = (".parquet", ".csv")
 
@@ -63,10 +66,16 @@ class Table:
         return np.unique(self[name]).tolist()
 
     def rates(self, axis: str, measure: str) -> Rates:
-        """Return the successes of a 0/1 result at each value of a parameter."""
+        """Return the successes at each value of a parameter.
+
+        A result is 1 for a success and 0 for a failure, or the number of successes of a cell that
+        made several trials, if there is a result `trials` with their number.
+        """
         x, place = np.unique(self[axis], return_inverse=True)
         hits = np.bincount(place, weights=self[measure].astype(float), minlength=len(x))
-        return Rates(x, hits, np.bincount(place, minlength=len(x)))
+        made = self.columns.get(TRIALS)
+        weights = None if made is None else made.astype(float)
+        return Rates(x, hits, np.bincount(place, weights=weights, minlength=len(x)))
 
     def crossing(self, axis: str, measure: str, *, target: float = 0.5) -> Crossing | None:
         """Return where the rate crosses the target; None with fewer than two values."""

@@ -14,7 +14,7 @@ import numpy as np
 from posquad.certificates import certify
 from posquad.problems import LeastSquares, RankOne
 from posquad.sweep.declaration import Sweep
-from posquad.sweep.diagrams.certifiability_panels import PANELS, findings
+from posquad.sweep.diagrams.certifiability_panels import findings, panels
 from posquad.sweep.grid import Grid, listed
 from posquad.sweep.thresholds import uniqueness_threshold
 
@@ -76,7 +76,7 @@ SWEEP = Sweep(
     measure="proved",
     axis="n",
     by="d",
-    panels=PANELS,
+    panels=panels,
     findings=findings,
     sources=(
         "The threshold of minimum-trace recovery for centred measurements: S. Martin, G. Biroli and "

@@ -12,7 +12,7 @@ from posquad.sweep.diagrams.shares import crossing_words, draw_share, verdict_wo
 from posquad.sweep.table import Table
 from posquad.sweep.thresholds import uniqueness_threshold
 
-__all__ = ["PANELS", "findings"]
+__all__ = ["findings", "panels"]
 
 
 def _shapes(table: Table) -> Iterator[tuple[int, int, Table, float]]:
@@ -76,7 +76,7 @@ def _describe(name: str, table: Table) -> str:
     return f"Half at n = {'; '.join(parts)}."
 
 
-PANELS: tuple[Panel[Table], ...] = (
+_PANELS: tuple[Panel[Table], ...] = (
     Panel(
         "certifiability-shares",
         "Share proved unique",
@@ -98,3 +98,12 @@ PANELS: tuple[Panel[Table], ...] = (
         describe=lambda table: _describe("trace", table),
     ),
 )
+
+
+def panels(table: Table) -> tuple[Panel[Table], ...]:
+    """Return the panels of the report.
+
+    >>> [panel.key for panel in panels(Table({}))][0]
+    'certifiability-shares'
+    """
+    return _PANELS

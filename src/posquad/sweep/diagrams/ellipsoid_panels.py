@@ -12,7 +12,7 @@ from posquad.sweep.diagrams.shares import crossing_words, draw_share, verdict_wo
 from posquad.sweep.table import Table
 from posquad.sweep.thresholds import ellipsoid_error, ellipsoid_threshold
 
-__all__ = ["PANELS", "findings"]
+__all__ = ["findings", "panels"]
 
 _KAPPA = {"gaussian": 3.0, "uniform": 1.8, "sign-like": 1.2, "laplace": 6.0}
 
@@ -119,7 +119,7 @@ def _describe_error(table: Table) -> str:
     return f"d times the mean squared error: {'; '.join(words)}." if words else ""
 
 
-PANELS: tuple[Panel[Table], ...] = (
+_PANELS: tuple[Panel[Table], ...] = (
     Panel(
         "ellipsoid-shares",
         "Share of Gaussian designs with a fit",
@@ -145,3 +145,12 @@ PANELS: tuple[Panel[Table], ...] = (
         describe=_describe_error,
     ),
 )
+
+
+def panels(table: Table) -> tuple[Panel[Table], ...]:
+    """Return the panels of the report.
+
+    >>> [panel.key for panel in panels(Table({}))][0]
+    'ellipsoid-shares'
+    """
+    return _PANELS

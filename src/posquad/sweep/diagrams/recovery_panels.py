@@ -12,12 +12,13 @@ from posquad.report.panel import Panel
 from posquad.sweep.diagrams.shares import crossing_words, draw_share
 from posquad.sweep.table import Table
 
-__all__ = ["PANELS", "findings"]
+__all__ = ["findings", "panels"]
 
 _CURVES = {
     "identified": "determined locally",
     "found": "found by recover",
     "descent": "found by gradient descent",
+    "close": "found within 1% by gradient descent",
     "trace": "found by minimum trace",
     "proved": "proved unique",
 }
@@ -32,33 +33,26 @@ def _shapes(table: Table) -> Iterator[tuple[int, int, Table]]:
 def findings(table: Table) -> list[str]:
     """Return what was found, from the numbers.
 
-    >>> names = ("found", "claimed", "other", "descent", "trace", "proved")
-    >>> columns = {"d": [10], "r": [1], "ratio": [1.5], **{name: [1] for name in names}}
+    >>> names = ("found", "claimed", "descent", "close", "trace", "proved", "trials")
+    >>> columns = {"d": [10], "r": [1], "ratio": [1.5], "wrong": [0], **{n: [1] for n in names}}
     >>> findings(Table({name: np.array(column) for name, column in columns.items()}))[0]
-    'No answer that recover called RECOVERED is wrong: 1 such answers in 1 problems.'
+    'Of 1 problems, recover called 1 RECOVERED; none of these answers is wrong.'
     """
-    claimed = table.where(claimed=1)
-    wrong = int((claimed["found"] == 0).sum())
-    words = [
-        f"{wrong or 'No'} answer{'s' if wrong > 1 else ''} that recover called RECOVERED "
-        f"{'are' if wrong > 1 else 'is'} wrong: {len(claimed)} such answers in {len(table)} problems."
-    ]
-    for name in ("found", "descent", "trace", "proved"):
-        parts = []
-        for d, r, rows in _shapes(table):
-            found = rows.crossing("ratio", name)
-            share = _share_at_end(rows, name)
-            crossed = crossing_words(found, 3) if found and found.bracketed else share
-            parts.append(f"({d}, {r}): {crossed}")
-        words.append(
-            f"Half of the problems are {_CURVES[name]} at n/p = ... for (d, r) = {'; '.join(parts)}."
-        )
-    return [word.replace(" = ... for (d, r) = ", ", by (d, r): ") for word in words]
+    total, claimed, wrong = (int(table[name].sum()) for name in ("trials", "claimed", "wrong"))
+    verdict = f"{wrong} of these answers are wrong" if wrong else "none of these answers is wrong"
+    words = [f"Of {total} problems, recover called {claimed} RECOVERED; {verdict}."]
+    for name in ("found", "descent", "close", "trace", "proved"):
+        parts = [f"{_half(rows, name)} for ({d}, {r})" for d, r, rows in _shapes(table)]
+        words.append(f"n/p at which half of the problems are {_CURVES[name]}: {'; '.join(parts)}.")
+    return words
 
 
-def _share_at_end(rows: Table, name: str) -> str:
-    last = rows.values("ratio")[-1]
-    return f"no crossing, {rows.where(ratio=last)[name].mean():.0%} at {last:g}"
+def _half(rows: Table, name: str) -> str:
+    found = rows.crossing("ratio", name)
+    if found is not None and found.bracketed:
+        return crossing_words(found, 3)
+    rates = rows.rates("ratio", name)
+    return f"none ({rates.rate[0]:.0%} at {rates.x[0]:g}, {rates.rate[-1]:.0%} at {rates.x[-1]:g})"
 
 
 def _draw(d: int, axes: Any, table: Table) -> None:
@@ -70,8 +64,6 @@ def _draw(d: int, axes: Any, table: Table) -> None:
 
 def _describe(d: int, table: Table) -> str:
     rows = table.where(d=d)
-    if not len(rows):
-        return ""
     parts = []
     for name, label in _CURVES.items():
         rates = rows.rates("ratio", name)
@@ -80,13 +72,19 @@ def _describe(d: int, table: Table) -> str:
     return "; ".join(parts) + "."
 
 
-PANELS: tuple[Panel[Table], ...] = tuple(
-    Panel(
-        f"recovery-{d}",
-        f"d = {d}",
-        f"Shares of problems with d = {d}, all ranks together; bands are 95% Wilson intervals.",
-        draw=partial(_draw, d),
-        describe=partial(_describe, d),
+def panels(table: Table) -> tuple[Panel[Table], ...]:
+    """Return the panels of the report, one for each d.
+
+    >>> [panel.key for panel in panels(Table({"d": np.array([10, 20])}))]
+    ['recovery-10', 'recovery-20']
+    """
+    return tuple(
+        Panel(
+            f"recovery-{d}",
+            f"d = {d}",
+            f"Shares of problems with d = {d}, all ranks together; bands are 95% Wilson intervals.",
+            draw=partial(_draw, d),
+            describe=partial(_describe, d),
+        )
+        for d in table.values("d")
     )
-    for d in (10, 20, 40)
-)
