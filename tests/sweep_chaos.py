@@ -18,7 +18,7 @@ from posquad.sweep import load_sweep
 from posquad.sweep.grid import cell_key, cell_seed, cell_text
 from posquad.sweep.store import STORE, Store
 
-MODULE = '''
+MODULE = """
 import os, random, time
 from pathlib import Path
 from posquad.sweep import Sweep, product
@@ -33,7 +33,7 @@ def cell(parameters, seed):
     return {"y": random.Random(seed).random(), "double": 2 * parameters["x"]}
 
 SWEEP = Sweep("chaos", cell, product(x=range(COUNT)))
-'''
+"""
 DRIVER = """
 import sys
 from posquad.sweep import load_sweep, run_sweep

@@ -165,8 +165,9 @@ def _plot(folder: Path, sweep: Sweep | None) -> None:
 
 
 def _tell(swept: Swept, command: str) -> None:
-    click.echo(f"{swept.done} cells done, {swept.failed} failed, {swept.left} left; "
-               f"{swept.computed} computed in {duration(swept.seconds)}: {swept.folder}")  # fmt: skip
+    now = f"{swept.computed} computed in {duration(swept.seconds)}"
+    counts = f"{swept.done} cells done, {swept.failed} failed, {swept.left} left"
+    click.echo(f"{counts}; {now}: {swept.folder}")
     if swept.left:
         click.echo(f"Time limit reached; go on with: {command}")
     if swept.failed:
@@ -178,5 +179,3 @@ def _tell(swept: Swept, command: str) -> None:
 def _stop_interrupted(swept: Swept, command: str) -> NoReturn:
     click.echo(f"Interrupted with {swept.done} cells done, all stored; go on with: {command}")
     raise SystemExit(130)
-
-

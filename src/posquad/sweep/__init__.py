@@ -21,8 +21,21 @@ if TYPE_CHECKING:
     from posquad.sweep.table import read_table as read_table
     from posquad.sweep.transition import transition as transition
 
-__all__ = ["Sweep", "SweepStatus", "Swept", "Table", "export", "joined", "listed",
-           "load_sweep", "product", "read_table", "run_sweep", "sweep_status", "transition"]  # fmt: skip
+__all__ = [
+    "Sweep",
+    "SweepStatus",
+    "Swept",
+    "Table",
+    "export",
+    "joined",
+    "listed",
+    "load_sweep",
+    "product",
+    "read_table",
+    "run_sweep",
+    "sweep_status",
+    "transition",
+]
 
 _HOME = {
     "Sweep": "declaration",

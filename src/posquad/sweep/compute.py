@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -164,5 +164,3 @@ def _of_loaded(package: str) -> str:
     """Return the version of a loaded package, which is faster than reading its metadata."""
     module = sys.modules.get(package)
     return str(getattr(module, "__version__", "")) if module else ""
-
-

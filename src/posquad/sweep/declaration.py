@@ -76,7 +76,7 @@ class Sweep:
 
     @property
     def place(self) -> str:
-        """The name or file from which `load_sweep` loads the sweep again; empty if there is none."""
+        """The name or file from which `load_sweep` loads the sweep again; empty if none."""
         if self.origin is None:
             return ""
         return self.key if self.origin.module else str(Path(self.origin.path).absolute())

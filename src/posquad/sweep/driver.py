@@ -103,7 +103,9 @@ def run_sweep(
     (5, 0, True)
     """
     if time_limit is not None and not time_limit > 0:
-        raise DomainError("time_limit", expected="a positive number of seconds", got=f"{time_limit}")
+        raise DomainError(
+            "time_limit", expected="a positive number of seconds", got=f"{time_limit}"
+        )
     grid = sweep.chosen(quick=quick)
     if grid.most > MOST_CELLS:
         raise DomainError("grid", expected=f"at most {MOST_CELLS:,} cells", got=f"{grid.most:,}")
@@ -234,16 +236,16 @@ class _Run:
 
         A cell that was alone at two deaths is stored as failed.
         """
-        if len(group) == 1:
-            self.deaths[group[0]] = self.deaths.get(group[0], 0) + 1
-        if len(group) > 1 or self.deaths[group[0]] < _DEATHS:
+        key = group[0]
+        self.deaths[key] = self.deaths.get(key, 0) + (len(group) == 1)
+        if self.deaths[key] < _DEATHS:
             self.alone.extend(group)
             return
-        _, parameters, seed = self.cells.pop(group[0])
+        _, parameters, seed = self.cells.pop(key)
         message = f"The worker died {_DEATHS} times while it computed this cell."
-        outcome = Outcome(group[0], None, 0.0, message=message)
+        outcome = Outcome(key, None, 0.0, message=message)
         self._learn(parameters, outcome)
-        self.unsaved.append((Batch([outcome], ""), {group[0]: (parameters, seed)}))
+        self.unsaved.append((Batch([outcome], ""), {key: (parameters, seed)}))
 
     def _learn(self, parameters: Parameters, outcome: Outcome) -> None:
         self.known[cell_text(parameters)] = outcome.result
@@ -270,9 +272,7 @@ class _Run:
             self.queue.append(key)
         if len(self.asked) > before:
             outside = sum(text not in self.asked for text in self.stored)
-            self.store.note(
-                asked=len(self.asked), outside=outside, adaptive=self.grid.adaptive
-            )
+            self.store.note(asked=len(self.asked), outside=outside, adaptive=self.grid.adaptive)
 
     def _report(self, *, final: bool = False) -> None:
         if self.progress is None or not (final or time.monotonic() - self.ticked > _TICK):

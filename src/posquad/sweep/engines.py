@@ -23,10 +23,11 @@ from posquad.sweep.declaration import Sweep
 __all__ = ["DaskEngine", "Engine", "LocalEngine", "SerialEngine", "engine_for"]
 
 ONE_THREAD = {
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
-                 "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+}
 
 
 class EngineError(PosquadError, RuntimeError):
@@ -46,6 +47,7 @@ class Engine(ABC):
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:
         """Wait until a group ends, at most so long; return those that did. None: lost."""
 
+    @abstractmethod
     def close(self) -> None:
         """End the workers at once."""
 
@@ -93,9 +95,14 @@ class SerialEngine(Engine):
         self.waiting.append((number, task))
 
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:
-        done = [(number, compute(self.cell, task)) for number, task in self.waiting]
-        self.waiting = []
+        done: list[tuple[int, Batch | None]] = []
+        while self.waiting:
+            number, task = self.waiting.pop(0)
+            done.append((number, compute(self.cell, task)))
         return done
+
+    def close(self) -> None:
+        self.waiting = []
 
 
 class LocalEngine(Engine):
@@ -186,9 +193,7 @@ class DaskEngine(Engine):
 
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:
         with suppress(TimeoutError):
-            self.distributed.wait(
-                list(self.running), timeout=seconds, return_when=FIRST_COMPLETED
-            )
+            self.distributed.wait(list(self.running), timeout=seconds, return_when=FIRST_COMPLETED)
         found: list[tuple[int, Batch | None]] = []
         for future in [f for f in self.running if f.done()]:
             number = self.running.pop(future)
@@ -198,8 +203,8 @@ class DaskEngine(Engine):
                 found.append((number, None))
             except Exception as problem:
                 if self.client.status != "running" or future.cancelled():
-                    got = f"the connection was lost ({type(problem).__name__})"
-                    raise EngineError("Dask", expected="a scheduler that answers", got=got) from None
+                    expected, got = "a scheduler that answers", "a connection that was lost"
+                    raise EngineError("Dask", expected=expected, got=got) from problem
                 raise
         return found
 

@@ -33,9 +33,9 @@ class Layout:
 
     def rows(self) -> Iterator[tuple[str, Table]]:
         """Yield the label and the cells of each row."""
-        lines = sorted({tuple(line) for line in zip(*(self.table[n] for n in self.others))}
-                       if self.others else {()}, key=_sortable)  # fmt: skip
-        for line in lines[:_MOST_ROWS]:
+        columns = [self.table[name].tolist() for name in self.others]
+        lines = set(zip(*columns, strict=True)) if columns else {()}
+        for line in sorted(lines, key=_sortable)[:_MOST_ROWS]:
             chosen = dict(zip(self.others, line, strict=True))
             label = ", ".join(_shown(name, value) for name, value in chosen.items())
             yield label, self.table.where(**chosen)

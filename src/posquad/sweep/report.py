@@ -82,11 +82,9 @@ def _crossings(layout: Layout | None) -> list[dict[str, str]]:
         found.append(
             {
                 "line": label or "all",
-                "value": f"{crossed.value:.4g}" if crossed else "–",
-                "interval": f"{crossed.low:.4g} to {crossed.high:.4g}" if crossed else "–",
+                "value": f"{crossed.value:.4g}" if crossed else "none",
+                "interval": f"{crossed.low:.4g} to {crossed.high:.4g}" if crossed else "none",
                 "trials": str(len(row)),
             }
         )
     return found
-
-

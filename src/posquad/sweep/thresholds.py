@@ -9,8 +9,10 @@ All are integrals of the semicircle law `sigma(dz) = sqrt(4 - z^2)/(2 pi) dz` on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from scipy.optimize import brentq
+from scipy import optimize
 
 from posquad.core.errors import DomainError
 
@@ -47,8 +49,7 @@ def ellipsoid_threshold(kappa: float) -> float:
     (0.25, 0.33)
     """
     c = _excess(kappa)
-    w = brentq(lambda w: w - c * _hinges(w)[0], -math.sqrt(2), math.sqrt(2), xtol=_ACCURACY)
-    m, s = _hinges(float(w))
+    m, s = _hinges(_root(lambda w: w - c * _hinges(w)[0], -math.sqrt(2), math.sqrt(2)))
     return s + c * m * m
 
 
@@ -72,7 +73,7 @@ def ellipsoid_error(alpha: float, kappa: float) -> float:
 
     if excess(-40.0) < 0:
         raise DomainError("alpha", expected="a ratio that the formula covers", got=str(alpha))
-    w = float(brentq(excess, -40.0, math.sqrt(2), xtol=_ACCURACY))
+    w = _root(excess, -40.0, math.sqrt(2))
     return 2 / alpha * max(0.0, c * _hinges(w)[0] - w) ** 2
 
 
@@ -96,7 +97,7 @@ def uniqueness_threshold(share: float) -> float:
         m0, m1, _ = semicircle_moments(q)
         return m1 - q * m0 - q * share / (1 - share)
 
-    q = float(brentq(balance, 0.0, 2.0, xtol=_ACCURACY))
+    q = _root(balance, 0.0, 2.0)
     _, m1, m2 = semicircle_moments(q)
     return share - share**2 / 2 + (1 - share) ** 2 / 2 * (m2 - q * m1)
 
@@ -108,6 +109,11 @@ def _hinges(w: float) -> tuple[float, float]:
         return -w, 0.5 + w * w
     m0, m1, m2 = semicircle_moments(q)
     return (m1 - q * m0) / math.sqrt(2), (m2 - 2 * q * m1 + q * q * m0) / 2
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    found: Any = optimize.brentq(function, low, high, xtol=_ACCURACY)
+    return float(found)
 
 
 def _excess(kappa: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -143,9 +144,7 @@ def transition(
     if axis in taken or taken.count(TRIAL) > 1:
         raise DomainError("axis", expected="a name that is no other parameter", got=repr(axis))
     numbers = tuple(cell[axis] for cell in product(**{axis: values}).cells({}))
-    if len(numbers) < 2 or any(
-        isinstance(v, str | bool) or v >= w for v, w in zip(numbers, numbers[1:], strict=False)
-    ):
+    if len(numbers) < 2 or any(isinstance(v, str | bool) or v >= w for v, w in pairwise(numbers)):
         raise DomainError(axis, expected="two or more increasing numbers", got=f"{numbers[:5]}")
     if not (0 < target < 1):
         raise DomainError("target", expected="a rate between 0 and 1", got=str(target))

@@ -53,13 +53,13 @@ def certifiability_cell(parameters: dict[str, Any], seed: int) -> dict[str, floa
 
 def _grid(shapes: tuple[tuple[int, int], ...], loads: np.ndarray, trials: int) -> Grid:
     """Return numbers of samples around the predicted one, for each shape."""
-    cells = [
+    predicted = {(d, r): uniqueness_threshold(r / d) * d * d for d, r in shapes}
+    return listed(
         {"d": d, "r": r, "n": n, "trial": trial}
-        for d, r in shapes
-        for n in sorted({round(float(load) * uniqueness_threshold(r / d) * d * d) for load in loads})
+        for (d, r), centre in predicted.items()
+        for n in sorted({round(float(load) * centre) for load in loads})
         for trial in range(trials)
-    ]
-    return listed(cells)
+    )
 
 
 SWEEP = Sweep(
@@ -79,8 +79,9 @@ SWEEP = Sweep(
     panels=panels,
     findings=findings,
     sources=(
-        "The threshold of minimum-trace recovery for centred measurements: S. Martin, G. Biroli and "
-        "F. Bach, JMLR 27(136), 2026, arXiv:2601.10483. That uniqueness has the same transition for "
-        "Gaussian inputs, because the mean of y fixes the trace, is an argument of ours.",
+        "The threshold of minimum-trace recovery for centred measurements: S. Martin, G. Biroli "
+        "and F. Bach, JMLR 27(136), 2026, arXiv:2601.10483. That uniqueness has the same "
+        "transition for Gaussian inputs, because the mean of y fixes the trace, is an argument of "
+        "ours.",
     ),
 )

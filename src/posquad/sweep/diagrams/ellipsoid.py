@@ -1,9 +1,9 @@
 """Ellipsoid fitting: is there a positive semidefinite R with `x_i'R x_i = 1` for all i?
 
 The problem is convex, and either answer has a proof. A positive definite matrix R whose smallest
-eigenvalue is far larger than the correction that makes it exact shows that a fit exists. A vector z
-with `sum z_i x_i x_i' >= 0` and `sum z_i < 0`, checked with every rounding error bounded, shows that
-none does.
+eigenvalue is far larger than the correction that makes it exact shows that a fit exists. A vector
+z with `sum z_i x_i x_i' >= 0` and `sum z_i < 0`, checked with every rounding error bounded, shows
+that none does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = ["FOURTH_MOMENT", "SWEEP", "design", "ellipsoid_cell"]
 
 _SIGN_SHARE = 0.9**0.25  # weight of the sign in a sign-like coordinate; kappa = 3 - 2 * 0.9
 _SAFETY = 1000.0  # the smallest eigenvalue of a fit exceeds the correction by this factor
-_BUDGETS = (18, 10_000)  # steps: 18 decide nearly all designs without a final descent, which is slow
+_BUDGETS = (
+    18,
+    10_000,
+)  # steps: 18 decide nearly all designs without a final descent, which is slow
 
 FOURTH_MOMENT = {"gaussian": 3.0, "uniform": 1.8, "sign-like": 1.2, "laplace": 6.0}
 """Coordinates of variance one, with their fourth moments kappa.
@@ -134,7 +137,8 @@ SWEEP = Sweep(
     question=(
         "Through $n = \\alpha d^2$ random points, is there an ellipsoid centred at the origin? "
         "Every answer is proved. The share of designs with a fit falls from 1 to 0 near the "
-        "predicted $\\alpha_*(\\kappa)$, which depends on the fourth moment $\\kappa$ of the coordinates."
+        "predicted $\\alpha_*(\\kappa)$, which depends on the fourth moment $\\kappa$ of the "
+        "coordinates."
     ),
     cell=ellipsoid_cell,
     grid=joined(

@@ -113,8 +113,8 @@ def _describe_error(table: Table) -> str:
             largest = rows.where(d=d)
             value = d * float(np.square(largest["residual"]).mean())
             words.append(
-                f"at alpha = {alpha}, {value:.4f} for d = {d} and {ellipsoid_error(alpha, 3.0):.4f} "
-                "predicted"
+                f"at alpha = {alpha}, {value:.4f} for d = {d} and "
+                f"{ellipsoid_error(alpha, 3.0):.4f} predicted"
             )
     return f"d times the mean squared error: {'; '.join(words)}." if words else ""
 
@@ -123,8 +123,8 @@ _PANELS: tuple[Panel[Table], ...] = (
     Panel(
         "ellipsoid-shares",
         "Share of Gaussian designs with a fit",
-        "Each answer is proved. The dotted line is the predicted limit $\\alpha_* = 1/4$; bands are "
-        "95% Wilson intervals.",
+        "Each answer is proved. The dotted line is the predicted limit $\\alpha_* = 1/4$; bands "
+        "are 95% Wilson intervals.",
         draw=_draw_shares,
         describe=_describe_shares,
     ),

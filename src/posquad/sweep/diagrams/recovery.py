@@ -64,7 +64,7 @@ def recovery_cell(
     start = spectral_initializer(X, y, r)
     path = data_driven_descent(X, y, start, max_steps=steps)
     errors = _relative_error(path.U, U)
-    counts = dict.fromkeys(_COUNTED, 0)
+    counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     for inputs, factor, responses in problems:
         for name in _outcomes(inputs, factor, responses):
             counts[name] += 1
@@ -110,7 +110,8 @@ SWEEP = Sweep(
     title="Recovery at the information limit",
     question=(
         "With $n$ samples for $p = dr - r(r-1)/2$ unknowns, $n/p$ from 1 to 2: which problems are "
-        "determined, which does each method solve, and which answers are proved to be the only ones?"
+        "determined, which does each method solve, and which answers are proved to be the only "
+        "ones?"
     ),
     cell=recovery_cell,
     grid=product(

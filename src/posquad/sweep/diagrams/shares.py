@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from posquad.core.rates import wilson
 from posquad.report.palette import draw_band, series
 from posquad.sweep.crossing import Crossing
