@@ -203,7 +203,9 @@ def require_value(name: str, value: Any) -> Any:
 def _axis(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise DomainError(name, expected="a sequence of values", got=repr(values))
-    axis = tuple(require_value(name, v) for v in itertools.islice(values, MOST_CELLS + 1))
+    found = tuple(itertools.islice(values, MOST_CELLS + 1))
+    _require_few(len(found))
+    axis = tuple(require_value(name, value) for value in found)
     if not axis:
         raise DomainError(name, expected="at least one value", got="none")
     if len({json.dumps(value) for value in axis}) < len(axis):

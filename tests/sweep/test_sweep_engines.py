@@ -1,0 +1,65 @@
+"""Processes of joblib and of Dask: the same store, one BLAS thread, and workers that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from posquad.sweep import Sweep, load_sweep, product, read_table, run_sweep
+from posquad.sweep.engines import EngineError
+from posquad.sweep.state import failed_cells
+
+KILLER = """
+import os, signal
+from posquad.sweep import Sweep, product
+
+def cell(parameters, seed):
+    if parameters["x"] == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threads = int(os.environ.get("OMP_NUM_THREADS", 0))
+    return {"y": seed / 3, "threads": threads, "process": os.getpid()}
+
+SWEEP = Sweep("killer", cell, product(x=range(40)))
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "dask"])
+def test_a_cell_that_kills_its_worker_is_failed_and_the_others_are_done(
+    tmp_path, engine, monkeypatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (tmp_path / "killer.py").write_text(KILLER)
+    sweep = load_sweep(tmp_path / "killer.py")
+    swept = run_sweep(sweep, tmp_path / "out", workers=1, engine=engine)
+    assert (swept.done, swept.failed, swept.left) == (39, 1, 0)
+    (row,) = failed_cells(tmp_path / "out")
+    assert row.parameters == {"x": 7}
+    assert row.message == "The worker died 2 times while it computed this cell."
+    table = read_table(tmp_path / "out")
+    assert sorted(table["x"].tolist()) == [x for x in range(40) if x != 7]
+    assert np.array_equal(table["y"], table["seed"] / 3)
+    assert table.values("threads") == [1]
+    assert os.getpid() not in table.values("process")
+
+
+def test_a_function_of_this_process_can_be_sent_to_workers(tmp_path):
+    factor = 5
+    sweep = Sweep("local", lambda p, seed: {"y": factor * p["x"]}, product(x=range(3)))
+    run_sweep(sweep, tmp_path, workers=1)
+    assert read_table(tmp_path)["y"].tolist() == [0, 5, 10]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+
+    def refuse(*_, **__):
+        raise OSError("Timed out trying to connect to tcp://127.0.0.1:9 after 10 s")
+
+    monkeypatch.setattr(distributed, "Client", refuse)
+    sweep = Sweep("local", lambda p, seed: {"y": 1}, product(x=range(3)))
+    with pytest.raises(EngineError, match="tcp://127.0.0.1:9: expected a Dask scheduler"):
+        run_sweep(sweep, tmp_path, engine="dask", scheduler="tcp://127.0.0.1:9")
