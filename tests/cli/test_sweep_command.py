@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+import posquad
 from cli_support import assert_refused, command
 from posquad.sweep import Sweep, product, run_sweep
 from posquad.sweep.state import sweep_status
 
 FILE = """
 import random, time
+import posquad
 from posquad.sweep import Sweep, product
 
 def cell(parameters, seed):
@@ -119,14 +122,16 @@ def test_ctrl_c_of_a_terminal_keeps_the_cells_and_says_how_to_go_on(file, tmp_pa
     process = subprocess.Popen(
         [*words, "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         cwd=tmp_path, start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(posquad.__file__).parents[1])},
     )  # fmt: skip
     out = tmp_path / "out"
     while process.poll() is None:
         if (out / "sweep.sqlite").exists() and sweep_status(out).done > 4:
             break
         time.sleep(0.1)
-    live = command("sweep", "status", out).stdout
-    assert "Running: process" in live
+    seen = command("sweep", "status", out)
+    live = seen.stdout
+    assert "Running: process" in live, seen.output
     assert "left." in live
     os.killpg(process.pid, signal.SIGINT)
     printed, errors = process.communicate(timeout=120)

@@ -202,7 +202,7 @@ def test_bad_engines_are_refused(tmp_path, options, words):
 def test_a_file_without_a_sweep_is_refused(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("SWEEP = 3\n")
-    with pytest.raises(DomainError, match="a constant SWEEP of type .*; got int"):
+    with pytest.raises(DomainError, match=r"a constant SWEEP of type .*; got int"):
         load_sweep(file)
     file.write_text("1 / 0\n")
     with pytest.raises(DomainError, match=r"ZeroDivisionError: division by zero \(line 1\)"):

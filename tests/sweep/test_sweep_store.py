@@ -80,7 +80,7 @@ def test_a_changed_row_is_found(tmp_path):
     run_sweep(SWEEP, tmp_path, workers=0)
     with sqlite3.connect(tmp_path / STORE) as database:
         database.execute("""UPDATE cells SET result = '{"y": 7}' WHERE parameters = '{"x":2}'""")
-    with pytest.raises(FileError, match="checksum of .* does not match"):
+    with pytest.raises(FileError, match=r"checksum of .* does not match"):
         read_table(tmp_path)
     with pytest.raises(FileError, match="checksum"):
         run_sweep(SWEEP, tmp_path, workers=0)

@@ -59,7 +59,7 @@ def crossing(
 
     >>> found = crossing([1, 2, 3, 4], [0, 2, 9, 10], [10, 10, 10, 10])
     >>> round(found.value, 2), found.low < found.value < found.high, found.bracketed
-    (2.43, True, True)
+    (2.4, True, True)
     """
     points, hits, counts = (np.asarray(v, dtype=float) for v in (x, successes, trials))
     if points.ndim != 1 or points.shape != hits.shape or points.shape != counts.shape:
@@ -86,7 +86,7 @@ def crossing(
     ends = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     value = float(np.clip(_cross(a, b, target)[0], -1, 1))
     return Crossing(
-        value=centre + scale * value,
+        value=float(centre + scale * value),
         low=float(centre + scale * min(ends[0], value)),
         high=float(centre + scale * max(ends[1], value)),
         slope=float(b[0] / scale),

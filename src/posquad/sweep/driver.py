@@ -174,7 +174,8 @@ class _Run:
                 break
             for number, batch in engine.collect(_TICK):
                 self.take(number, batch)
-            self._extend()
+            if len(self.queue) < 2 * engine.workers:  # an adaptive grid takes a while to ask
+                self._extend()
             self._report()
         self._report(final=True)
 

@@ -57,6 +57,7 @@ def engine_for(
 ) -> Engine:
     """Return the engine of a run. `workers=0` computes in this process, for debugging.
 
+    >>> from posquad.sweep import product
     >>> engine_for(Sweep("none", print, product(x=[1])), workers=0).workers
     1
     """
@@ -174,6 +175,7 @@ class DaskEngine(Engine):
                         threads_per_worker=1,
                         dashboard_address=None,
                         silence_logs=50,
+                        env=ONE_THREAD,
                     )
             self.client = distributed.Client(self.cluster or scheduler, timeout=10)
         except (OSError, TimeoutError, ValueError, RuntimeError) as problem:

@@ -47,7 +47,15 @@ class Layout:
 
 
 def layout_of(sweep: Sweep, table: Table) -> Layout | None:
-    """Choose the axis, the measure and the rows, as declared or the first that can be drawn."""
+    """Choose the axis, the measure and the rows, as declared or the first that can be drawn.
+
+    >>> from posquad.sweep import product
+    >>> sweep = Sweep("mine", print, product(d=[10], n=[1, 2], trial=[0]))
+    >>> columns = {"d": [10, 10], "n": [1, 2], "trial": [0, 0], "found": [0, 1]}
+    >>> layout = layout_of(sweep, Table({name: np.array(c) for name, c in columns.items()}))
+    >>> layout.axis, layout.measure, layout.others
+    ('n', 'found', ('d',))
+    """
     names = [name for name in sweep.grid.names if name in table.columns and name != TRIAL]
     numeric = [n for n in names if table[n].dtype.kind in "if" and len(table.values(n)) > 1]
     about = ("key", "seed", "seconds", "finished", "host", "versions")
@@ -64,7 +72,12 @@ def layout_of(sweep: Sweep, table: Table) -> Layout | None:
 
 
 def heat_map(layout: Layout) -> Panel[Layout]:
-    """Return the panel of the heat map."""
+    """Return the panel of the heat map.
+
+    >>> table = Table({"n": np.array([1, 2]), "found": np.array([0, 1])})
+    >>> heat_map(Layout(table, "n", "found", (), 0.5, True)).key
+    'heat-map'
+    """
     caption = f"Each row shows `{layout.measure}` along `{layout.axis}`."
     if layout.is_rate:
         caption += f" Marks show where the rate crosses {layout.target:g}, with 95% intervals."

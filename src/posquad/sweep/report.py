@@ -84,7 +84,7 @@ def _crossings(layout: Layout | None) -> list[dict[str, str]]:
                 "line": label or "all",
                 "value": f"{crossed.value:.4g}" if crossed else "none",
                 "interval": f"{crossed.low:.4g} to {crossed.high:.4g}" if crossed else "none",
-                "trials": str(len(row)),
+                "trials": str(int(row.rates(layout.axis, layout.measure).trials.sum())),
             }
         )
     return found

@@ -203,7 +203,11 @@ class Store:
 
 
 def driver_of(folder: Path) -> str | None:
-    """Return the process and host of the driver of a folder; None if none is running."""
+    """Return the process and host of the driver of a folder; None if none is running.
+
+    >>> driver_of(Path("no-such-folder")) is None
+    True
+    """
     if not (folder / LOCK).is_file():
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,14 @@ _COARSE = 5  # values of the first round
 _ASIDE = 0.85  # a round places its trials at the crossing, and where the logit is this far from
 #     it on either side (rates 0.3 and 0.7 for the target 0.5), which gives the slope
 _GROWTH = 1 / 3  # a round has at least this share of the trials so far, so rounds are few
+
+
+@lru_cache(maxsize=2**14)
+def _crossing(
+    x: tuple[float, ...], hits: tuple[float, ...], counts: tuple[int, ...], target: float
+) -> Crossing:
+    """Return `crossing`; the rounds of a line are followed again whenever results arrive."""
+    return crossing(x, hits, counts, target=target)
 
 
 class Transition(Grid):
@@ -90,8 +99,11 @@ class Transition(Grid):
             used = [value for value in self.values if counts[value]]
             if len(used) < 2:  # nearly every cell failed
                 break
-            found = crossing(
-                used, [hits[v] for v in used], [counts[v] for v in used], target=self.target
+            found = _crossing(
+                tuple(used),
+                tuple(hits[v] for v in used),
+                tuple(counts[v] for v in used),
+                self.target,
             )
             following = {} if self._ended(found, len(cells)) else self._round(found, len(cells))
         return cells, found

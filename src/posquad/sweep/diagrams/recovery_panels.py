@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from posquad.report.palette import legend_below
 from posquad.report.panel import Panel
 from posquad.sweep.diagrams.shares import crossing_words, draw_share
 from posquad.sweep.table import Table
@@ -59,7 +60,7 @@ def _draw(d: int, axes: Any, table: Table) -> None:
     for k, (name, label) in enumerate(_CURVES.items()):
         draw_share(axes, table.where(d=d).rates("ratio", name), label, k)
     axes.set(xlabel=r"$n/p$", ylabel="share of problems", ylim=(-0.03, 1.03))
-    axes.legend(fontsize=7)
+    legend_below(axes, 2)
 
 
 def _describe(d: int, table: Table) -> str:
