@@ -122,7 +122,16 @@ class LocalEngine(Engine):
 
     def submit(self, number: int, task: Task) -> None:
         with _without_interrupts():  # a new process inherits this, and leaves Ctrl-C to us
-            pool = self.idle.pop() if self.idle else self._pool()
+            while self.idle:
+                pool = self.idle.pop()
+                try:
+                    future = pool.submit(compute, self.function, task)
+                except self.lost:  # its process died while it waited
+                    pool.shutdown(wait=False, kill_workers=True)
+                    continue
+                self.running[future] = number, pool
+                return
+            pool = self._pool()
             self.running[pool.submit(compute, self.function, task)] = number, pool
 
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:

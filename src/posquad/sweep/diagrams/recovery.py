@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from posquad.certificates import certify
+from posquad.core.errors import RankDeficientError
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems import LeastSquares, RankOne
@@ -50,7 +51,8 @@ def recovery_cell(
     returned another interpolant; `descent` those for which gradient descent ended at the true
     matrix, `close` within 1% of it; `trace` those whose true matrix is proved to have the least
     trace, so that minimum trace finds it; `proved` those for which it is proved to be the only
-    positive semidefinite interpolant.
+    positive semidefinite interpolant. A problem whose moment matrix has fewer than r positive
+    eigenvalues has no moment initializer, and counts as not found by gradient descent.
 
     >>> result = recovery_cell({"d": 5, "r": 1, "ratio": 3.0}, seed=0, trials=2, steps=10)
     >>> result["found"], result["claimed"], result["proved"], result["trials"]
@@ -61,9 +63,7 @@ def recovery_cell(
     seeds = np.random.SeedSequence(seed).generate_state(trials, np.uint64)
     problems = [planted_problem(n, d, r, int(each)) for each in seeds]
     X, U, y = (np.stack(parts) for parts in zip(*problems, strict=True))
-    start = spectral_initializer(X, y, r)
-    path = data_driven_descent(X, y, start, max_steps=steps)
-    errors = _relative_error(path.U, U)
+    errors = _descent_errors(X, U, y, steps)
     counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
     for inputs, factor, responses in problems:
         for name in _outcomes(inputs, factor, responses):
@@ -96,6 +96,22 @@ def _outcomes(X: np.ndarray, U: np.ndarray, y: np.ndarray) -> Iterator[str]:
         "proved": certificate.proved,
     }
     yield from (name for name, true in holds.items() if true)
+
+
+def _descent_errors(X: np.ndarray, U: np.ndarray, y: np.ndarray, steps: int) -> np.ndarray:
+    """Return the relative errors `[trials]` of gradient descent; infinite without a start."""
+    errors = np.full(len(X), np.inf)
+    exists = np.ones(len(X), dtype=bool)
+    try:
+        start = spectral_initializer(X, y, U.shape[-1])
+    except RankDeficientError as problem:
+        exists = np.asarray((problem.singular_values > 0).all(-1))
+        if not exists.any():
+            return errors
+        start = spectral_initializer(X[exists], y[exists], U.shape[-1])
+    path = data_driven_descent(X[exists], y[exists], start, max_steps=steps)
+    errors[exists] = _relative_error(path.U, U[exists])
+    return errors
 
 
 def _relative_error(V: np.ndarray, U: np.ndarray) -> np.ndarray:
