@@ -31,15 +31,25 @@ def findings(table: Table) -> list[str]:
     >>> print(findings(Table({name: np.array(c) for name, c in columns.items()}))[0][:52])
     d = 10, r = 2: half of the factors are proved unique
     """
-    words = []
+    words, ratios = [], []
     for d, r, rows, predicted in _shapes(table):
         proved, trace = (rows.crossing("n", name) for name in ("proved", "trace"))
-        ratio = f", {proved.value / predicted:.3f} of it" if proved and proved.bracketed else ""
+        ratio = ""
+        if proved and proved.bracketed:
+            ratios.append((d, proved.value / predicted, proved.low > predicted))
+            ratio = f", so the ratio is {proved.value / predicted:.3f}"
         words.append(
             f"d = {d}, r = {r}: half of the factors are proved unique at n = "
             f"{crossing_words(proved)}, and proved to have the least trace at "
             f"{crossing_words(trace)}. Predicted: {predicted:.1f}{ratio}; uniqueness "
             f"{verdict_words(proved, predicted)}, least trace {verdict_words(trace, predicted)}."
+        )
+    if len(ratios) > 1:
+        (d, first, _), (D, last, _) = ratios[0], ratios[-1]
+        words.append(
+            f"The crossing of uniqueness is {first:.3f} times the prediction at d = {d} and "
+            f"{last:.3f} times at d = {D}; it lies above the prediction, with its whole interval, "
+            f"for {sum(above for *_, above in ratios)} of {len(ratios)} shapes."
         )
     return words
 
@@ -76,6 +86,15 @@ def _describe(name: str, table: Table) -> str:
     return f"Half at n = {'; '.join(parts)}."
 
 
+def _describe_collapse(table: Table) -> str:
+    parts = [
+        f"{found.value / predicted:.3f} for ({d}, {r})"
+        for d, r, rows, predicted in _shapes(table)
+        if (found := rows.crossing("n", "proved")) is not None and found.bracketed
+    ]
+    return f"Half at {'; '.join(parts)} times the predicted number of samples." if parts else ""
+
+
 _PANELS: tuple[Panel[Table], ...] = (
     Panel(
         "certifiability-shares",
@@ -89,6 +108,7 @@ _PANELS: tuple[Panel[Table], ...] = (
         "Collapse against the prediction",
         "The same shares against $n$ over the predicted $\\alpha(r/d) d^2$.",
         draw=_draw_collapse,
+        describe=_describe_collapse,
     ),
     Panel(
         "certifiability-trace",

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from posquad.report.palette import INK, REFERENCE, series
+from posquad.report.palette import INK, REFERENCE, legend_below, series
 from posquad.report.panel import Panel
+from posquad.sweep.crossing import Crossing
 from posquad.sweep.diagrams.shares import crossing_words, draw_share, verdict_words
 from posquad.sweep.table import Table
 from posquad.sweep.thresholds import ellipsoid_error, ellipsoid_threshold
@@ -33,16 +34,31 @@ def findings(table: Table) -> list[str]:
     ]
     for kind in _kinds(table):
         predicted = ellipsoid_threshold(_KAPPA[kind])
-        lines = []
-        for d in table.where(coordinates=kind).values("d"):
-            found = table.where(coordinates=kind, d=d).crossing("alpha", "fits")
-            verdict = verdict_words(found, predicted)
-            lines.append(f"{crossing_words(found)} for d = {d}, {verdict}")
+        found = _crossings(table, kind)
+        lines = [
+            f"{crossing_words(c)} for d = {d}, {verdict_words(c, predicted)}"
+            for d, c in found.items()
+        ]
         words.append(
             f"{kind.capitalize()} coordinates: half of the designs have a fit at alpha = "
-            f"{'; '.join(lines)}. The limit for large d is predicted as {predicted:.4f}."
+            f"{'; '.join(lines)}. The limit for large d is predicted as {predicted:.4f}"
+            f"{_drift_words(found, predicted)}."
         )
     return words
+
+
+def _crossings(table: Table, kind: str) -> dict[int, Crossing | None]:
+    rows = table.where(coordinates=kind)
+    return {d: rows.where(d=d).crossing("alpha", "fits") for d in rows.values("d")}
+
+
+def _drift_words(found: dict[int, Crossing | None], predicted: float) -> str:
+    """Say how far the crossings at the smallest and at the largest d are from the prediction."""
+    known = [(d, c.value - predicted) for d, c in found.items() if c is not None and c.bracketed]
+    if len(known) < 2:
+        return ""
+    (d, first), (D, last) = known[0], known[-1]
+    return f"; the crossing differs from it by {first:+.4f} at d = {d} and {last:+.4f} at d = {D}"
 
 
 def _kinds(table: Table) -> list[str]:
@@ -59,17 +75,14 @@ def _draw_shares(axes: Any, table: Table) -> None:
 
 
 def _describe_shares(table: Table) -> str:
-    words = []
-    for d in table.where(coordinates="gaussian").values("d"):
-        found = table.where(coordinates="gaussian", d=d).crossing("alpha", "fits")
-        words.append(f"{crossing_words(found)} for d = {d}")
+    found = _crossings(table, "gaussian")
+    words = [f"{crossing_words(c)} for d = {d}" for d, c in found.items()]
     return f"Half at alpha = {'; '.join(words)}."
 
 
 def _draw_drift(axes: Any, table: Table) -> None:
     for k, kind in enumerate(_kinds(table)):
-        rows = table.where(coordinates=kind)
-        found = [(d, rows.where(d=d).crossing("alpha", "fits")) for d in rows.values("d")]
+        found = _crossings(table, kind).items()
         shown = [(d, c) for d, c in found if c is not None and c.bracketed]
         x = np.array([1 / d for d, _ in shown])
         values = np.array([c.value for _, c in shown])
@@ -78,7 +91,7 @@ def _draw_drift(axes: Any, table: Table) -> None:
         axes.plot([0], [ellipsoid_threshold(_KAPPA[kind])], marker="*", ms=11, ls="",
                   color=series(k)["color"], mec=INK, mew=0.5, clip_on=False)  # fmt: skip
     axes.set(xlabel=r"$1/d$", ylabel=r"$\alpha$ at which half have a fit", xlim=(0, None))
-    axes.legend()
+    legend_below(axes, 4)
 
 
 def _describe_drift(table: Table) -> str:

@@ -18,10 +18,19 @@ __all__ = ["findings", "panels"]
 _CURVES = {
     "identified": "determined locally",
     "found": "found by recover",
-    "descent": "found by gradient descent",
-    "close": "found within 1% by gradient descent",
-    "trace": "found by minimum trace",
+    "descent": "found by descent",
+    "close": "descent within 1%",
+    "trace": "found by least trace",
     "proved": "proved unique",
+}
+
+
+_SOLVED = {
+    "found": "recover finds",
+    "descent": "gradient descent finds",
+    "close": "gradient descent comes within 1% of",
+    "trace": "minimum trace finds",
+    "proved": "certify proves unique",
 }
 
 
@@ -34,7 +43,7 @@ def _shapes(table: Table) -> Iterator[tuple[int, int, Table]]:
 def findings(table: Table) -> list[str]:
     """Return what was found, from the numbers.
 
-    >>> names = ("found", "claimed", "descent", "close", "trace", "proved", "trials")
+    >>> names = ("identified", "found", "claimed", "descent", "close", "trace", "proved", "trials")
     >>> columns = {"d": [10], "r": [1], "ratio": [1.5], "wrong": [0], **{n: [1] for n in names}}
     >>> findings(Table({name: np.array(column) for name, column in columns.items()}))[0]
     'Of 1 problems, recover called 1 RECOVERED; none of these answers is wrong.'
@@ -42,9 +51,11 @@ def findings(table: Table) -> list[str]:
     total, claimed, wrong = (int(table[name].sum()) for name in ("trials", "claimed", "wrong"))
     verdict = f"{wrong} of these answers are wrong" if wrong else "none of these answers is wrong"
     words = [f"Of {total} problems, recover called {claimed} RECOVERED; {verdict}."]
-    for name in ("found", "descent", "close", "trace", "proved"):
+    counts = ", ".join(f"{verb} {int(table[name].sum())}" for name, verb in _SOLVED.items())
+    words.append(f"{int(table['identified'].sum())} are proved to be determined locally; {counts}.")
+    for name, verb in _SOLVED.items():
         parts = [f"{_half(rows, name)} for ({d}, {r})" for d, r, rows in _shapes(table)]
-        words.append(f"n/p at which half of the problems are {_CURVES[name]}: {'; '.join(parts)}.")
+        words.append(f"n/p from which {verb} half of the problems, by (d, r): {'; '.join(parts)}.")
     return words
 
 
@@ -53,7 +64,7 @@ def _half(rows: Table, name: str) -> str:
     if found is not None and found.bracketed:
         return crossing_words(found, 3)
     rates = rows.rates("ratio", name)
-    return f"none ({rates.rate[0]:.0%} at {rates.x[0]:g}, {rates.rate[-1]:.0%} at {rates.x[-1]:g})"
+    return f"no clear crossing ({rates.rate[0]:.0%} at {rates.x[0]:g}, {rates.rate[-1]:.0%} at {rates.x[-1]:g})"
 
 
 def _draw(d: int, axes: Any, table: Table) -> None:
@@ -82,8 +93,9 @@ def panels(table: Table) -> tuple[Panel[Table], ...]:
     return tuple(
         Panel(
             f"recovery-{d}",
-            f"d = {d}",
-            f"Shares of problems with d = {d}, all ranks together; bands are 95% Wilson intervals.",
+            f"Problems with d = {d}",
+            f"Shares of problems with d = {d}, all ranks together; descent is gradient descent, "
+            "bands are 95% Wilson intervals.",
             draw=partial(_draw, d),
             describe=partial(_describe, d),
         )
