@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import posquad
-from cli_support import assert_refused, command
+from cli_support import assert_refused, check_transcript, command
 from posquad.sweep import Sweep, product, run_sweep
 from posquad.sweep.state import sweep_status
 
@@ -70,6 +70,12 @@ def test_run_status_export_and_plot(file, tmp_path):
     for row, written in zip(table, rows, strict=True):
         assert {name: str(value) for name, value in row.items()} == written
     assert command("sweep", "plot", folder).exit_code == 0
+
+
+def test_the_page_shows_what_the_commands_print(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    assert check_transcript(page.read_text(encoding="utf-8")) == 4
 
 
 def test_failures_are_shown_and_left_out_of_the_export(file):

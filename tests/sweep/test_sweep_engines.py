@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from posquad.sweep import Sweep, load_sweep, product, read_table, run_sweep
-from posquad.sweep.engines import EngineError
+from posquad.sweep.compute import Task
+from posquad.sweep.engines import EngineError, engine_for
 from posquad.sweep.state import failed_cells
 
 KILLER = """
@@ -43,6 +46,29 @@ def test_a_cell_that_kills_its_worker_is_failed_and_the_others_are_done(
     assert np.array_equal(table["y"], table["seed"] % 1000)
     assert table.values("threads") == [1]
     assert os.getpid() not in table.values("process")
+
+
+def test_a_process_that_dies_while_it_waits_costs_nothing(tmp_path):
+    """The pool of an idle process refuses the next group at once."""
+    sweep = Sweep("local", lambda p, seed: {"process": os.getpid()}, product(x=range(2)))
+    with closing(engine_for(sweep, workers=1)) as engine:
+        engine.submit(1, Task((("a", {"x": 0}, 0),)))
+        ((_, first),) = _collected(engine)
+        (killed,) = (outcome.result["process"] for outcome in first.outcomes)
+        os.kill(killed, signal.SIGKILL)
+        (pool,) = engine.idle
+        while pool._flags.broken is None:
+            time.sleep(0.01)
+        engine.submit(2, Task((("b", {"x": 1}, 0),)))
+        ((number, second),) = _collected(engine)
+    assert number == 2
+    assert second.outcomes[0].result["process"] != killed
+
+
+def _collected(engine):
+    while not (found := engine.collect(1.0)):
+        pass
+    return found
 
 
 def test_a_function_of_this_process_can_be_sent_to_workers(tmp_path):

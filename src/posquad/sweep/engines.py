@@ -170,8 +170,8 @@ class DaskEngine(Engine):
     """
 
     def __init__(self, sweep: Sweep, workers: int | None, scheduler: str | None) -> None:
-        distributed = import_extra("distributed", "sweep")
-        configuration = import_extra("dask", "sweep").config
+        distributed = import_extra("distributed", "dask")
+        configuration = import_extra("dask", "dask").config
         self.distributed, self.function = distributed, _function(sweep)
         self.cluster = None
         try:
