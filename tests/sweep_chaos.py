@@ -91,7 +91,8 @@ def _round(rng: random.Random, tally: Tally, kills: int, module: Path, out: Path
 
 def _start(module: Path, out: Path) -> subprocess.Popen:
     words = [sys.executable, "-c", DRIVER, str(module), str(out)]
-    return subprocess.Popen(words, start_new_session=True)
+    quiet = {"PYTHONWARNINGS": "ignore:resource_tracker"}  # of loky, after its driver was killed
+    return subprocess.Popen(words, start_new_session=True, env=os.environ | quiet)
 
 
 def _disturb(

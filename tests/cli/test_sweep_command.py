@@ -16,6 +16,7 @@ import pytest
 import posquad
 from cli_support import assert_refused, check_transcript, command
 from posquad.sweep import Sweep, product, run_sweep
+from posquad.sweep.engines import SerialEngine
 from posquad.sweep.state import sweep_status
 
 FILE = """
@@ -74,6 +75,8 @@ def test_run_status_export_and_plot(file, tmp_path):
 
 def test_the_page_shows_what_the_commands_print(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # The processes have tests of their own.
+    monkeypatch.setattr("posquad.sweep.driver.engine_for", lambda sweep, *_: SerialEngine(sweep))
     page = Path(__file__).parents[2] / "docs" / "sweeps.md"
     assert check_transcript(page.read_text(encoding="utf-8")) == 4
 

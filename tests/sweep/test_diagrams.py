@@ -9,8 +9,6 @@ from scipy import sparse
 
 from posquad.core.errors import DomainError
 from posquad.geometry import dimension
-from posquad.recovery import positive_truncation
-from posquad.recovery.initializers import moment_matrix
 from posquad.sweep import load_sweep
 from posquad.sweep.declaration import DIAGRAMS
 from posquad.sweep.diagrams import recovery
@@ -72,8 +70,9 @@ def _has_fit(X: np.ndarray) -> bool:
     """Whether Clarabel finds a positive semidefinite R with `x'Rx = 1` for every row."""
     d = X.shape[1]
     places = [(i, j) for j in range(d) for i in range(j + 1)]  # its order of the upper triangle
-    scale = np.array([1.0 if i == j else np.sqrt(2) for i, j in places])
-    rows = np.stack([scale * X[:, i] * X[:, j] for i, j in places], axis=1)
+    scale = [1.0 if i == j else np.sqrt(2) for i, j in places]
+    products = [s * X[:, i] * X[:, j] for s, (i, j) in zip(scale, places, strict=True)]
+    rows = np.stack(products, axis=1)
     m = len(places)
     A = sparse.csc_matrix(np.vstack([rows, -np.eye(m)]))
     b = np.concatenate([np.ones(len(X)), np.zeros(m)])
@@ -95,10 +94,10 @@ def test_unknown_names_are_one_sentence():
 
 
 def test_a_problem_without_a_moment_initializer_is_not_found_by_descent():
-    """Seeds are chosen so that the moment matrix of one problem has too few positive eigenvalues."""
-    seeds = [s for s in range(400) if _positive(planted_problem(8, 4, 3, s)) < 3][:1]
-    seeds += [s for s in range(400) if _positive(planted_problem(8, 4, 3, s)) >= 3][:2]
-    X, U, y = (np.stack(p) for p in zip(*(planted_problem(8, 4, 3, s) for s in seeds), strict=True))
+    problems = [planted_problem(8, 4, 3, seed) for seed in range(40)]
+    short = [p for p in problems if _positive_eigenvalues(p) < 3]
+    usual = [p for p in problems if _positive_eigenvalues(p) >= 3]
+    X, U, y = (np.stack(parts) for parts in zip(short[0], *usual[:2], strict=True))
     errors = recovery._descent_errors(X, U, y, 50)
     assert errors[0] == np.inf
     assert np.all(np.isfinite(errors[1:]))
@@ -107,7 +106,8 @@ def test_a_problem_without_a_moment_initializer_is_not_found_by_descent():
     assert recovery._descent_errors(X[:1], U[:1], y[:1], 50).tolist() == [np.inf]
 
 
-def _positive(problem) -> int:
+def _positive_eigenvalues(problem) -> int:
+    """Those of `(1/2n) sum_i y_i (x_i x_i' - I)`."""
     X, _, y = problem
-    moment = (X.T * (y - y.mean())) @ X / (2 * len(y))  # eq:moment-estimator, up to the mean
+    moment = ((X.T * y) @ X / len(y) - y.mean() * np.eye(X.shape[1])) / 2
     return int((np.linalg.eigvalsh(moment) > 0).sum())

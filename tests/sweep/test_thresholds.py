@@ -92,8 +92,11 @@ def test_the_uniqueness_threshold_is_a_statistical_dimension(share):
     k = share
 
     def dimension(q):
-        return k - k**2 / 2 + (1 - k) * k * q * q / 2 + (1 - k) ** 2 / 2 * (
-            semicircle(lambda z: (z - q) ** 2, q)
+        return (
+            k
+            - k**2 / 2
+            + (1 - k) * k * q * q / 2
+            + (1 - k) ** 2 / 2 * (semicircle(lambda z: (z - q) ** 2, q))
         )
 
     least = optimize.minimize_scalar(dimension, bounds=(0, 2), options={"xatol": 1e-9})

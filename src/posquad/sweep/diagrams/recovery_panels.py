@@ -64,7 +64,8 @@ def _half(rows: Table, name: str) -> str:
     if found is not None and found.bracketed:
         return crossing_words(found, 3)
     rates = rows.rates("ratio", name)
-    return f"no clear crossing ({rates.rate[0]:.0%} at {rates.x[0]:g}, {rates.rate[-1]:.0%} at {rates.x[-1]:g})"
+    ends = (f"{rates.rate[k]:.0%} at {rates.x[k]:g}" for k in (0, -1))
+    return f"no clear crossing ({', '.join(ends)})"
 
 
 def _draw(d: int, axes: Any, table: Table) -> None:
