@@ -67,23 +67,26 @@ def test_the_ellipsoid_cell_agrees_with_a_conic_solver(alpha):
 
 
 def _has_fit(X: np.ndarray) -> bool:
-    """Whether Clarabel finds a positive semidefinite R with `x'Rx = 1` for every row."""
-    d = X.shape[1]
-    places = [(i, j) for j in range(d) for i in range(j + 1)]  # its order of the upper triangle
+    """Whether the largest t with `R - tI` positive semidefinite and `x'Rx = 1` is positive."""
+    n, d = X.shape
+    places = [(i, j) for j in range(d) for i in range(j + 1)]  # Clarabel's order of the triangle
     scale = [1.0 if i == j else np.sqrt(2) for i, j in places]
     products = [s * X[:, i] * X[:, j] for s, (i, j) in zip(scale, places, strict=True)]
-    rows = np.stack(products, axis=1)
     m = len(places)
-    A = sparse.csc_matrix(np.vstack([rows, -np.eye(m)]))
-    b = np.concatenate([np.ones(len(X)), np.zeros(m)])
-    cones = [clarabel.ZeroConeT(len(X)), clarabel.PSDTriangleConeT(d)]
+    A = np.zeros((n + m, m + 1))  # of the variables (R, t)
+    A[:n, :m], A[n:, :m] = np.stack(products, axis=1), -np.eye(m)
+    A[n:, m] = [float(i == j) for i, j in places]
+    b = np.concatenate([np.ones(n), np.zeros(m)])
+    cones = [clarabel.ZeroConeT(n), clarabel.PSDTriangleConeT(d)]
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    zero = sparse.csc_matrix((m, m))
-    solution = clarabel.DefaultSolver(zero, np.zeros(m), A, b, cones, settings).solve()
-    status = str(solution.status)
-    assert status in ("Solved", "PrimalInfeasible"), status
-    return status == "Solved"
+    zero, objective = sparse.csc_matrix((m + 1, m + 1)), np.append(np.zeros(m), -1.0)
+    solution = clarabel.DefaultSolver(
+        zero, objective, sparse.csc_matrix(A), b, cones, settings
+    ).solve()
+    assert str(solution.status) == "Solved"
+    assert abs(solution.x[m]) > 1e-5  # far above the accuracy of the solver
+    return solution.x[m] > 0
 
 
 def test_unknown_names_are_one_sentence():

@@ -72,6 +72,12 @@ def compute(origin: Origin | CellFunction, task: Task) -> Batch:
     return Batch(outcomes, platform.node(), _versions())
 
 
+def prepare(origin: Origin | CellFunction) -> None:
+    """Load the cell function, so that a task can begin at once."""
+    if isinstance(origin, Origin):
+        _loaded(origin)
+
+
 def initialize(driver: int) -> None:
     """Prepare a worker: Ctrl-C is for the driver, and a worker without a driver ends.
 

@@ -13,15 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from posquad.core.errors import DomainError, PosquadError, first_line
 from posquad.core.extras import import_extra
-from posquad.sweep.compute import Batch, Task, compute, initialize
+from posquad.sweep.compute import Batch, Task, compute, initialize, prepare
 from posquad.sweep.declaration import Sweep
 
 __all__ = ["DaskEngine", "Engine", "LocalEngine", "SerialEngine", "engine_for"]
 
+_ATTEMPTS = 5  # a group whose processes die so often before they have begun it is lost
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -106,10 +108,25 @@ class SerialEngine(Engine):
         self.waiting = []
 
 
+@dataclass(frozen=True)
+class _Running:
+    """A group in a pool; `begun` ends before its first cell begins."""
+
+    number: int
+    task: Task
+    pool: Any
+    begun: Any  # future
+    attempts: int  # how often the group was given to a pool
+
+    def was_begun(self) -> bool:
+        return self.begun.done() and self.begun.exception() is None
+
+
 class LocalEngine(Engine):
     """Processes of this machine, each with one thread of BLAS and a pool of its own.
 
-    A pool of one process tells which group a death belongs to, and leaves the others running.
+    A pool of one process tells which group a death belongs to, and leaves the others running. A
+    process that dies before it has begun its group is replaced, and the group is not lost.
     """
 
     def __init__(self, sweep: Sweep, workers: int) -> None:
@@ -118,40 +135,45 @@ class LocalEngine(Engine):
         self.lost = broken.TerminatedWorkerError, broken.BrokenProcessPool
         self.function, self.workers = _function(sweep), workers
         self.idle: list[Any] = []  # pools whose process waits
-        self.running: dict[Any, tuple[int, Any]] = {}  # future to group and pool
+        self.running: dict[Any, _Running] = {}  # by future
 
     def submit(self, number: int, task: Task) -> None:
-        with _without_interrupts():  # a new process inherits this, and leaves Ctrl-C to us
-            while self.idle:
-                pool = self.idle.pop()
-                try:
-                    future = pool.submit(compute, self.function, task)
-                except self.lost:  # its process died while it waited
-                    pool.shutdown(wait=False, kill_workers=True)
-                    continue
-                self.running[future] = number, pool
-                return
-            pool = self._pool()
-            self.running[pool.submit(compute, self.function, task)] = number, pool
+        self._submit(number, task, 1)
 
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:
         ended = wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED).done
         found: list[tuple[int, Batch | None]] = []
         for future in ended:
-            number, pool = self.running.pop(future)
+            group = self.running.pop(future)
             try:
-                found.append((number, future.result()))
-                self.idle.append(pool)
+                found.append((group.number, future.result()))
+                self.idle.append(group.pool)
             except self.lost:
-                pool.shutdown(wait=False, kill_workers=True)
-                found.append((number, None))
+                group.pool.shutdown(wait=False, kill_workers=True)
+                if group.was_begun() or group.attempts == _ATTEMPTS:
+                    found.append((group.number, None))
+                else:
+                    self._submit(group.number, group.task, group.attempts + 1)
         return found
 
     def close(self) -> None:
-        pools = [*self.idle, *(pool for _, pool in self.running.values())]
+        pools = [*self.idle, *(group.pool for group in self.running.values())]
         for pool in pools:
             pool.shutdown(wait=False, kill_workers=True)
         self.idle, self.running = [], {}
+
+    def _submit(self, number: int, task: Task, attempts: int) -> None:
+        with _without_interrupts():  # a new process inherits this, and leaves Ctrl-C to us
+            while True:
+                pool = self.idle.pop() if self.idle else self._pool()
+                try:
+                    begun = pool.submit(prepare, self.function)
+                    future = pool.submit(compute, self.function, task)
+                except self.lost:  # its process died while it waited
+                    pool.shutdown(wait=False, kill_workers=True)
+                    continue
+                self.running[future] = _Running(number, task, pool, begun, attempts)
+                return
 
     def _pool(self) -> Any:
         return self.loky.ProcessPoolExecutor(
