@@ -61,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bregman.py
 	$(BIN)/python benchmarks/recovery_table.py
 	$(BIN)/python benchmarks/certificates.py
+	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
 	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
 	$(BIN)/python benchmarks/volumes.py --gallery docs/gallery/plot_diffusion_tensors.py

@@ -26,6 +26,7 @@ Known = Mapping[str, Mapping[str, float] | None]  # text of a cell to its result
 MOST_CELLS = 10**7
 """Most cells of a sweep; a store of this many takes some gigabytes."""
 
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _NAME = re.compile(r"[A-Za-z]\w*")
 
 
@@ -163,7 +164,7 @@ def cell_text(parameters: Mapping[str, Any]) -> str:
     >>> cell_text({"n": 24, "alpha": 0.25})
     '{"alpha":0.25,"n":24}'
     """
-    return json.dumps(parameters, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _JSON.encode(parameters)
 
 
 def cell_key(sweep: str, version: int, text: str) -> str:

@@ -38,8 +38,17 @@ CREATE TABLE cells (
   key TEXT PRIMARY KEY, parameters TEXT NOT NULL, seed INTEGER NOT NULL, status TEXT NOT NULL,
   result TEXT, message TEXT NOT NULL, seconds REAL NOT NULL, finished TEXT NOT NULL,
   host TEXT NOT NULL, versions INTEGER NOT NULL, checksum TEXT NOT NULL
-) WITHOUT ROWID;
+);
 """
+# Rows are appended, and only the index of their keys, which are hashes, is written all over.
+
+
+_REPLACED = ("status", "result", "message", "seconds", "finished", "host", "versions", "checksum")
+_INSERT = (
+    "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _REPLACED)
+    + " WHERE cells.status = 'failed'"
+)
 
 
 @dataclass(frozen=True)
@@ -116,17 +125,16 @@ class Store:
             (number,) = database.execute(
                 "SELECT id FROM versions WHERE text = ?", (versions,)
             ).fetchone()
+            rows = []
             for outcome in batch.outcomes:
                 parameters, seed = cells[outcome.key]
                 status = "failed" if outcome.result is None else "done"
                 result = None if outcome.result is None else json.dumps(outcome.result)
                 text = cell_text(parameters)
                 row = (outcome.key, text, seed, status, result, outcome.message)
-                database.execute("DELETE FROM cells WHERE key = ? AND status = 'failed'", row[:1])
-                database.execute(
-                    "INSERT OR IGNORE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*row, outcome.seconds, finished, batch.host, number, _checksum(row)),
-                )
+                about = (outcome.seconds, finished, batch.host, number, _checksum(row))
+                rows.append((*row, *about))
+            database.executemany(_INSERT, rows)
 
     def rows(self, status: str | None = None) -> Iterator[Row]:
         """Yield the rows, with their checksums checked; in the order of the keys."""
