@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import pkgutil
 
 import numpy as np
 import pytest
 
+import posquad.sweep
 from posquad.core.errors import DomainError
 from posquad.sweep import Sweep, joined, listed, product
 from posquad.sweep.grid import cell_key, cell_seed, cell_text
@@ -72,3 +74,9 @@ def test_the_key_hashes_sweep_version_and_parameters():
 def test_bad_grids_are_refused_before_anything_is_computed(make, words):
     with pytest.raises(DomainError, match=words):
         make()
+
+
+def test_no_public_name_is_hidden_by_a_module():
+    """An imported module becomes an attribute of its package."""
+    modules = {info.name for info in pkgutil.iter_modules(posquad.sweep.__path__)}
+    assert not modules & set(posquad.sweep.__all__)

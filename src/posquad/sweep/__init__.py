@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from posquad.sweep.table import Table as Table
     from posquad.sweep.table import export as export
     from posquad.sweep.table import read_table as read_table
-    from posquad.sweep.transition import transition as transition
+    from posquad.sweep.transitions import transition as transition
 
 __all__ = [
     "Sweep",
@@ -50,7 +50,7 @@ _HOME = {
     "read_table": "table",
     "run_sweep": "driver",
     "sweep_status": "state",
-    "transition": "transition",
+    "transition": "transitions",  # a module of the same name would hide the function
 }
 
 

@@ -13,7 +13,7 @@ from posquad.report.panel import Panel
 from posquad.sweep.crossing import Crossing
 from posquad.sweep.declaration import Sweep
 from posquad.sweep.table import TRIALS, Table
-from posquad.sweep.transition import TRIAL
+from posquad.sweep.transitions import TRIAL
 
 __all__ = ["Layout", "heat_map", "layout_of"]
 

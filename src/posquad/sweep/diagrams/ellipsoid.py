@@ -24,7 +24,7 @@ from posquad.recovery.solvers.cone import positive_fit
 from posquad.sweep.declaration import Sweep
 from posquad.sweep.diagrams.ellipsoid_panels import findings, panels
 from posquad.sweep.grid import joined, product
-from posquad.sweep.transition import transition
+from posquad.sweep.transitions import transition
 
 __all__ = ["FOURTH_MOMENT", "SWEEP", "design", "ellipsoid_cell"]
 
