@@ -17,8 +17,16 @@ from typing import Any
 
 from posquad.core.errors import DomainError
 
-__all__ = ["MOST_CELLS", "Grid", "Known", "Parameters", "cell_key", "cell_seed", "cell_text",
-           "joined", "listed", "product"]  # fmt: skip
+__all__ = [
+    "MOST_CELLS",
+    "Grid",
+    "cell_key",
+    "cell_seed",
+    "cell_text",
+    "joined",
+    "listed",
+    "product",
+]
 
 Parameters = dict[str, Any]  # names to int, float, str or bool
 Known = Mapping[str, Mapping[str, float] | None]  # text of a cell to its result; None if it failed
