@@ -20,7 +20,7 @@ from posquad._version import __version__
 from posquad.sweep.declaration import CellFunction, Origin
 from posquad.sweep.grid import Parameters
 
-__all__ = ["Batch", "Outcome", "Task", "compute"]
+__all__ = ["Batch", "CellOutcome", "Task", "compute"]
 
 _PACKAGES = ("numpy", "scipy", "torch")
 _TRACEBACK = 20_000  # characters of a traceback that are kept
@@ -37,7 +37,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What became of one cell."""
 
     key: str
@@ -51,7 +51,7 @@ class Outcome:
 class Batch:
     """Outcomes of the cells that a worker has computed; the others were not begun."""
 
-    outcomes: list[Outcome]
+    outcomes: list[CellOutcome]
     host: str
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -104,17 +104,17 @@ def _outcome(
     parameters: Parameters,
     seed: int,
     names: tuple[str, ...] | None,
-) -> Outcome:
+) -> CellOutcome:
     began = time.monotonic()
     try:
         returned = cell(dict(parameters), seed)
     except (Exception, SystemExit):
         message = traceback.format_exc()[-_TRACEBACK:]
-        return Outcome(key, None, time.monotonic() - began, message=message)
+        return CellOutcome(key, None, time.monotonic() - began, message=message)
     seconds = time.monotonic() - began
     result, misuse = checked_result(returned, names)
     message = f"The cell returned {misuse}." if misuse else ""
-    return Outcome(key, result, seconds, message=message, misuse=misuse)
+    return CellOutcome(key, result, seconds, message=message, misuse=misuse)
 
 
 def checked_result(

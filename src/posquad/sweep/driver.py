@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from posquad.core.errors import DomainError, Interrupted
-from posquad.sweep.compute import Batch, Outcome, Task
+from posquad.sweep.compute import Batch, CellOutcome, Task
 from posquad.sweep.declaration import Sweep, fingerprint
 from posquad.sweep.engines import Engine, engine_for
 from posquad.sweep.grid import MOST_CELLS, Grid, Parameters, cell_key, cell_seed, cell_text
@@ -244,11 +244,11 @@ class _Run:
             return
         _, parameters, seed = self.cells.pop(key)
         message = f"The worker died {_DEATHS} times while it computed this cell."
-        outcome = Outcome(key, None, 0.0, message=message)
+        outcome = CellOutcome(key, None, 0.0, message=message)
         self._learn(parameters, outcome)
         self.unsaved.append((Batch([outcome], ""), {key: (parameters, seed)}))
 
-    def _learn(self, parameters: Parameters, outcome: Outcome) -> None:
+    def _learn(self, parameters: Parameters, outcome: CellOutcome) -> None:
         self.known[cell_text(parameters)] = outcome.result
         self.counted["done" if outcome.result is not None else "failed"] += 1
         self.computed += 1
