@@ -139,13 +139,14 @@ class Store:
     def rows(self, status: str | None = None) -> Iterator[Row]:
         """Yield the rows, with their checksums checked; in the order of the keys."""
         with self.guarded():
-            versions = {
-                number: json.loads(text)
-                for number, text in self.connection.execute("SELECT id, text FROM versions")
-            }
+            # One statement, so that a driver cannot write between two.
             where, values = ("WHERE status = ?", (status,)) if status else ("", ())
-            found = self.connection.execute(f"SELECT * FROM cells {where} ORDER BY key", values)
-            for *row, seconds, finished, host, number, checksum in found:
+            found = self.connection.execute(
+                "SELECT cells.*, versions.text FROM cells JOIN versions ON versions.id = "
+                f"cells.versions {where} ORDER BY key",
+                values,
+            )
+            for *row, seconds, finished, host, _, checksum, versions in found:
                 if _checksum(row) != checksum:
                     got = f"a row that was changed: the checksum of {row[1]} does not match"
                     raise FileError(str(self.path), expected="an undamaged store", got=got)
@@ -159,7 +160,7 @@ class Store:
                     seconds=seconds,
                     finished=finished,
                     host=host,
-                    versions=versions[number],
+                    versions=json.loads(versions),
                 )
 
     def counts(self) -> dict[str, int]:
