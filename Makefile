@@ -8,7 +8,7 @@ SITE := docs/_build/html
 EXPLORER_READY := explorer/node_modules/.ready
 EXPLORER := src/posquad/report/explorer.html
 
-.PHONY: reproduce test lint unit docs bench peers adversarial mutants clean help
+.PHONY: reproduce test lint unit docs bench peers adversarial chaos mutants clean help
 .PHONY: explorer explorer-check explorer-vectors explorer-picture
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make bench       the benchmarks of docs/measured.md"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
+	@echo "make chaos       kill the driver and the workers of a sweep 200 times, and compare its store with an undisturbed one"
 	@echo "make explorer    build the page of \`posquad explore\` from explorer/ (needs Node.js 20 and npm)"
 	@echo "make explorer-check    the same, and compare with the committed page"
 	@echo "make explorer-vectors  posquad's answers, with which the explorer's mathematics is compared"
@@ -60,6 +61,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bregman.py
 	$(BIN)/python benchmarks/recovery_table.py
 	$(BIN)/python benchmarks/certificates.py
+	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
 	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
 	$(BIN)/python benchmarks/volumes.py --gallery docs/gallery/plot_diffusion_tensors.py
@@ -77,6 +79,10 @@ peers: .venv-peers/.ready
 
 adversarial: $(READY)
 	$(BIN)/python benchmarks/adversarial.py $(ARGS)
+
+# make chaos ARGS="--kills 20 --seed 1"
+chaos: $(READY)
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 # make mutants ARGS="--count 100 --seed 1"; the first run measures which tests execute which lines.
 mutants: $(READY)

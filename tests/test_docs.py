@@ -135,7 +135,7 @@ def test_the_architecture_drawing_shows_the_imports_of_the_sources():
 def test_the_modules_named_in_the_architecture_exist():
     text = (DOCS / "architecture.md").read_text("utf-8")
     walks = text.split("\n## ")[1:]
-    titles = ["Recover", "Fit", "Reproduce", "Certify", "Tensors of an image"]
+    titles = ["Recover", "Fit", "Reproduce", "Certify", "Tensors of an image", "Sweep"]
     assert [walk.split("\n")[0] for walk in walks] == titles
     named = set(re.findall(r"`(posquad(?:\.\w+)+)`", text))
     assert {name for name in named if importlib.util.find_spec(name) is None} == set()

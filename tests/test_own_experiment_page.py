@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
-from doctest import ELLIPSIS, OutputChecker
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from posquad.cli.main import main
+from cli_support import check_transcript
 from posquad.experiments.claims import RULES
 from posquad.experiments.own import template
 
@@ -25,14 +21,7 @@ def test_the_page_shows_the_template():
 
 def test_the_page_shows_what_the_commands_print(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    steps = [part.partition("\n")[::2] for block in blocks for part in block.split("$ ")[1:]]
-    assert len(steps) == 3
-    for line, expected in steps:
-        words = shlex.split(line)
-        assert words[0] == "posquad"
-        result = CliRunner().invoke(main, words[1:])
-        assert OutputChecker().check_output(expected, result.output, ELLIPSIS), result.output
+    assert check_transcript(PAGE) == 3
 
 
 def test_the_page_names_every_rule_that_compares():

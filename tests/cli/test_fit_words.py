@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from doctest import ELLIPSIS, OutputChecker
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cli_support import command
+from cli_support import check_transcript, command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
@@ -185,29 +182,10 @@ def test_help_has_examples_and_exit_statuses(name):
 # The page about all this.
 
 
-def transcript(text: str) -> list[tuple[str, str]]:
-    """Commands and outputs of the blocks of a page."""
-    found: list[tuple[str, str]] = []
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for part in block.split("$ ")[1:]:
-            line, _, output = part.partition("\n")
-            found.append((line, output))
-    return found
-
-
 def test_the_page_shows_what_the_commands_say(tmp_path, monkeypatch):
     page = Path(__file__).parents[2] / "docs" / "command-line.md"
     monkeypatch.chdir(tmp_path)
-    steps = transcript(page.read_text(encoding="utf-8"))
-    assert len(steps) >= 8
-    for line, expected in steps:
-        words = shlex.split(line)
-        if words[0] == "cat":  # a file that the page shows
-            Path(words[1]).write_text(expected, encoding="utf-8")
-            continue
-        assert words[0] == "posquad"
-        result = command(*words[1:])
-        assert OutputChecker().check_output(expected, result.output, ELLIPSIS), result.output
+    assert check_transcript(page.read_text(encoding="utf-8")) >= 8
 
 
 def test_the_page_names_every_answer_and_suffix():

@@ -7,9 +7,10 @@ import pytest
 import scipy
 
 from posquad import gradient_descent
+from posquad.core.rates import wilson
 from posquad.experiments.exp3 import run as exp3
 from posquad.experiments.exp3.run import EXPERIMENT, Initialization, run
-from posquad.experiments.problems import line_fit, planted, wilson
+from posquad.experiments.problems import line_fit, planted
 
 SMALL = Initialization(d=4, ratios=(2, 6), trials=5, budgets=(20, 200, 800), tabled_budget=400)
 P = 4 * 2 - 1  # dr - r(r-1)/2

@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 import torch
 
-from posquad.experiments.problems import gaussian, line_fit, planted, wilson
+from posquad.core.rates import wilson
+from posquad.experiments.problems import gaussian, line_fit, planted
 from support import ratio
 
 

@@ -26,6 +26,7 @@ _COMMANDS = {
         "posquad.cli.reproduce",
         "Run the paper's experiments and judge its claims.",
     ),
+    "sweep": ("posquad.cli.sweep", "Compute a function over a grid; nothing finished is lost."),
 }
 
 

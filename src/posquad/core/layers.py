@@ -18,6 +18,7 @@ LAYERS = (
     "estimator",
     "io",
     "report",
+    "sweep",
     "experiments",
     "cli",
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-import torch
 
 from posquad._version import __version__
 
@@ -22,6 +21,8 @@ def system_information() -> dict[str, Any]:
     >>> sorted(system_information())[:3]
     ['cores', 'devices', 'machine']
     """
+    import torch  # `now` does not need it
+
     count = torch.cuda.device_count()
     return {
         "posquad": __version__,

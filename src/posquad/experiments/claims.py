@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from posquad.core.rates import wilson
 from posquad.experiments.framework import Measured
-from posquad.experiments.problems import wilson
 from posquad.report.formulas import as_plain
 
 __all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "number"]

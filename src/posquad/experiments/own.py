@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from importlib.resources import files
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from posquad.core.errors import DomainError
-from posquad.core.files import FileError
+from posquad.core.modules import module_from_file
 from posquad.experiments.claims import RULES, Claim
 from posquad.experiments.framework import Experiment, Parameters, describe_parameters
 from posquad.experiments.registry import EXPERIMENTS
@@ -47,7 +44,8 @@ def load_suite(path: Path) -> Suite:
     ...     load_suite(file).title
     'How many measurements are enough?'
     """
-    module = _module(path)
+    expected = "a Python file; `posquad experiment new FILE` writes one"
+    module = module_from_file(path, kind="own", expected=expected)
     experiment = getattr(module, "EXPERIMENT", None)
     if not isinstance(experiment, Experiment):
         raise _wrong(path, "a constant EXPERIMENT of type Experiment", _kind(experiment))
@@ -63,39 +61,6 @@ def load_suite(path: Path) -> Suite:
     if len(set(ids)) < len(ids):
         raise _wrong(path, "claims with different ids", ", ".join(ids))
     return Suite(title, {experiment.key: experiment}, checked, file=str(path))
-
-
-def _module(path: Path) -> ModuleType:
-    """Run the file as a module that other code can find, as dataclasses need."""
-    if path.suffix != ".py" or not path.is_file():
-        expected = "a Python file; `posquad experiment new FILE` writes one"
-        raise FileError(str(path), expected=expected, got=_found(path))
-    name = "posquad_own_" + re.sub(r"\W", "_", path.stem)
-    spec = spec_from_file_location(name, path)
-    assert spec is not None  # a path that ends in .py has a loader
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as problem:  # a file of the user can raise anything
-        del sys.modules[name]
-        where = f" (line {line})" if (line := _line(path, problem)) else ""
-        got = f"{type(problem).__name__}: {problem}{where}"
-        raise _wrong(path, "Python that can be imported", got) from problem
-    return module
-
-
-def _line(path: Path, problem: Exception) -> int | None:
-    """Return the last line of the file that the traceback names."""
-    if isinstance(problem, SyntaxError):
-        return None  # its message names the line
-    found, trace = None, problem.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            found = trace.tb_lineno
-        trace = trace.tb_next
-    return found
 
 
 def _check_experiment(path: Path, experiment: Experiment) -> None:
@@ -142,10 +107,6 @@ def _checked(path: Path, experiment: Experiment, claim: Claim) -> Claim:
 
 def _wrong(path: Path, expected: str, got: str) -> DomainError:
     return DomainError(str(path), expected=expected, got=got)
-
-
-def _found(path: Path) -> str:
-    return "no such file" if not path.exists() else "a folder" if path.is_dir() else "another file"
 
 
 def _kind(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""Random problems, line fits and confidence intervals that the experiments share."""
+"""Random problems and line fits that the experiments share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from posquad.geometry import procrustes_distance
 from posquad.problems import RankOne
 from posquad.problems.objectives import Objective
 
-__all__ = ["Decay", "flow_decay", "gaussian", "line_fit", "planted", "stacked", "wilson"]
+__all__ = ["Decay", "flow_decay", "gaussian", "line_fit", "planted", "stacked"]
 
 
 def gaussian(seed: int, what: str, *shape: int) -> Tensor:
@@ -100,16 +99,3 @@ def stacked(rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     {'error': array([3., 1.])}
     """
     return {name: np.stack([np.asarray(row[name]) for row in rows]) for name in rows[0]}
-
-
-def wilson(successes: Any, trials: int, level: float = 0.95) -> tuple[Any, Any]:
-    """Return the two ends of the Wilson score interval for a rate.
-
-    >>> [round(float(v), 3) for v in wilson(2, 16)]
-    [0.035, 0.36]
-    """
-    z = scipy.stats.norm.ppf(0.5 + level / 2)
-    rate = np.asarray(successes) / trials
-    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z * np.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
-    return centre - half, centre + half

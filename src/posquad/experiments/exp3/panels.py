@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from posquad.core.rates import wilson
 from posquad.experiments.framework import Measured, ReportTable
-from posquad.experiments.problems import wilson
 from posquad.experiments.published import published_points
 from posquad.report.palette import (
     REFERENCE,

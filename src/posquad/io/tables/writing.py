@@ -62,10 +62,14 @@ def as_bytes(suffix: str, columns: Mapping[str, np.ndarray]) -> bytes:
     return buffer.getvalue()
 
 
+def _cell(value: object) -> str:
+    return _quoted(value) if isinstance(value, str) else repr(value)
+
+
 def _text(delimiter: str, columns: Mapping[str, np.ndarray]) -> bytes:
     names = [_quoted(name) for name in columns]
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    lines = [delimiter.join(names), *(delimiter.join(map(repr, row)) for row in rows)]
+    lines = [delimiter.join(names), *(delimiter.join(map(_cell, row)) for row in rows)]
     return ("\n".join(lines) + "\n").encode()
 
 

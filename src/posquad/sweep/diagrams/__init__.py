@@ -1,0 +1,1 @@
+"""Three phase diagrams as declared sweeps: `posquad sweep run ellipsoid`, and so on."""

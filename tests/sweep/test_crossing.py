@@ -1,0 +1,68 @@
+"""Where a rate crosses a level: against a direct maximisation, and by coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy
+from scipy.special import expit
+
+from posquad.core.errors import DomainError, ShapeError
+from posquad.sweep.crossing import crossing
+
+
+def penalised_fit(x, hits, counts):
+    """Maximise the likelihood times Jeffreys' prior by a general optimizer."""
+    design = np.stack([np.ones_like(x), x], 1)
+
+    def objective(theta):
+        p = expit(design @ theta)
+        weights = counts * p * (1 - p)
+        information = design.T @ (weights[:, None] * design)
+        likelihood = hits @ np.log(p) + (counts - hits) @ np.log1p(-p)
+        return -likelihood - 0.5 * np.linalg.slogdet(information)[1]
+
+    best = scipy.optimize.minimize(
+        objective, [0.0, 0.1], method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-13}
+    )
+    return best.x
+
+
+@pytest.mark.parametrize("hits", [[0, 2, 9, 10], [10, 7, 4, 1], [0, 0, 10, 10]])
+@pytest.mark.parametrize("target", [0.5, 0.8])
+def test_the_fit_maximises_the_penalised_likelihood(hits, target):
+    x, counts = np.array([-1.0, -0.2, 0.3, 1.0]), np.full(4, 10.0)
+    a, b = penalised_fit(x, np.array(hits, dtype=float), counts)
+    found = crossing(x, hits, counts, target=target)
+    assert found.slope == pytest.approx(b, rel=1e-5)
+    expected = (np.log(target / (1 - target)) - a) / b
+    assert found.value == pytest.approx(np.clip(expected, -1, 1), abs=1e-5)
+    assert found.rate(found.value, target) == pytest.approx(target)
+    assert found.low <= found.value <= found.high
+
+
+def test_the_interval_covers_the_crossing_as_often_as_it_says():
+    rng, x, trials = np.random.default_rng(1), np.linspace(0, 1, 7), np.full(7, 20)
+    covered = 0
+    for _ in range(200):
+        found = crossing(x, rng.binomial(trials, expit((x - 0.4) / 0.1)), trials)
+        covered += found.low <= 0.4 <= found.high
+    low = scipy.stats.binomtest(covered, 200).proportion_ci(0.999).low
+    high = scipy.stats.binomtest(covered, 200).proportion_ci(0.999).high
+    assert low <= 0.95 <= high
+
+
+def test_a_rate_that_does_not_cross_is_not_bracketed():
+    assert not crossing([0, 1, 2], [9, 9, 9], [10, 10, 10]).bracketed
+    assert crossing([0, 1, 2], [0, 5, 10], [10, 10, 10]).bracketed
+    found = crossing([0, 1], [1, 1], [2, 2])
+    assert (found.low, found.high) == (0, 1)
+
+
+def test_bad_counts_are_refused():
+    with pytest.raises(ShapeError, match="one length"):
+        crossing([0, 1], [1], [2, 2])
+    with pytest.raises(DomainError, match="two values or more"):
+        crossing([1, 1], [1, 1], [2, 2])
+    with pytest.raises(DomainError, match="between 0 and 1"):
+        crossing([0, 1], [1, 1], [2, 2], target=1.0)

@@ -1,0 +1,106 @@
+"""Adaptive grids: what they cost, what they find, and that order does not matter."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from statistics import median
+
+import pytest
+
+from posquad.core.errors import DomainError
+from posquad.sweep import product, transition
+from posquad.sweep.crossing import crossing
+from posquad.sweep.grid import cell_text
+
+VALUES = [round(0.05 + 0.01 * k, 2) for k in range(56)]
+
+
+def success(cell, seed=0, centre=0.25, scale=0.015):
+    """A trial whose success rate falls from 1 to 0 around the centre."""
+    digest = hashlib.sha256(f"{seed} {cell_text(cell)}".encode()).hexdigest()
+    return int(int(digest[:12], 16) / 16**12 < 1 / (1 + math.exp((cell["x"] - centre) / scale)))
+
+
+def followed(grid, answer, shuffle=None):
+    """Compute what a grid asks for until it asks for nothing more."""
+    known = {}
+    while True:
+        new = [cell for cell in grid.cells(known) if cell_text(cell) not in known]
+        if not new:
+            return known
+        if shuffle is not None:
+            shuffle.shuffle(new)
+            new = new[: max(1, len(new) // 2)]
+        known |= {cell_text(cell): answer(cell) for cell in new}
+
+
+def cells_of_the_full_grid(seed, width):
+    """Fewest cells of a grid with equally many trials at every value that reaches the width."""
+    hits, trials, following = dict.fromkeys(VALUES, 0), 0, 10
+    while True:
+        for x in VALUES:
+            hits[x] += sum(success({"x": x, "trial": k}, seed) for k in range(trials, following))
+        trials, following = following, following + 3
+        found = crossing(VALUES, list(hits.values()), [trials] * len(VALUES))
+        if found.bracketed and found.width <= width:
+            return trials * len(VALUES)
+
+
+def test_a_fifth_of_the_cells_of_the_full_grid_suffices():
+    ratios, covered = [], 0
+    for seed in range(4):
+        grid = transition("x", VALUES, measure="ok", width=0.01, trials=4)
+        known = followed(grid, lambda cell, seed=seed: {"ok": success(cell, seed)})
+        found = grid.crossing({}, known)
+        assert found.bracketed
+        assert found.width <= 0.01
+        covered += found.low - 0.002 <= 0.25 <= found.high + 0.002
+        ratios.append(cells_of_the_full_grid(seed, 0.01) / len(known))
+    assert median(ratios) >= 5
+    assert covered >= 3
+
+
+def test_the_cells_do_not_depend_on_the_order_of_the_results():
+    grid = transition("x", VALUES, measure="ok", width=0.02, over=product(line=[1, 2]))
+    one = followed(grid, lambda cell: {"ok": success(cell)})
+    two = followed(grid, lambda cell: {"ok": success(cell)}, shuffle=random.Random(0))
+    assert one == two
+    assert {cell["line"] for cell in grid.cells(one)} == {1, 2}
+
+
+def test_failed_cells_are_no_trials_and_the_limit_is_kept():
+    grid = transition("x", VALUES, measure="ok", width=1e-6, trials=4, limit=60)
+    known = followed(grid, lambda cell: None if cell["trial"] % 2 else {"ok": success(cell)})
+    assert len(known) == 60 == grid.most
+    assert grid.crossing({}, known).trials == sum(result is not None for result in known.values())
+
+
+def test_a_rate_that_never_crosses_uses_its_limit_and_says_so():
+    grid = transition("x", VALUES, measure="ok", width=0.01, trials=4, limit=50)
+    known = followed(grid, lambda cell: {"ok": 1})
+    assert len(known) == 50
+    assert not grid.crossing({}, known).bracketed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"values": [1.0]}, "two or more increasing"),
+        ({"values": [2.0, 1.0]}, "two or more increasing"),
+        ({"values": ["a", "b"]}, "two or more increasing"),
+        ({"width": 0.0}, "a positive number"),
+        ({"target": 1.5}, "between 0 and 1"),
+        ({"trials": 0}, "from 1 to limit"),
+        ({"limit": 10**9}, "at most 10,000,000 cells"),
+        ({"axis": "trial"}, "no other parameter"),
+        ({"over": product(x=[1])}, "no other parameter"),
+        ({"over": product(trial=[1])}, "no other parameter"),
+    ],
+)
+def test_bad_transitions_are_refused(options, words):
+    given = {"axis": "x", "values": VALUES, "measure": "ok", "width": 0.1} | options
+    axis, values = given.pop("axis"), given.pop("values")
+    with pytest.raises(DomainError, match=words):
+        transition(axis, values, **given)
