@@ -31,6 +31,8 @@ from posquad.core.errors import DomainError
 
 __all__ = [
     "LOSS_NAMES",
+    "Poisson",
+    "Robust",
     "chosen_loss",
     "describe_likelihood",
     "require_counts",

@@ -32,7 +32,7 @@ _FAR = 16.0  # growth of the squared change after which a step is half of a plai
 _ROUNDING = 1e-12  # relative difference of losses that does not count
 _CUTOFF = 1e-8  # relative singular values that the acceleration leaves out
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 
 
 class Squares(NamedTuple):
@@ -42,19 +42,19 @@ class Squares(NamedTuple):
     responses: Tensor
 
 
-class WeightedFit(Protocol[A]):
+class WeightedFit(Protocol[_A]):
     """A fit by least squares; returns the answer and its means `[n]`."""
 
-    def __call__(self, squares: Squares, start: A | None, *, full: bool) -> tuple[A, Tensor]:
+    def __call__(self, squares: Squares, start: _A | None, *, full: bool) -> tuple[_A, Tensor]:
         """Fit these responses; `full` searches from all starts, otherwise from `start` alone."""
         ...
 
 
 @dataclass(frozen=True)
-class Reweighted(Generic[A]):
+class Reweighted(Generic[_A]):
     """The end of a reweighting."""
 
-    answer: A
+    answer: _A
     mean: Tensor  # [n]
     squares: Squares  # of the last fit
     scale: Tensor  # []
@@ -74,13 +74,13 @@ class Reweighted(Generic[A]):
 
 
 def reweight(
-    fit: WeightedFit[A],
+    fit: WeightedFit[_A],
     loss: Loss,
     y: Tensor,
     w: Tensor,
     level: float,
     is_spent: Callable[[], bool] = lambda: False,
-) -> Reweighted[A]:
+) -> Reweighted[_A]:
     """Return a stationary point of `sum_i w_i l(y_i, m_i)` by least-squares fits with new weights.
 
     Args:
@@ -119,14 +119,14 @@ def reweight(
 
 
 def _fixed_point(
-    fit: WeightedFit[A],
+    fit: WeightedFit[_A],
     loss: Loss,
     y: Tensor,
     w: Tensor,
     level: float,
-    begin: Reweighted[A],
+    begin: Reweighted[_A],
     is_spent: Callable[[], bool],
-) -> Reweighted[A]:
+) -> Reweighted[_A]:
     """Return the fixed point of the reweighting that begins at these means."""
     answer, mean, squares, scale = begin.answer, begin.mean, begin.squares, begin.scale
     mixing, fixed = Mixing(), False
@@ -152,7 +152,7 @@ def _total(loss: Loss, y: Tensor, w: Tensor, mean: Tensor, scale: Tensor) -> Ten
     return (w * loss.values(y, mean, scale)).sum()
 
 
-def _is_lower(loss: Loss, y: Tensor, w: Tensor, new: Reweighted[A], old: Reweighted[A]) -> bool:
+def _is_lower(loss: Loss, y: Tensor, w: Tensor, new: Reweighted[_A], old: Reweighted[_A]) -> bool:
     """Tell whether the loss fell; estimated scales are compared with it."""
     a, b = (_total(loss, y, w, end.mean, old.scale) for end in (new, old))
     if isinstance(loss, Robust) and loss.given_scale is None:

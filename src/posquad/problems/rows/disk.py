@@ -16,7 +16,7 @@ from posquad.core.files import FileError
 from posquad.problems.rows.reader import Piece, read_ahead
 from posquad.problems.rows.source import BLOCK_BYTES, Rows
 
-__all__ = ["from_npy"]
+__all__ = ["NpyRows", "Shard", "from_npy"]
 
 _DTYPES = {"<f8": torch.float64, "<f4": torch.float32}
 

@@ -8,7 +8,7 @@ that all ranks see the same bits and take the same decisions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as distributed
@@ -16,9 +16,11 @@ from torch import Tensor
 
 from posquad.core.arrays import Array
 from posquad.core.errors import DomainError, PosquadError
-from posquad.problems.rows.source import Rows, T, as_rows
+from posquad.problems.rows.source import Rows, as_rows
 
 __all__ = ["GroupError", "SharedRows", "sharded"]
+
+_T = TypeVar("_T")
 
 
 class GroupError(PosquadError, RuntimeError):
@@ -75,7 +77,7 @@ class SharedRows(Rows):
             listed = "; ".join(f"rank {rank}: {other}" for rank, (_, other) in enumerate(said))
             raise DomainError("arguments", expected="the same on all ranks", got=listed)
 
-    def decided(self, decide: Callable[[], T]) -> T:
+    def decided(self, decide: Callable[[], _T]) -> _T:
         said: list[Any] = [None, None]
         problem: BaseException | None = None
         if self.rank == self.root:

@@ -12,7 +12,7 @@ from posquad.core.arrays import converted_tensor
 from posquad.core.errors import DomainError, ShapeError
 from posquad.problems.rows.source import Rows
 
-__all__ = ["from_iterator"]
+__all__ = ["IteratorRows", "Pieces", "from_iterator"]
 
 
 class Pieces(Protocol):

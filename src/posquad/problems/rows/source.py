@@ -14,7 +14,7 @@ from posquad.core.errors import NonFiniteError, PosquadError, ShapeError
 
 __all__ = ["Rows", "in_memory"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 BLOCK_BYTES = 16 * 2**20  # of a block of rows: reading it takes longer than starting to read
 
 
@@ -79,7 +79,7 @@ class Rows(ABC):
         if problem is not None:
             raise problem
 
-    def decided(self, decide: Callable[[], T]) -> T:
+    def decided(self, decide: Callable[[], _T]) -> _T:
         """Return what one process decides, on all of them: by a clock, a signal or at random."""
         return decide()
 
@@ -171,7 +171,7 @@ class DerivedRows(Rows):
     def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
         self.source.agree(problem, fact)
 
-    def decided(self, decide: Callable[[], T]) -> T:
+    def decided(self, decide: Callable[[], _T]) -> _T:
         return self.source.decided(decide)
 
     def collect(self, value: Tensor) -> Tensor:
