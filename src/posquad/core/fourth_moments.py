@@ -88,3 +88,15 @@ class FourthMoments:
             place = self._base[four[1]] + four[0] * self._width[four[1]]
             gram[begin : begin + step] = total[place + self._pair[four[2], four[3]]]
         return gram
+
+    def gram_row(self, total: Tensor, last: int) -> Tensor:
+        """The moments `sum_n z_i z_l^3`, `[k]`, of the last column l."""
+        i = torch.arange(self.k)
+        return total[self._base[last] + i * self._width[last] + self._pair[last, last]]
+
+    def stored(self, gram: Tensor) -> Tensor:
+        """The moments `[size]` whose Gram matrix is given: the inverse of `gram`."""
+        total = gram.new_empty(self.size)
+        for part, left, first in self._parts(total):
+            part.copy_(gram[left, first:])
+        return total

@@ -11,6 +11,7 @@ from posquad.core.errors import DomainError
 from posquad.core.twofold import Twofold
 from posquad.estimator._model import Terms
 from posquad.problems.moments import Frame, Moments, begin_moments
+from posquad.problems.rebasing import extended
 from posquad.recovery.streams.entry import MOMENT_MOST
 from posquad.recovery.streams.gather import kept_rows
 
@@ -28,7 +29,7 @@ class Stream:
     def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
         """Add samples; rows are replaced by moments when there are enough of them."""
         if self.moments is not None:
-            _add(self.moments, X, y, weights)
+            self.moments = _with(self.moments, X, y, weights)
             return
         most = kept_rows(self.d, self.terms)
         many = len(y) + sum(len(part) for _, part, _ in self.held) > most
@@ -44,7 +45,7 @@ class Stream:
         tensors = [None if a is None else torch.from_numpy(a) for a in (X, y, weights)]
         self.moments = begin_moments(*tensors, terms=self.terms)  # type: ignore[arg-type]
         for part in self.held:
-            _add(self.moments, *part)
+            self.moments = _with(self.moments, *part)
         self.held = []
 
     def samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -104,10 +105,10 @@ class Stream:
         return stream
 
 
-def _add(moments: Moments, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+def _with(moments: Moments, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> Moments:
     moments.narrow |= np.float32 in (X.dtype, y.dtype)
     w = None if weights is None else torch.from_numpy(weights)
-    moments.add(torch.from_numpy(X), torch.from_numpy(y), w)
+    return extended(moments, torch.from_numpy(X), torch.from_numpy(y), w)
 
 
 def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

@@ -10,6 +10,7 @@ the sums of chunks are added in double-double arithmetic, so that their order do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -20,14 +21,14 @@ from posquad.core.fourth_moments import FourthMoments
 from posquad.core.symmetric import svec_weights
 from posquad.core.twofold import Twofold, from_doubles
 
-__all__ = ["Frame", "Moments", "begin_moments"]
+__all__ = ["Frame", "Moments", "begin_moments", "normal_equations", "used_products"]
 
 Terms = Literal["none", "constant", "linear"]
 """The unconstrained terms of a model: none, a constant, or linear terms and a constant."""
 
 _LEAST = 1e-10  # variance of a direction, over the largest, below which its scale is not resolved
 _REFINEMENTS = 3  # of the reference fit
-_RIDGE = 1e-13  # relative ridge of the reference fit, which need not be accurate
+_RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be accurate
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
 _CHUNK = 2**21  # entries of the rows that are transformed at a time
 
@@ -126,6 +127,17 @@ class Moments:
         self.count += count
         self.largest = max(self.largest, largest)
 
+    def empty(self) -> Moments:
+        """Return moments of no samples, with the same coordinates and reference fit."""
+        return Moments(self.terms, self.frame, self.reference, self.center, narrow=self.narrow)
+
+    def joined(self, more: Moments) -> Moments:
+        """Return the moments of these and more samples, of the same coordinates and reference."""
+        both = self.empty()
+        both.sums = self.sums + more.sums
+        both.count, both.largest = self.count + more.count, max(self.largest, more.largest)
+        return both
+
     def _rows(self, t: Tensor) -> Tensor:
         return t if self.terms == "none" else torch.nn.functional.pad(t, (0, 1), value=1.0)
 
@@ -133,6 +145,23 @@ class Moments:
         sizes = [self.layout.size, self.layout.pairs, self.d**2, 4]
         fourth, cross, second, scalars = sums.split(sizes)
         return fourth, cross, second.view(self.d, self.d), scalars
+
+    def raw_fourth(self) -> Tensor:
+        """The distinct fourth moments, as `FourthMoments` stores them."""
+        return self._parts(self.sums.high)[0]
+
+    def raw_cross(self) -> Tensor:
+        """`sum w e z_i z_j`, `[pairs]`."""
+        return self._parts(self.sums.high)[1]
+
+    def scalars(self) -> Tensor:
+        """The sums of w, `w e^2`, `w (y - y0)` and `w (y - y0)^2`."""
+        return self._parts(self.sums.high)[3]
+
+    def mean(self) -> Tensor:
+        """The weighted mean of t, `[d]`, which only moments with other terms know."""
+        last = self.layout.gram_row(self.raw_fourth(), self.layout.k - 1)
+        return last[:-1] / self.mass
 
     # The sums as matrices. `svec` scales off-diagonal entries by sqrt(2).
 
@@ -200,25 +229,34 @@ def begin_moments(
     layout = FourthMoments(X.shape[1] + (terms != "none"))
     empty = torch.zeros(layout.pairs, dtype=torch.float64)
     moments = Moments(terms, frame, empty, center)
-    rows = _used(layout, terms)
+    rows = used_products(layout, terms)
     t = moments._rows(frame.enter(X)) * w.sqrt().sqrt()[:, None]
     total = torch.zeros(layout.size, dtype=torch.float64)
     layout.accumulate(total, t, lambda products, part: torch.zeros_like(products[0]))
     gram = layout.gram(total)[rows][:, rows]
-    # Coordinates that the first samples do not resolve are rounding, and explain nothing.
+    solve = normal_equations(gram)
+    target = w.sqrt() * y
+    for _ in range(_REFINEMENTS):
+        right = _correlation(layout, t, target, moments.reference)[rows]
+        moments.reference[rows] += solve(right)
+    return moments
+
+
+def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the solver of `gram q = right`, with a small ridge.
+
+    Products that the samples do not resolve are rounding, and explain nothing: q is 0 there.
+    """
     square = gram.diagonal().clone()
     seen = square > _SEEN * float(square.max())
     scale = torch.where(seen, square.clamp_min(1e-300).rsqrt(), 0.0)
-    eye = torch.eye(len(rows), dtype=torch.float64)
-    gram = gram * scale * scale[:, None] + torch.diag((~seen).double()) + _RIDGE * len(rows) * eye
-    lower, failed = torch.linalg.cholesky_ex(gram)
-    if int(failed):  # rounding made it indefinite: a coarse reference will do
-        lower = torch.linalg.cholesky(gram + 1e-8 * len(rows) * eye)
-    target = w.sqrt() * y
-    for _ in range(_REFINEMENTS):
-        right = _correlation(layout, t, target, moments.reference)[rows] * scale
-        moments.reference[rows] += scale * torch.cholesky_solve(right[:, None], lower)[:, 0]
-    return moments
+    eye = torch.eye(len(gram), dtype=torch.float64)
+    scaled = gram * scale * scale[:, None] + torch.diag((~seen).double())
+    for ridge in _RIDGES:  # rounding may make it indefinite: a coarse solution will do
+        lower, failed = torch.linalg.cholesky_ex(scaled + ridge * len(gram) * eye)
+        if not int(failed):
+            break
+    return lambda right: scale * torch.cholesky_solve((scale * right)[:, None], lower)[:, 0]
 
 
 def _correlation(layout: FourthMoments, Z: Tensor, target: Tensor, reference: Tensor) -> Tensor:
@@ -226,7 +264,7 @@ def _correlation(layout: FourthMoments, Z: Tensor, target: Tensor, reference: Te
     return layout.accumulate(None, Z, lambda products, rows: target[rows] - reference @ products)
 
 
-def _used(layout: FourthMoments, terms: Terms) -> Tensor:
+def used_products(layout: FourthMoments, terms: Terms) -> Tensor:
     """Return the positions of the products that the model uses: without linear terms, not all."""
     i, j = torch.triu_indices(layout.k, layout.k)
     last = layout.k - 1

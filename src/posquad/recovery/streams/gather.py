@@ -1,4 +1,4 @@
-"""Moments of a source of rows, in one pass over it."""
+"""Moments of a source of rows, in one pass over it, or a few if its first rows are unlike it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
 from posquad.core.twofold import Twofold
 from posquad.problems.moments import Moments, Terms, begin_moments
+from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
 
+_PASSES = 3  # that may show that coordinates or the reference do not suit the rows
 _FEWEST = 4096  # rows up to which a stream is kept in memory
 
 
@@ -39,10 +41,32 @@ def gather_moments(
 ) -> Moments:
     """Return the moments of all samples; besides the first rows, the source is read once.
 
-    `y` and `weights` have one entry per row held here. A row that is not finite is named.
+    If the first rows do not represent the rest, it is read again, with coordinates and a reference
+    fit that come from the sums over all rows. `y` and `weights` have one entry per row held here.
+    A row that is not finite is named.
     """
     first = first_samples(source, y, weights, kept_rows(source.d, terms))
     moments = source.decided(lambda: begin_moments(*_some(*first), terms=terms))
+    for _ in range(_PASSES):
+        _add_all(moments, source, y, weights, progress)
+        known = moments
+        better = source.decided(lambda known=known: None if is_accurate(known) else improved(known))
+        if better is None:
+            break
+        moments = better
+    else:
+        _add_all(moments, source, y, weights, progress)
+    return moments
+
+
+def _add_all(
+    moments: Moments,
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Add the samples of everyone, in one pass over the rows."""
     problem = None
     try:
         for rows, block in source.blocks():
@@ -59,7 +83,6 @@ def gather_moments(
         moments.sums = sum((Twofold(*part) for part in sums[1:]), Twofold(*sums[0]))
         moments.count = int(source.total(torch.tensor(moments.count)))
         moments.largest = float(source.largest(torch.tensor(moments.largest)))
-    return moments
 
 
 def first_samples(
