@@ -66,7 +66,7 @@ class Stream:
             rest = {} if w is None else {"weights": w}
             return body, {f"{_PREFIX}{name}": a for name, a in {"X": X, "y": y, **rest}.items()}
         body |= {"count": known.count, "largest": known.largest, "center": known.center}
-        body["narrow"] = known.narrow
+        body |= {"narrow": known.narrow, "doubt": known.doubt}
         parts = {**known.frame._asdict(), **known.sums._asdict(), "reference": known.reference}
         return body, {f"{_PREFIX}{name}": tensor.numpy() for name, tensor in parts.items()}
 
@@ -96,6 +96,7 @@ class Stream:
             float(body["largest"]),
             Twofold(tensors["high"], tensors["low"]),
             bool(body["narrow"]),
+            float(body.get("doubt", 0.0)),
         )
         shapes = {"unit": (d,), "origin": (d,), "T": (d, d), "high": (moments.size,)}
         shapes |= {"low": (moments.size,), "reference": (moments.layout.pairs,)}

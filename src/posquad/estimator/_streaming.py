@@ -64,7 +64,10 @@ class StreamFits(FittedAttributes):
         whatever pieces and order they come. Rows are kept while they are few, at most 4096 or
         d(d+1); then they are replaced by their fourth moments, which take d^4 / 3 bytes for large
         d. `save` keeps them too, so that a stream can be resumed by another process. Equal inputs
-        are then counted as often as they come, and there is no certificate.
+        are then counted as often as they come, and there is no certificate. Samples should come in
+        no particular order: moments are converted when later rows are unlike the first, and if
+        rounding then hides how well the answer fits, the status is STALLED, `residual_` and
+        `noise_std_` are NaN, and a warning says so.
 
         Args:
             X, y, sample_weight: as for `fit`.
@@ -218,9 +221,9 @@ class StreamFits(FittedAttributes):
         columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
         self.rank_confidence_, self.n_iter_ = found.confidence, max(1, budget.steps)
-        residual = np.sqrt(found.loss / problem.spread) if problem.spread else 0.0
+        residual = problem.residual(found.loss)
         function = Quadratic(*problem.answer(found.V))
-        fit = Fit(function, found.status, float(residual), np.array(limits.history))
+        fit = Fit(function, found.status, residual, np.array(limits.history))
         r = self._keep_function(fit)
         p, V = count_unknowns(problem.d, r), problem.enter(self.components_.T)
         self.effective_spectrum_ = moment_spectrum(problem, V) if r else np.empty(0)
@@ -228,7 +231,7 @@ class StreamFits(FittedAttributes):
         if self._wants_errors(p):
             self.uncertainty_ = moment_uncertainty(problem, V)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
-        self.residual_ = float(residual)
+        self.residual_ = residual
         squares = found.loss * problem.factor_unit**4 * problem.count
         self._count(problem.count, squares)
         self.certificate_ = None

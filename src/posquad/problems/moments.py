@@ -6,6 +6,7 @@ choices keep these sums accurate. The first rows of the stream define coordinate
 `t = T'(x / unit - origin)` in which inputs have covariance near I, and a reference fit: what is
 summed is the error of that fit, so that nothing cancels where responses are reproduced exactly. And
 the sums of chunks are added in double-double arithmetic, so that their order does not matter.
+`posquad.problems.rebasing` has the remedy where the first rows do not represent the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from posquad.core.fourth_moments import FourthMoments
 from posquad.core.symmetric import svec_weights
 from posquad.core.twofold import Twofold, from_doubles
 
-__all__ = ["Frame", "Moments", "begin_moments", "normal_equations", "used_products"]
+__all__ = ["Frame", "Moments", "begin_moments"]
 
 Terms = Literal["none", "constant", "linear"]
 """The unconstrained terms of a model: none, a constant, or linear terms and a constant."""
@@ -30,6 +31,7 @@ _LEAST = 1e-10  # variance of a direction, over the largest, below which its sca
 _REFINEMENTS = 3  # of the reference fit
 _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be accurate
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
+ROUNDING = 1e-15  # relative rounding of a sum
 _CHUNK = 2**21  # entries of the rows that are transformed at a time
 
 
@@ -63,6 +65,7 @@ class Moments:
     largest: float = 0.0  # largest |y|
     sums: Twofold = field(default_factory=lambda: from_doubles(torch.zeros(0)))
     narrow: bool = False  # whether any input or response was in single precision
+    doubt: float = 0.0  # rounding of `sum w e^2` where the reference fit was exchanged
 
     def __post_init__(self) -> None:
         self.layout = FourthMoments(self.d + (self.terms != "none"))
@@ -136,6 +139,7 @@ class Moments:
         both = self.empty()
         both.sums = self.sums + more.sums
         both.count, both.largest = self.count + more.count, max(self.largest, more.largest)
+        both.doubt = self.doubt + more.doubt
         return both
 
     def _rows(self, t: Tensor) -> Tensor:
@@ -161,7 +165,7 @@ class Moments:
     def mean(self) -> Tensor:
         """The weighted mean of t, `[d]`, which only moments with other terms know."""
         last = self.layout.gram_row(self.raw_fourth(), self.layout.k - 1)
-        return last[:-1] / self.mass
+        return last[:-1] / (self.mass or 1.0)
 
     # The sums as matrices. `svec` scales off-diagonal entries by sqrt(2).
 

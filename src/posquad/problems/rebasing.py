@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posquad.core.symmetric import svec_weights, symmetric_congruence
 from posquad.core.twofold import from_doubles
-from posquad.problems.moments import Frame, Moments, normal_equations, used_products
+from posquad.problems.moments import ROUNDING, Frame, Moments, normal_equations, used_products
 
 __all__ = ["extended", "improved", "is_accurate"]
 
@@ -27,7 +27,15 @@ _LEAST = 1e-14  # variance of a direction, over the largest, below which its sca
 
 
 def is_accurate(moments: Moments) -> bool:
-    """Tell whether the sums keep their digits: neither coordinates nor reference are far off."""
+    """Tell whether the sums keep their digits: neither coordinates nor reference are far off.
+
+    >>> from posquad.problems.moments import begin_moments
+    >>> X = torch.tensor([[1.0], [-1.0], [2.0]], dtype=torch.float64)
+    >>> moments = begin_moments(X, X[:, 0] ** 2)
+    >>> moments.add(X, X[:, 0] ** 2)
+    >>> is_accurate(moments)
+    True
+    """
     if not moments.mass:
         return True
     if _is_outgrown(moments):
@@ -45,9 +53,9 @@ def improved(moments: Moments) -> Moments:
     >>> from posquad.problems.moments import begin_moments
     >>> X = torch.tensor([[1.0], [-1.0], [2.0]], dtype=torch.float64)
     >>> moments = begin_moments(X, X[:, 0] ** 2)
-    >>> moments.add(1000 * X, 3e6 * X[:, 0] ** 2)
+    >>> moments.add(1000 * X, 1e6 * X[:, 0] ** 2)
     >>> better = improved(moments)
-    >>> better.add(1000 * X, 3e6 * X[:, 0] ** 2)
+    >>> better.add(1000 * X, 1e6 * X[:, 0] ** 2)
     >>> is_accurate(moments), is_accurate(better)
     (False, True)
     """
@@ -63,45 +71,74 @@ def extended(moments: Moments, X: Tensor, y: Tensor, weights: Tensor | None) -> 
 
     If these samples are unlike those before, the sums are first converted to coordinates and a
     reference that suit both.
+
+    >>> from posquad.problems.moments import begin_moments
+    >>> X = torch.tensor([[1.0], [-1.0], [2.0]], dtype=torch.float64)
+    >>> moments = extended(begin_moments(X, X[:, 0] ** 2), 1000 * X, 1e6 * X[:, 0] ** 2, None)
+    >>> moments.count, is_accurate(moments)
+    (3, True)
     """
-    for last in (False,) * _ROUNDS + (True,):
-        more = moments.empty()
-        more.add(X, y, weights)
-        both = moments.joined(more)
-        if last or not more.mass or _is_alike(moments, more, both):
-            return both
-        if _is_outgrown(both):
-            moments = _moved(moments, *_better_frame(both))
-        else:
-            moments = _referred(moments, both.reference + _correction(both))
-    raise AssertionError("the last round returns")
+    known, more = moments, _summed(moments, X, y, weights)
+    for _ in range(_ROUNDS):
+        both = known.joined(more)
+        if not _is_outgrown(both) and (known is moments or _is_even(both)):
+            break
+        known = _moved(known, *_better_frame(both))
+        more = _summed(known, X, y, weights)
+    moments = known
+    for _ in range(_ROUNDS):
+        if _is_alike(known, more):
+            break
+        # From the known reference each time: the changes of earlier rounds leave no rounding.
+        reference = moments.reference + _correction(moments.joined(more))
+        moments = _referred(known, reference)
+        more = _summed(moments, X, y, weights)
+    return moments.joined(more)
 
 
-def _is_alike(moments: Moments, more: Moments, both: Moments) -> bool:
-    """Tell whether coordinates and reference of the moments suit further ones."""
-    usual = _WORSE * moments.squared_error / (moments.mass or 1.0)
-    usual = max(usual, (_EXACT * both.largest) ** 2)
-    return more.squared_error <= usual * more.mass and not _is_outgrown(both)
+def _summed(moments: Moments, X: Tensor, y: Tensor, weights: Tensor | None) -> Moments:
+    more = moments.empty()
+    more.add(X, y, weights)
+    return more
+
+
+def _is_alike(known: Moments, more: Moments) -> bool:
+    """Tell whether the reference reproduces further samples about as well as the known ones."""
+    if not known.mass:
+        return True
+    usual = _WORSE * known.squared_error / known.mass
+    usual = max(usual, (_EXACT * max(known.largest, more.largest)) ** 2)
+    return more.squared_error <= usual * more.mass
 
 
 def _is_outgrown(moments: Moments) -> bool:
-    values = torch.linalg.eigvalsh(moments.second_moments() / moments.mass)
+    values = torch.linalg.eigvalsh(moments.second_moments() / (moments.mass or 1.0))
     return float(values[-1]) > _LARGER
 
 
+def _is_even(moments: Moments) -> bool:
+    values = torch.linalg.eigvalsh(moments.second_moments())
+    return float(values[0]) * _LARGER >= float(values[-1])
+
+
 def _better_frame(moments: Moments) -> tuple[Frame, Tensor]:
-    """Return coordinates t' in which the rows have covariance I, and L with `z' = L'z`."""
+    """Return coordinates t' in which the rows have covariance near I, and L with `z' = L'z`."""
     frame, d = moments.frame, moments.d
     second = moments.second_moments() / moments.mass
     mean = torch.zeros(d, dtype=torch.float64)
     if moments.terms == "linear":
-        mean = moments.mean()
-        second = second - mean[:, None] * mean
+        center = moments.mean()
+        spread = second - center[:, None] * center
+        if bool((center.square() > _LARGER * spread.diagonal()).any()):
+            mean, second = center, spread
     scale = second.diagonal().clamp_min(0).sqrt()
     scale = torch.where(scale > 0, scale, 1.0)
     values, vectors = torch.linalg.eigh(second / scale / scale[:, None])
-    values = values.clamp_min(_LEAST * float(values[-1]))
-    A = vectors * values.rsqrt() / scale[:, None]
+    if float(values[0]) * _LARGER >= float(values[-1]):
+        A = torch.diag(1 / scale)  # coordinates without samples so far are not mixed with others
+    else:
+        values = values.clamp_min(_LEAST * float(values[-1]))
+        A = vectors * values.rsqrt() / scale[:, None]
     lift = torch.eye(moments.layout.k, dtype=torch.float64)
     lift[:d, :d] = A
     if moments.terms != "none":
@@ -124,7 +161,7 @@ def _moved(moments: Moments, frame: Frame, lift: Tensor) -> Moments:
         second += shift[:, None] * first + first[:, None] * shift
         second += moments.mass * shift[:, None] * shift
     moved = Moments(moments.terms, frame, known * weights, moments.center, narrow=moments.narrow)
-    moved.count, moved.largest = moments.count, moments.largest
+    moved.count, moved.largest, moved.doubt = moments.count, moments.largest, moments.doubt
     total = moved.layout.stored(gram)
     scalars = moments.scalars().clone()
     parts = [total, cross, second.flatten(), scalars]
@@ -142,6 +179,8 @@ def _referred(moments: Moments, reference: Tensor) -> Moments:
     second = moments.second_moments().flatten()
     other = Moments(moments.terms, moments.frame, reference, moments.center, narrow=moments.narrow)
     other.count, other.largest = moments.count, moments.largest
+    size = delta.abs() @ (gram.abs() @ delta.abs() + 2 * cross.abs())
+    other.doubt = moments.doubt + ROUNDING * float(size)
     other.sums = from_doubles(torch.cat([moments.raw_fourth(), cross - change, second, scalars]))
     return other
 

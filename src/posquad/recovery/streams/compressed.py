@@ -21,7 +21,7 @@ from posquad.core.symmetric import (
     symmetric_jacobian,
     symmetric_matrix,
 )
-from posquad.problems.moments import Moments, Terms
+from posquad.problems.moments import ROUNDING, Moments, Terms
 
 _SPAN = 1e-13  # variance of a direction, over that of its coordinates, that counts as none
 _RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
@@ -74,7 +74,10 @@ class Compressed:
         self.rounding = (1e-14 * moments.largest / scale) ** 2
         quadratic, others = _positions(self.k, self.terms, gram.shape[0])
         self._eliminate(gram, cross / scale, known / scale, quadratic, others)
-        self._factorize(moments.squared_error / mass / scale**2)
+        squared_error = moments.squared_error / mass / scale**2
+        self._factorize(squared_error)
+        # Rounding of the loss, which is a difference of such numbers.
+        self.doubt = ROUNDING * squared_error + moments.doubt / mass / scale**2
         self._last: tuple[np.ndarray, np.ndarray] | None = None
 
     def _eliminate(
@@ -167,6 +170,12 @@ class Compressed:
     def form_size(self, V: np.ndarray) -> float:
         """Return `||R q||` over the root of the size of the responses."""
         return float(np.linalg.norm(self._image(V)) / (math.sqrt(self.size) or 1.0))
+
+    def residual(self, loss: float) -> float:
+        """Return the relative residual of a loss; that of the zero function is 1."""
+        if math.isnan(loss):
+            return math.nan
+        return min(math.sqrt(loss / self.spread), 1.0) if self.spread else 0.0
 
     # Starts.
 

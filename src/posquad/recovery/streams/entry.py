@@ -199,7 +199,7 @@ def _answer(source: Rows, problem: Compressed, found: Found, history: History) -
     answers = blank_answers(torch.empty(1, 1, d, dtype=torch.float64), max(1, r))
     answers.U[0, :, :r] = U
     answers.codes[:] = found.status.code
-    answers.residual[:] = math.sqrt(found.loss / problem.spread) if problem.spread else 0.0
+    answers.residual[:] = problem.residual(found.loss)
     answers.rank[:], answers.confidence[:] = r, found.confidence
     answers.samples[:] = min(problem.independent, problem.count)
     answers.needed[:] = needed_samples(d, max(1, r))
@@ -228,6 +228,8 @@ def _curvature(problem: Compressed, found: Found) -> tuple[Tensor, float]:
     T = (problem.T / problem.unit[:, None]).numpy()
     T = T / np.abs(T).max()
     stretch = np.linalg.norm(T, 2) ** 2 / np.linalg.norm((T @ V).T @ (T @ V))
+    if math.isnan(found.loss):
+        return torch.tensor([low, high], dtype=torch.float64) / s[0] ** 2, math.nan
     rms = max(math.sqrt(found.loss), np.finfo(float).eps * math.sqrt(problem.squares))
     hidden = problem.count / max(problem.count - dimension(problem.d, r), 1)
     error = 2 * s[0] * rms * hidden / math.sqrt(low) * stretch if low > 0 else math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from posquad.recovery.tuning import DEFAULT
 _STARTS = 50  # maximum number of starts if none is given
 _AGREEING = 2  # starts that must agree on the best fit
 _OTHERS = 10  # starts from which a second solution is sought
+_KNOWN = 1e-4  # relative rounding of a loss up to which it is known
 _SAME = 1e-9  # relative difference of losses that does not count
 _SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
 _NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
@@ -92,6 +94,10 @@ class _Search:
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
+        if self._is_doubtful(best.loss):
+            warn_lost_digits()
+            path = [(rank, math.nan, score) for rank, _, score in path]
+            return Found(V, math.nan, Status.STALLED, self.starts, 0, path, math.nan)
         status, others = self._status(V, best.loss, settled)
         return Found(V, best.loss, status, self.starts, others, path, confidence)
 
@@ -241,11 +247,17 @@ class _Search:
         return bool(values[gauge] <= DEFAULT.acceptance.flat * values[-1])
 
     def _residual(self, loss: float) -> float:
-        return math.sqrt(loss / self.problem.spread) if self.problem.spread else 0.0
+        return self.problem.residual(loss)
 
     def _reproduces(self, loss: float) -> bool:
         problem = self.problem
         return loss <= max(problem.rounding, self.limits.level**2 * problem.spread)
+
+    def _is_doubtful(self, loss: float) -> bool:
+        """Tell whether rounding of the sums hides how well the factor fits."""
+        problem = self.problem
+        exact = max(problem.rounding, self.limits.level**2 * problem.spread)
+        return problem.doubt > max(_KNOWN * loss, exact)
 
     def _record(self, loss: float) -> None:
         self.least = min(self.least, loss)
@@ -256,6 +268,16 @@ class _Search:
             self.limits.progress(
                 Progress(float(budget.steps), float(budget.max_steps), residual, 1)
             )
+
+
+def warn_lost_digits() -> None:
+    """Say that the sums do not determine the error of the fit, and what to do."""
+    warnings.warn(
+        "The error of the fit is lost in rounding, because the first rows do not represent the "
+        "rest; shuffle the rows, scale the columns, or give all rows to fit as a source.",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def rotated(V: np.ndarray) -> np.ndarray:
