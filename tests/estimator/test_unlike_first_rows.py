@@ -64,9 +64,8 @@ def assert_right_or_refused(model, whole, X, y, terms):
     size = np.linalg.norm(y - y.mean() if terms else y)
     own = np.linalg.norm(model.predict(X) - y) / size
     np.testing.assert_allclose(model.residual_, own, rtol=1e-6, atol=1e-13)
-    if whole.status_ in (Status.STALLED, Status.NOT_IDENTIFIED):  # it did not find the best fit
-        assert model.residual_ < whole.residual_
-        np.testing.assert_allclose(model.noise_std_, NOISE, rtol=0.03)
+    if model.status_ is Status.NOT_IDENTIFIED:  # a large row hides the others, by its tolerance
+        assert np.abs(X).max() > 1e5
         return
     assert model.status_ is whole.status_
     found, expected = (m.components_.T @ m.components_ for m in (model, whole))

@@ -250,7 +250,9 @@ def test_files_that_cannot_be_used(rng, tmp_path):
         rows.from_npy(tmp_path / "g.npy")
     with pytest.raises(DomainError, match="at least one file"):
         rows.from_npy([])
-    with pytest.raises(DomainError, match="columns: expected columns from 0 to 1; got 2"):
+    with pytest.raises(
+        DomainError, match="columns: expected columns from 0 to 1, at least one; got 2"
+    ):
         rows.from_npy(tmp_path / "a.npy", columns=[2])
 
 

@@ -29,7 +29,7 @@ from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
 from posquad.recovery.streams.compressed import Compressed
-from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses
+from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import reproduction_level
@@ -67,11 +67,12 @@ class StreamFits(FittedAttributes):
         are then counted as often as they come, and there is no certificate. Samples should come in
         no particular order: moments are converted when later rows are unlike the first, and if
         rounding then hides how well the answer fits, the status is STALLED, `residual_` and
-        `noise_std_` are NaN, and a warning says so.
+        `noise_std_` are NaN, and a warning says so. A call that raises an error adds no samples.
 
         Args:
             X, y, sample_weight: as for `fit`.
-            refit: False only adds the samples; a later call fits.
+            refit: False only adds the samples; a later call fits. A model can be saved once it has
+                been fitted.
             progress: called with a `Progress` at every step of the search.
 
         >>> from posquad.estimator import PositiveQuadraticRegressor
@@ -105,14 +106,20 @@ class StreamFits(FittedAttributes):
         require_choices(self, X.shape[1])
         require_least_squares(self, "a stream of samples")
         if stream is None:
-            stream = self._stream = Stream(X.shape[1], self._terms)
+            stream = Stream(X.shape[1], self._terms)
         require_same(stream.terms, self._terms)
-        stream.add(X, real_responses(y, X.dtype), weights)
-        if refit:
-            if stream.moments is None:
+        before = stream.held.copy(), stream.moments
+        try:
+            stream.add(X, real_responses(y, X.dtype), weights)
+            if refit and stream.moments is None:
                 self._fit_rows(*stream.samples(), progress)
-            else:
+            elif refit and stream.moments is not None:
                 self._fit_moments(stream.moments, progress)
+        except BaseException:
+            stream.held, stream.moments = before
+            raise
+        self._stream = stream
+        if refit:
             self._warn()
         return self
 
@@ -125,10 +132,7 @@ class StreamFits(FittedAttributes):
         progress: Callable[[Progress], None] | None,
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
-        if y is None:
-            y = getattr(source, "y", None)
-        if sample_weight is None:
-            sample_weight = getattr(source, "weights", None)
+        y, sample_weight = own_responses(source, y, sample_weight)
         responses, weights = admitted_responses(source, y, sample_weight)
         self.n_features_in_ = source.d
         if hasattr(self, "feature_names_in_"):

@@ -185,7 +185,7 @@ class PositiveQuadraticRegressor(
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
         feature_names: Sequence[str] | None = None,
@@ -197,7 +197,8 @@ class PositiveQuadraticRegressor(
         Args:
             X: array or data frame; float32 is fitted in float64, to a looser tolerance. Or a source
                 of rows (`posquad.problems.rows`), which need not fit into memory.
-            y: real responses; negative ones are fitted by least squares like all others.
+            y: real responses; negative ones are fitted by least squares like all others. None
+                takes responses, and weights, of a source that has them (`rows.from_iterator`).
             sample_weight: weights of the squared errors. In the fit, a weight of 2 equals a
                 repeated sample, and 0 leaves a sample out. Standard errors treat weights as
                 inverse variances, up to a factor.

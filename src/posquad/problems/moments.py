@@ -256,10 +256,10 @@ def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:
     scale = torch.where(seen, square.clamp_min(1e-300).rsqrt(), 0.0)
     eye = torch.eye(len(gram), dtype=torch.float64)
     scaled = gram * scale * scale[:, None] + torch.diag((~seen).double())
-    for ridge in _RIDGES:  # rounding may make it indefinite: a coarse solution will do
-        lower, failed = torch.linalg.cholesky_ex(scaled + ridge * len(gram) * eye)
-        if not int(failed):
-            break
+    lower, failed = torch.linalg.cholesky_ex(scaled + _RIDGES[0] * len(gram) * eye)
+    for ridge in _RIDGES[1:]:  # rounding may make it indefinite: a coarse solution will do
+        if int(failed):
+            lower, failed = torch.linalg.cholesky_ex(scaled + ridge * len(gram) * eye)
     return lambda right: scale * torch.cholesky_solve((scale * right)[:, None], lower)[:, 0]
 
 

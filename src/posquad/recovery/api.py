@@ -39,6 +39,7 @@ from posquad.recovery.streams.entry import (
     MOMENT_MOST,
     admitted_responses,
     moments_pay,
+    own_responses,
     recover_by_moments,
     recover_by_passes,
     recover_collected,
@@ -52,7 +53,7 @@ __all__ = ["Recovery", "recover"]
 
 def recover(
     X: Array | Rows,
-    y: Array,
+    y: Array | None,
     rank: int | None = None,
     *,
     weights: Array | None = None,
@@ -85,10 +86,12 @@ def recover(
             source of rows (`posquad.problems.rows`), which need not fit into memory; see
             `docs/large.md`.
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
-            X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`.
+            X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`. None takes
+            those of a source that has them (`rows.from_iterator`).
         rank: rank of Q. A lower rank is returned if it suffices. None chooses the rank, and reports
             `rank_confidence` and, for one problem, the `rank_path` of ranks tried.
         weights: weights of the squared errors, `[..., n]`, nonnegative; zero leaves a sample out.
+            None takes those of a source that has them.
         seed: seed of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
             1e-5 if X or y is float32.
@@ -133,11 +136,19 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
-    if isinstance(X, Rows) and _fits(X) and not X.is_shared:
-        X = X.read_all().numpy()
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     if isinstance(X, Rows):
-        _require_plain(certify=certify, start=start, precision=precision, tuning=tuning)
+        y, weights = own_responses(X, y, weights)
+    if isinstance(X, Rows) and _fits(X) and not X.is_shared:
+        responses, w = admitted_responses(X, y, weights)
+        inputs = X.read_all()
+        X.require_finite(slice(0, len(inputs)), inputs)
+        X, y = inputs.numpy(), responses.numpy()
+        weights = None if w is None else w.numpy()
+    if isinstance(X, Rows):
+        _require_plain(
+            certify=certify, diagnose=diagnose, start=start, precision=precision, tuning=tuning
+        )
         if chosen_loss(loss, scale) is not None:
             expected = "'least-squares' for a source that is not read into memory"
             raise DomainError("loss", expected=expected, got=repr(loss))
@@ -221,11 +232,13 @@ def _fits(source: Rows) -> bool:
 
 def _require_plain(**given: object) -> None:
     """Refuse arguments that need all rows in memory."""
-    plain = {"certify": False, "start": None, "precision": "float64", "tuning": None}
+    plain = {"certify": False, "diagnose": True, "start": None}
+    plain |= {"precision": "float64", "tuning": None}
     for name, value in given.items():
         if value is not plain[name] and not (name == "precision" and value == "float64"):
             expected = f"{plain[name]!r} for a source that is not read into memory"
-            raise DomainError(name, expected=expected, got=type(value).__name__)
+            got = repr(value) if isinstance(value, bool | str) else type(value).__name__
+            raise DomainError(name, expected=expected, got=got)
 
 
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
@@ -259,11 +272,13 @@ def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
 
 
 def _admitted(
-    X: Array, y: Array, weights: Array | None, precision: str
+    X: Array, y: Array | None, weights: Array | None, precision: str
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Return checked tensors of one batch shape, and whether any of them was float32."""
     if precision not in ("float64", "input"):
         raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
+    if y is None:
+        raise DomainError("y", expected="responses, one per row of X", got="None")
     given = {"X": converted_tensor("X", X), "y": converted_tensor("y", y)}
     if weights is not None:
         given["weights"] = converted_tensor("weights", weights)

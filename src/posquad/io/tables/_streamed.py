@@ -83,5 +83,8 @@ def _require_finite(table: Table, names: Sequence[str], start: int, block: np.nd
     row, column = (int(k) for k in np.argwhere(bad)[0])
     got = "a missing value" if np.isnan(block[row, column]) else "an infinity"
     where = f"{table.path}: row {start + row + 1}, column {names[column]!r}"
-    expected = "a finite number, because a table of this size stays in its file"
+    expected = (
+        "a finite number, because a table of this size stays in its file, where --missing does not "
+        "apply: leave such rows out of the file or fill them in"
+    )
     raise TableError(where, expected=expected, got=got)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -128,7 +128,7 @@ class NpyRows(Rows):
 
 def from_npy(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    columns: Sequence[int] | None = None,
+    columns: Sequence[int] | np.ndarray | None = None,
 ) -> NpyRows:
     """Return the rows of a `.npy` file, or of several that are one table cut into shards.
 
@@ -146,8 +146,14 @@ def from_npy(
     ...     rows.read_all().T
     tensor([[1., 3., 5.]], dtype=torch.float64)
     """
-    one = isinstance(paths, str | os.PathLike)
-    files = [Path(path) for path in ([paths] if one else paths)]
+    named = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(named, Iterable):
+        raise DomainError("paths", expected="a path or several", got=type(paths).__name__)
+    files = []
+    for path in named:
+        if not isinstance(path, str | os.PathLike):
+            raise DomainError("paths", expected="paths", got=type(path).__name__)
+        files.append(Path(path))
     if not files:
         raise DomainError("paths", expected="at least one file", got="none")
     shards = [_described(path) for path in files]
@@ -161,11 +167,20 @@ def from_npy(
     if not shards or not first.columns:
         got = f"{0 if not shards else 'some'} rows and {first.columns} columns"
         raise ShapeError(str(first.path), expected="shape (n, d) with n, d >= 1", got=got)
-    for column in columns or ():
-        if not 0 <= column < first.columns:
-            expected = f"columns from 0 to {first.columns - 1}"
-            raise DomainError("columns", expected=expected, got=str(column))
-    return NpyRows(shards, columns)
+    return NpyRows(shards, None if columns is None else _checked_columns(columns, first.columns))
+
+
+def _checked_columns(columns: Sequence[int] | np.ndarray, stored: int) -> list[int]:
+    """Return the positions of columns, or refuse them."""
+    expected = f"columns from 0 to {stored - 1}, at least one"
+    given = [] if isinstance(columns, str) or not isinstance(columns, Iterable) else list(columns)
+    if not given:
+        raise DomainError("columns", expected=expected, got=repr(columns))
+    for column in given:
+        whole = isinstance(column, int | np.integer) and not isinstance(column, bool)
+        if not whole or not 0 <= column < stored:
+            raise DomainError("columns", expected=expected, got=repr(column))
+    return [int(column) for column in given]
 
 
 def _described(path: Path) -> Shard:

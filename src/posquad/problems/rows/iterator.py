@@ -115,4 +115,7 @@ def from_iterator(pieces: Pieces) -> IteratorRows:
     >>> rows.n, rows.y.tolist()
     (4, [1.0, 1.0, 2.0, 2.0])
     """
+    if not all(callable(getattr(pieces, name, None)) for name in ("next", "reset")):
+        expected = "an object with the methods next and reset"
+        raise DomainError("pieces", expected=expected, got=type(pieces).__name__)
     return IteratorRows(pieces)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 from posquad.core.arrays import converted_tensor, require_shape
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
-from posquad.geometry import dimension
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.budget import History
@@ -21,6 +21,7 @@ from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.streams.gather import first_samples, gather_moments
 from posquad.recovery.streams.passes import polish, whitening
 from posquad.recovery.streams.search import Found, Limits, find_factor
@@ -31,6 +32,20 @@ MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
 _MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
 _MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
 _ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
+
+
+def own_responses(source: Rows, y: object, weights: object | None) -> tuple[Any, Any]:
+    """Return responses and weights: those that are given, or else those of the source.
+
+    >>> from posquad.problems import rows
+    >>> own_responses(rows.in_memory(np.ones((2, 1))), [1.0, 2.0], None)
+    ([1.0, 2.0], None)
+    """
+    y = getattr(source, "y", None) if y is None else y
+    if y is None:
+        expected = "responses, because this source of rows has none"
+        raise DomainError("y", expected=expected, got="None")
+    return y, getattr(source, "weights", None) if weights is None else weights
 
 
 def admitted_responses(
@@ -204,7 +219,7 @@ def _answer(source: Rows, problem: Compressed, found: Found, history: History) -
     answers.samples[:] = min(problem.independent, problem.count)
     answers.needed[:] = needed_samples(d, max(1, r))
     answers.starts[:], answers.others[:] = found.starts, found.others
-    answers.curvature[0], answers.error[:] = _curvature(problem, found)
+    answers.curvature[0], answers.error[:] = curvature_and_error(problem, found.V, found.loss)
     shown = np.empty((source.n, 0))
     result = answers.recovery(torch.Size(), shown, history)
     if found.path:
@@ -212,25 +227,3 @@ def _answer(source: Rows, problem: Compressed, found: Found, history: History) -
         path = RankPath(columns[0].long().numpy(), columns[1].numpy(), columns[2].numpy())
         result = replace(result, rank_path=path)
     return result
-
-
-def _curvature(problem: Compressed, found: Found) -> tuple[Tensor, float]:
-    """Return the ends of the effective spectrum over `lambda_1(Q)`, and the error estimate.
-
-    They are those of `posquad.recovery.diagnose`, where the formulas are derived.
-    """
-    V, r = found.V, found.V.shape[1]
-    if not r:
-        return torch.full((2,), torch.nan, dtype=torch.float64), 0.0
-    values = np.linalg.eigvalsh(problem.curvature(V))
-    low, high = float(values[r * (r - 1) // 2]), float(values[-1])
-    s = np.linalg.svd(V, compute_uv=False)
-    T = (problem.T / problem.unit[:, None]).numpy()
-    T = T / np.abs(T).max()
-    stretch = np.linalg.norm(T, 2) ** 2 / np.linalg.norm((T @ V).T @ (T @ V))
-    if math.isnan(found.loss):
-        return torch.tensor([low, high], dtype=torch.float64) / s[0] ** 2, math.nan
-    rms = max(math.sqrt(found.loss), np.finfo(float).eps * math.sqrt(problem.squares))
-    hidden = problem.count / max(problem.count - dimension(problem.d, r), 1)
-    error = 2 * s[0] * rms * hidden / math.sqrt(low) * stretch if low > 0 else math.nan
-    return torch.tensor([low, high], dtype=torch.float64) / s[0] ** 2, float(error)

@@ -17,12 +17,14 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.ranks import bic, highest_rank, try_ranks
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.tuning import DEFAULT
 
 _STARTS = 50  # maximum number of starts if none is given
 _AGREEING = 2  # starts that must agree on the best fit
 _OTHERS = 10  # starts from which a second solution is sought
 _KNOWN = 1e-4  # relative rounding of a loss up to which it is known
+_OPEN = 100.0  # relative error of Q, over the tolerance, at which Q is not determined
 _SAME = 1e-9  # relative difference of losses that does not count
 _SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
 _NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
@@ -226,6 +228,8 @@ class _Search:
         unknowns = (dimension(problem.d, V.shape[1]) if V.size else 0) + len(problem.others)
         if problem.count <= unknowns or self._has_free_direction(V):
             return Status.NOT_IDENTIFIED, 0
+        if self._hides_others(V, loss):
+            return Status.NOT_IDENTIFIED, 0
         if problem.regular:  # no other symmetric matrix reproduces the responses
             return Status.RECOVERED, 0
         others = 0
@@ -252,6 +256,11 @@ class _Search:
     def _reproduces(self, loss: float) -> bool:
         problem = self.problem
         return loss <= max(problem.rounding, self.limits.level**2 * problem.spread)
+
+    def _hides_others(self, V: np.ndarray, loss: float) -> bool:
+        """Tell whether errors within the tolerance leave Q open: a large row may hide the rest."""
+        allowed = max(DEFAULT.acceptance.apart, _OPEN * self.limits.level)
+        return curvature_and_error(self.problem, V, loss)[1] > allowed
 
     def _is_doubtful(self, loss: float) -> bool:
         """Tell whether rounding of the sums hides how well the factor fits."""
