@@ -149,6 +149,9 @@ def fit_command(
     optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
     in .npy or .parquet files are read block by block, whatever their size.
 
+    A .npy or .parquet table of 256 MB and more stays in its file. It must be complete: --missing
+    does not apply, and --certify, --validate and --criterion cv are refused.
+
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
     column of 0 and 1 for each value. These add up to 1 in every row, which gives the model a
