@@ -147,10 +147,8 @@ def fit_command(
     without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
     optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
-    in .npy or .parquet files are read block by block, whatever their size.
-
-    A .npy or .parquet table of 256 MB and more stays in its file. It must be complete: --missing
-    does not apply, and --certify, --validate and --criterion cv are refused.
+    in .npy or .parquet files are read block by block, whatever their size. They must be complete:
+    --missing does not apply, and --certify, --validate and --criterion cv are refused.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
