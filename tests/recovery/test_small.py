@@ -97,6 +97,17 @@ def test_one_fitted_start_ends_the_others(rng):
     assert history.budget.steps < 8
 
 
+def test_rounded_responses_end_where_nothing_improves(rng):
+    """Responses of single precision are fitted to 1e-8, above the rounding of double."""
+    X, _, y = gaussian_problem(rng, 40, 4, 2, smallest=0.5)
+    problem = Problem(RankOne(X), y.float().double())
+    budget = Budget(max_steps=100_000)
+    ending = Ending(steps=100_000, patience=10, rate=0.5, fitted=1e-5)
+    ends = run_small(problem, normal(rng, 3, 4, 2), ending, History(budget))
+    assert budget.steps < 200
+    assert 1e-9 < float(ends.residual.min()) < 1e-7
+
+
 def test_a_start_near_a_known_solution_ends(rng):
     X, U, y = gaussian_problem(rng, 24, 6, 2, smallest=0.5)
     problem = problem_of(X, y)

@@ -22,6 +22,7 @@ from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import GRADIENT
 from posquad.recovery.solvers.levenberg import FIRST_DAMPING, LEAST_DAMPING
 
+_PROGRESS = 0.9  # ratio of residuals above which a start that fits is no longer improving
 _CLOSE = 0.1  # relative residual from which the distance from a known solution is computed
 _COMPACT = 0.8  # share of a grid in use below which it is made smaller
 
@@ -40,7 +41,8 @@ class Ending:
 
     fitted: float | None = None
     """Relative residual of one start at which the other starts of its problem end. It goes on to
-    rounding, and is exempt from the patience."""
+    rounding, or until its residual hardly changes in `patience` steps: the responses themselves may
+    be rounded."""
 
     rounding: int = 2
     """Steps in which a residual at the level of rounding must be halved. Starts end there, at a
@@ -178,7 +180,9 @@ class _Run:
         """Which starts have ended after so many steps."""
         ending, residual = self.ending, self.residual
         ended = ~np.isfinite(residual)
+        stuck = ended
         if ending.patience is not None and (taken + 1) % ending.patience == 0:
+            stuck = ended | (residual > _PROGRESS * self.window)
             ended |= residual > ending.rate * self.window
             self.window = residual
         if ending.fitted is None:
@@ -187,7 +191,7 @@ class _Run:
         elif residual.min() <= ending.fitted:
             least = np.where(self.active, residual, np.inf).min(1, keepdims=True)
             done = (self.slope <= GRADIENT**2) | self._is_rounding(ending.rounding)
-            ended = np.where(least <= ending.fitted, (residual > least) | done, ended)
+            ended = np.where(least <= ending.fitted, (residual > least) | done | stuck, ended)
         if self.known is not None and bool((residual <= _CLOSE).any()):
             U, size, near = self.known
             across, gram = self.V @ U, self.V @ self.V.swapaxes(-1, -2)
