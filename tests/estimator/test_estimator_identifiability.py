@@ -152,7 +152,7 @@ def test_repeated_samples_add_no_information():
 
 
 def test_problems_too_large_for_a_dense_spectrum_say_what_is_not_known(monkeypatch):
-    for module in ("regressor", "_uncertainty"):
+    for module in ("_fitted", "_uncertainty"):
         monkeypatch.setattr(f"posquad.estimator.{module}.DENSE_MOST", 3)
     rng = np.random.default_rng(8)
     X = rng.standard_normal((40, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 import click
+import torch  # noqa: F401  # imported with the command, while Ctrl-C ends the program
 
 from posquad.core.system import system_information
 
