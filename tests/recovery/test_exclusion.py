@@ -75,6 +75,16 @@ def test_no_dual_matrix_is_sought_outside_its_range(n, sizes):
     assert bool(excluded(*gaussian_problem(torch.Generator().manual_seed(0), 10, 4, 1)[:2]))
 
 
+def test_samples_that_are_not_independent_do_no_harm():
+    """Repeated rows and rows of zeros leave combinations z that A* does not see."""
+    for seed in range(10):
+        X, U, y = gaussian_problem(torch.Generator().manual_seed(seed), 10, 4, 1)
+        X[9], X[8] = X[0], 0.0
+        assert excluded(X, U).dtype is torch.bool  # and nothing is raised
+        y = (X @ U).square().sum(-1)
+        assert recover(X, y, 1).status is recover(X[:8], y[:8], 1).status
+
+
 def test_the_dual_matrix_is_checked_by_hand():
     """Rows e_1, e_2 and e_1 + e_2 for U = e_1: M = diag(0, 1) has z = (0, 1, 0)."""
     Y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)

@@ -49,6 +49,8 @@ def excludes_others(shared: Shared, U: Tensor) -> Tensor:
         target = (vectors * raised[..., None, :]) @ vectors.mT
         c = torch.where(found[..., None, None], c, basis.mT @ target.flatten(-2)[..., None])
     z = (space @ torch.linalg.solve_triangular(R, c, upper=True))[..., 0]
+    found = found & torch.isfinite(z).all(-1)  # R is singular if samples are not independent
+    z = torch.where(found[..., None], z, 0.0)
     return found & _is_dual(Y, z, r, shared.tuning.acceptance.dual)
 
 
