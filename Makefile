@@ -8,7 +8,7 @@ SITE := docs/_build/html
 EXPLORER_READY := explorer/node_modules/.ready
 EXPLORER := src/posquad/report/explorer.html
 
-.PHONY: reproduce test lint unit docs bench peers adversarial chaos mutants clean help
+.PHONY: reproduce test lint unit docs bench bench-gpu peers adversarial chaos mutants clean help
 .PHONY: explorer explorer-check explorer-vectors explorer-picture
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make lint        ruff and pyright only"
 	@echo "make docs        build the documentation site, every warning an error"
 	@echo "make bench       the benchmarks of docs/measured.md"
+	@echo "make bench-gpu   gradients and recovery on a GPU, as ratios to plain torch (needs a CUDA GPU)"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
 	@echo "make chaos       kill the driver and the workers of a sweep 200 times, and compare its store with an undisturbed one"
@@ -66,6 +67,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
 	$(BIN)/python benchmarks/volumes.py --gallery docs/gallery/plot_diffusion_tensors.py
 	$(BIN)/python benchmarks/method_picture.py
+
+bench-gpu: $(READY)
+	$(BIN)/python benchmarks/gpu.py
 
 # geomstats 2.8.0 imports numpy.trapz, which NumPy 2.4 removed: an environment of its own, one pin changed.
 .venv-peers/.ready: pyproject.toml constraints.txt

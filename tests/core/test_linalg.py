@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 import torch
 
-from posquad.core.linalg import norm, solve_semidefinite
+from posquad.core.linalg import norm, solve_semidefinite, spectral_norm
 
 
 def test_a_singular_matrix_is_solved_in_its_range():
@@ -31,3 +31,14 @@ def test_norms_along_one_dimension_do_not_overflow():
     columns = torch.tensor([[3.0, 0.0], [4.0, 0.0]], dtype=torch.float64)
     for scale in (1e-200, 1.0, 1e200):
         np.testing.assert_allclose(norm(scale * columns, (-2,)), [5 * scale, 0.0], rtol=1e-15)
+
+
+def test_the_spectral_norm_of_a_large_matrix():
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((600, 700))  # no gap below the largest singular value
+    found = float(spectral_norm(torch.from_numpy(M)))
+    truth = scipy.linalg.svdvals(M)[0]
+    assert 0.98 * truth <= found <= truth * (1 + 1e-14)
+    turned = 3.0 * scipy.stats.ortho_group.rvs(550, random_state=1)
+    np.testing.assert_allclose(spectral_norm(torch.from_numpy(turned)), 3.0, rtol=1e-13)
+    np.testing.assert_allclose(spectral_norm(torch.diag(torch.tensor([1.0, -4.0]))), 4.0)

@@ -22,6 +22,7 @@ from posquad.core.arrays import Array, positive_integer, require_symmetric, tens
 from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
+from posquad.problems.fused import fused_sweep
 from posquad.problems.operator import Measurements, factor_scale
 from posquad.problems.products import RunningSum, adjoint_product, tall_product
 from posquad.problems.rows.source import Rows
@@ -212,6 +213,9 @@ class RankOne(Measurements):
         return total.value
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        fused = fused_sweep(self.X, U, y)
+        if fused is not None:
+            return fused
         total, residuals = RunningSum(), []
         for block, Xb in self._product_blocks():
             Z = tall_product(Xb, U)  # [..., rows, r]

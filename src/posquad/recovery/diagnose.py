@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posquad.core.linalg import eigenvalue_rounding
+from posquad.core.linalg import eigenvalue_rounding, spectral_norm
 from posquad.core.status import Status
 from posquad.core.symmetric import (
     svec,
@@ -89,7 +89,7 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
         T = T[:1]
     T = T / T.abs().amax((-2, -1), keepdim=True)
     V = T @ U
-    stretch = torch.linalg.matrix_norm(T, 2).square() / torch.linalg.matrix_norm(V.mT @ V)
+    stretch = spectral_norm(T).square() / torch.linalg.matrix_norm(V.mT @ V)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
     hidden = problem.n / max(problem.n - p, 1)
     error = 2 * top.sqrt() * rms * hidden / positive.sqrt() * stretch

@@ -79,7 +79,10 @@ class NpyRows(Rows):
         kind = np.dtype(self.shards[0].kind)
         size = self.block_rows * self.stored * kind.itemsize
         bytes_of = read_ahead(
-            [shard.path for shard in self.shards], [pieces for _, _, pieces in plan], size
+            [shard.path for shard in self.shards],
+            [pieces for _, _, pieces in plan],
+            size,
+            pinned=self.pinned,
         )
         for (rows, by_column, _), data in zip(plan, bytes_of, strict=True):
             count = rows.stop - rows.start

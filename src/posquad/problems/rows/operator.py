@@ -16,6 +16,7 @@ from torch import Tensor
 from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import symmetric_gram
+from posquad.problems.fused import fused_sweep
 from posquad.problems.measurements import RankOne
 from posquad.problems.rows.source import DerivedRows, Rows
 
@@ -58,6 +59,8 @@ class RankOneRows(RankOne):
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         step = max(64, _CACHED_BYTES // (self.d * self.dtype.itemsize))
+        if self.source.device.type != "cpu":  # no cache holds a block there, and launches cost
+            step = self.held + 1
         recorded = torch.is_grad_enabled()  # what a gradient needs must outlive its block
         for rows, block in self.source.blocks():
             for start in range(0, max(1, len(block)), step):
@@ -104,6 +107,10 @@ class RankOneRows(RankOne):
         residuals: list[Tensor] = []
 
         def term(rows: slice, block: Tensor) -> Tensor:
+            fused = fused_sweep(block, U, y[..., rows])
+            if fused is not None:
+                residuals.append(fused[0])
+                return fused[1]
             Z = block @ U
             residuals.append(Z.square().sum(-1) - y[..., rows])
             return block.mT @ (residuals[-1][..., None] * Z)

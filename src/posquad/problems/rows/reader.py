@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from posquad.core.files import FileError
 
@@ -26,18 +27,23 @@ class Piece(NamedTuple):
 
 
 def read_ahead(
-    paths: Sequence[Path], blocks: Sequence[Sequence[Piece]], size: int
+    paths: Sequence[Path],
+    blocks: Sequence[Sequence[Piece]],
+    size: int,
+    *,
+    pinned: bool = False,
 ) -> Iterator[np.ndarray]:
     """Yield the bytes of each block; one block is read while the last one is in use.
 
-    A thread reads with `preadv` into one of two buffers of `size` bytes. The array that is yielded
+    A thread reads with `preadv` into one of two buffers of `size` bytes, page-locked on request so
+    that a GPU copies from them directly. The array that is yielded
     is one of them, so it is valid until the next one is taken. A file that ends early raises
     `FileError`.
     """
     free: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
     full: queue.SimpleQueue[np.ndarray | BaseException] = queue.SimpleQueue()
     for _ in range(_BUFFERS):
-        free.put(np.empty(size, dtype=np.uint8))
+        free.put(torch.empty(size, dtype=torch.uint8, pin_memory=pinned).numpy())
     files: list[int] = []
 
     def work() -> None:

@@ -16,6 +16,7 @@ __all__ = ["Rows", "in_memory"]
 
 _T = TypeVar("_T")
 BLOCK_BYTES = 16 * 2**20  # of a block of rows: reading it takes longer than starting to read
+_DEVICE_BLOCK_BYTES = 2**28  # of rows that are on an accelerator: few large products
 
 
 class Rows(ABC):
@@ -31,11 +32,13 @@ class Rows(ABC):
     dtype: torch.dtype = torch.float64
     device: torch.device = torch.device("cpu")
     reads: int = 0
+    pinned: bool = False  # whether to read into page-locked memory, which a GPU copies from itself
 
     @property
     def block_rows(self) -> int:
         """Rows of a block; the last one may be shorter."""
-        return max(1, BLOCK_BYTES // (self.d * self.dtype.itemsize))
+        size = BLOCK_BYTES if self.device.type == "cpu" else _DEVICE_BLOCK_BYTES
+        return max(1, size // (self.d * self.dtype.itemsize))
 
     @property
     def held(self) -> int:
@@ -87,9 +90,15 @@ class Rows(ABC):
         """Return the entries of everyone, in order; `value` has one entry per row held here."""
         return value
 
-    def to(self, dtype: torch.dtype) -> Rows:
-        """Return the same rows in another precision, converted block by block."""
-        return self if dtype == self.dtype else _Converted(self, dtype)
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Rows:
+        """Return the same rows in another precision or on another device, block by block."""
+        dtype = self.dtype if dtype is None else dtype
+        target = self.device if device is None else torch.empty(0, device=device).device
+        if (dtype, target) == (self.dtype, self.device):
+            return self
+        return _Converted(self, dtype, target)
 
     def read_all(self) -> Tensor:
         """Return all rows `[n, d]`, in memory."""
@@ -186,13 +195,14 @@ class DerivedRows(Rows):
 
 
 class _Converted(DerivedRows):
-    def __init__(self, source: Rows, dtype: torch.dtype) -> None:
+    def __init__(self, source: Rows, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(source)
-        self.dtype = dtype
+        self.dtype, self.device = dtype, device
+        source.pinned = device.type == "cuda"
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         for rows, block in self.source.blocks():
-            yield rows, block.to(self.dtype)
+            yield rows, block.to(self.device).to(self.dtype)
 
 
 class MemoryRows(Rows):

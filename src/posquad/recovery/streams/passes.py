@@ -21,6 +21,7 @@ from torch import Tensor
 from posquad.core.linalg import symmetric_part
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
+from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
 from posquad.recovery.solvers.fit import inner, regularized_frame
 from posquad.recovery.solvers.quartic import least_step
@@ -57,24 +58,32 @@ def sweep_line(
     operator: RankOneRows, y: Tensor, weights: Tensor | None, U: Tensor, D: Tensor
 ) -> Line:
     """Return the sums along U + tD, in one pass over the rows."""
-    r = U.shape[-1]
-    both = torch.cat([U, D], dim=-1)
-    sums, gradients = U.new_zeros(5), U.new_zeros(U.shape[0], 4 * r)
+    sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
     for rows, block in operator.row_blocks():
-        images = block @ both
-        Z, P = images[:, :r], images[:, r:]
-        s0 = Z.square().sum(-1) - y[rows]
-        s1, s2 = 2 * (Z * P).sum(-1), P.square().sum(-1)
-        w0, w1, w2 = (s0, s1, s2) if weights is None else (weights[rows] * s for s in (s0, s1, s2))
+        w = None if weights is None else weights[rows]
+        (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
+        gradients += terms
+        w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
         sums += torch.stack(
             [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
         )
-        w0, w1, w2 = w0[:, None], w1[:, None], w2[:, None]
-        right = torch.cat([w0 * Z, w1 * Z + w0 * P, w2 * Z + w1 * P, w2 * P], dim=-1)
-        gradients.addmm_(block.T, right)
     packed = operator.total(torch.cat([sums, gradients.reshape(-1)]))
-    by_power = packed[5:].view(U.shape[0], 4, r).permute(1, 0, 2)
-    return Line(float(packed[0]), packed[1:5], by_power)
+    return Line(float(packed[0]), packed[1:5], packed[5:].view(4, *U.shape))
+
+
+def _line_of_block(
+    X: Tensor, U: Tensor, D: Tensor, y: Tensor, w: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return s0, s1 and s2 of a block of rows, `[3, n]`, and its terms of G, `[4, d, r]`."""
+    fused = fused_line(X, U, D, y, w)
+    if fused is not None:
+        return fused
+    Z, P = (X @ torch.cat([U, D], dim=-1)).tensor_split(2, dim=-1)
+    s0, s1, s2 = Z.square().sum(-1) - y, 2 * (Z * P).sum(-1), P.square().sum(-1)
+    w0, w1, w2 = (s[:, None] if w is None else (w * s)[:, None] for s in (s0, s1, s2))
+    right = torch.cat([w0 * Z, w1 * Z + w0 * P, w2 * Z + w1 * P, w2 * P], dim=-1)
+    terms = (X.T @ right).view(len(U), 4, -1).permute(1, 0, 2)
+    return torch.stack([s0, s1, s2]), terms
 
 
 @dataclass
