@@ -81,12 +81,16 @@ def test_the_kernel_agrees_with_plain_products(monkeypatch, dtype, n, d, r, weig
         sums_along_line(*given) for given in (values, [tensor.abs() for tensor in values])
     )
     level = 4 * torch.finfo(dtype).eps
-    errors, product = fused_sweep(X, U, y)
+    sweep = fused_sweep(X, U, y)
+    assert sweep is not None
+    errors, product = sweep
     assert ((errors - s[0]).abs() <= level * s_size[0]).all()
     if not weighted:
         assert ((product - sums[0]).abs() <= level * size[0]).all()
     if r <= 8:
-        got, terms = fused_line(X, U, D, y, w if weighted else None)
+        line = fused_line(X, U, D, y, w if weighted else None)
+        assert line is not None
+        got, terms = line
         assert ((got - s).abs() <= level * s_size).all()
         assert ((terms - sums).abs() <= level * size).all()
 

@@ -133,7 +133,8 @@ def _plan(X: Tensor, U: Tensor, y: Tensor, *, line: bool) -> _Plan | None:
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (X, U, y))
     if not fits or not aligned or recorded or torch.version.hip or not U.shape[-1]:
         return None
-    if torch.cuda.get_device_capability(X.device) < _LEAST_CAPABILITY:
+    properties = _properties(X.device.index)
+    if (properties.major, properties.minor) < _LEAST_CAPABILITY:
         return None
     return planned(X.shape[-1], U.shape[-1], X.dtype, line=line)
 
@@ -165,7 +166,7 @@ def _launched(
     if kernel is None:
         return None
     (n, d), device = X.shape, X.device
-    clusters = plan.clusters(torch.cuda.get_device_properties(device).multi_processor_count)
+    clusters = plan.clusters(_properties(device.index).multi_processor_count)
     V = torch.nn.functional.pad(V, (0, plan.inputs - V.shape[-1])).contiguous()
     scale = X.new_empty(0) if weights is None else weights.to(X.dtype).contiguous()
     errors = X.new_empty(3 if plan.line else 1, n)
@@ -179,6 +180,11 @@ def _launched(
             shared_mem=plan.shared_bytes,
         )
     return errors, sums.sum(0)
+
+
+@cache
+def _properties(device: int) -> Any:
+    return torch.cuda.get_device_properties(device)
 
 
 @cache
