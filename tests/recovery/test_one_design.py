@@ -161,7 +161,7 @@ def test_columns_of_the_factor_are_orthogonal_and_sorted():
 def test_blocks_are_reported_and_the_budget_is_kept():
     X, y = problems(12)
     y = np.tile(y, (10, 1))
-    blocks = Tuning(sizes=Sizes(batch_entries=N * 40))  # of 40 problems
+    blocks = Tuning(sizes=Sizes(batch_responses=N * 40))  # of 40 problems
     seen = []
     found = recover(X, y, rank=D, tuning=blocks, progress=seen.append)
     assert [step.running for step in seen] == [0, 0, 0]

@@ -18,6 +18,7 @@ from posquad.recovery.diagnose import (
     Diagnosis,
     diagnose,
     diagnose_any,
+    largest_error,
     needed_samples,
     status_codes,
 )
@@ -476,7 +477,7 @@ def test_a_column_is_left_out_where_the_residual_stays_small(monkeypatch, residu
 def diagnosis(**changes):
     told = {
         "low": vector(0.1), "high": vector(1.0), "error": vector(1e-9), "needed": 5,
-        "free": torch.tensor([False]), "isolated": torch.tensor([True]), "exact": vector(1e-12),
+        "free": torch.tensor([False]), "isolated": torch.tensor([True]),
         "converged": torch.tensor([True]), "near": vector(0.01),
     }  # fmt: skip
     return Diagnosis(**{**told, **changes})
@@ -505,8 +506,8 @@ def diagnosis(**changes):
         ({"error": vector(1.1e-5)}, 1e-12, {"tolerance": 1e-6}, Status.NOT_IDENTIFIED),
         ({"error": vector(1.1e-3)}, 1e-12, {"tolerance": 1e-2}, Status.NOT_IDENTIFIED),
         ({"error": vector(0.9e-3)}, 1e-12, {"tolerance": 1e-2}, Status.RECOVERED),
-        ({"exact": vector(1e-10)}, 1e-12, {}, Status.RECOVERED),
-        ({"exact": vector(1.1e-10)}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({}, 1e-12, {"off": 0.99e-10}, Status.RECOVERED),
+        ({}, 1e-12, {"off": 1.01e-10}, Status.NOT_IDENTIFIED),
         ({"needed": 6}, 1e-12, {}, Status.RECOVERED),
         ({"needed": 7}, 1e-12, {}, Status.NOT_IDENTIFIED),
         ({}, 1e-12, {"rank": 2, "count": 5}, Status.NOT_IDENTIFIED),  # p = 5
@@ -520,14 +521,15 @@ def diagnosis(**changes):
 def test_the_word_that_is_said(changes, residual, options, status):
     """d = 3 and rank 1: p = 3; six distinct samples of six, tolerance 1e-10."""
     X = normal(torch.Generator().manual_seed(0), 1, 6, 3)
-    shared = shared_of(X, X[..., 0].square(), count=torch.tensor([options.get("count", 6)]))
+    y = X[..., 0].square()
+    y[:, 0] += options.get("off", 0.0) * (y[:, 0] + X[:, 0].square().sum(-1))
+    shared = shared_of(X, y, count=torch.tensor([options.get("count", 6)]))
     strengths = vector(*options.get("strengths", [1.0] * 6))[None]
     shared.__dict__["_samples"] = torch.tensor([6]), strengths  # as if computed
     rank, one = options.get("rank", 1), torch.tensor([1])
+    U = torch.diag(vector(1.0, 0.0, 0.0))[None]
     settled = torch.tensor([options.get("settled", False)])
-    found = search.Candidates(
-        rank, X[:, :rank].mT, vector(residual), one, one, settled, vector(0.0)
-    )
+    found = search.Candidates(rank, U[..., :rank], vector(residual), one, one, settled, vector(0.0))
     budget = SimpleNamespace(spent=options.get("interrupted", False))
     task = search.Task(options.get("tolerance", 1e-10), 0, SimpleNamespace(budget=budget))
     codes = status_codes(
@@ -559,9 +561,9 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
         error = 2 * math.sqrt(top) * rms / math.sqrt(values[0]) * 4.0**2 / np.linalg.norm(Q)
         error *= 60 / (60 - 7)  # the residual of a fit with 7 unknowns is that much smaller
         assert float(found.error) == pytest.approx(error, rel=1e-9)
-    off = diagnose(shared_of(X, y + 1, transform=T), U, vector(0.1)[0])
     own = (y + 1).abs() + X.square().sum(-1) * top
-    assert float(off.exact) == pytest.approx(float((1 / own).max()), rel=1e-10)
+    off = largest_error(shared_of(X, y + 1, transform=T).problem, U, torch.linalg.svdvals(U))
+    assert float(off) == pytest.approx(float((1 / own).max()), rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+import numpy as np
 from torch import Tensor
 
 __all__ = ["Status"]
@@ -104,13 +105,9 @@ class Status(Enum):
 
 
 _CODES = {status: position for position, status in enumerate(Status)}
-_MEMBERS = tuple(Status)
+_MEMBERS = np.array(list(Status), dtype=object)
 
 
 def from_codes(codes: Tensor) -> Status | list:
     """A `Status` for a scalar code, nested lists of them for a batch."""
-    return _named(codes.tolist())
-
-
-def _named(codes: int | list) -> Status | list:
-    return _MEMBERS[codes] if isinstance(codes, int) else [_named(c) for c in codes]
+    return _MEMBERS[codes.cpu().numpy()].tolist() if codes.ndim else _MEMBERS[int(codes)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from posquad.core.arrays import positive_integer
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.results import Result
+from posquad.core.rotations import symmetric_eigen
 from posquad.core.threads import one_torch_thread
 from posquad.dipy.design import TO_DIPY, TensorDesign
 from posquad.dipy.uncertainty import TensorErrors, tensor_errors
@@ -213,7 +214,7 @@ def _result(
     else:
         U = design.transform @ (vectors * values.sqrt()[:, None, :])
         exact = (values > 0).sum(-1)
-        values, vectors = torch.linalg.eigh(U @ U.mT)
+        values, vectors = symmetric_eigen(U @ U.mT)
         zero = torch.arange(3) < 3 - exact[:, None]  # the congruence keeps the rank
         values = torch.where(zero, 0.0, values.clamp_min(0.0))
     tensor = e @ (TO_DIPY @ design.congruence).mT

@@ -299,7 +299,7 @@ def _admitted(
             expected = "nonnegative weights, not all zero"
             raise DomainError("weights", expected=expected, got=f"least {float(rest[0].min()):.3g}")
     batch = require_batch(**shapes)
-    w = rest[0] if rest else torch.ones_like(responses)
+    w = rest[0] if rest else responses.new_ones(n)
     return (
         inputs.detach().expand(*batch, *inputs.shape[-2:]),
         responses.detach().expand(*batch, n),

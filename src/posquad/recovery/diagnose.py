@@ -14,7 +14,6 @@ from posquad.core.symmetric import (
     symmetric_congruence,
     symmetric_jacobian,
     symmetric_matrix,
-    symmetric_system,
 )
 from posquad.curvature import effective_spectrum
 from posquad.curvature.ends import spectrum_ends
@@ -23,6 +22,7 @@ from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
 
@@ -37,7 +37,6 @@ class Diagnosis:
     free: Tensor  # whether the samples leave a direction undetermined
     isolated: Tensor  # whether the first-order estimate of the error is valid
     converged: Tensor  # whether the curvature was computed to the accuracy required
-    exact: Tensor  # largest |e_i| / (|y_i| + ||x_i||^2 ||Q||)
     near: Tensor  # relative distance from Q within which there is no other solution; 0 if unknown
 
 
@@ -57,9 +56,6 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
     problem, prepared, acceptance = shared.problem, shared.prepared, shared.tuning.acceptance
     d, r = U.shape[-2:]
     p = dimension(d, r)
-    # The curvature is that of the fitted responses, because a residual would hide the curvature
-    # along a weak column of U.
-    fitted = _fitted(problem.operator, U)
     s = torch.linalg.svdvals(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
@@ -71,12 +67,11 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
             if clear.ndim:
                 open = (~clear).nonzero()[:, 0]
                 operator = operator.select(open)
-            spectrum = effective_spectrum(LeastSquares(operator, fitted[open]), U[open])
+            spectrum = effective_spectrum(_fitted_objective(operator, U[open]), U[open])
             low[open], high[open] = spectrum.values[..., 0], spectrum.values[..., -1]
             free[open], known[open] = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
     else:
-        objective = LeastSquares(problem.operator, fitted)
-        low, high, free, known = _ends(shared, objective, U)
+        low, high, free, known = _ends(shared, U)
     converged = torch.isfinite(low) & torch.isfinite(high)  # NaN where not converged
     top = s[..., 0].square()
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -96,26 +91,30 @@ def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = Non
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
     # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
     isolated = low > acceptance.linear * (high / top).sqrt() * rms
-    e = (fitted - problem.y).abs()
-    own = problem.y.abs() + problem.operator.squared_lengths * top[..., None]
-    exact = (e / torch.where(own > 0, own, 1.0)).amax(-1)
     isolated = isolated & known & (low > acceptance.flat * high)
     free = free | (low <= 0)
     # If V = U + D has the responses of U, with D horizontal, then A(DU' + UD') = -A(DD'), so ||D||
     # is at least (low lambda_1 / high)^(1/2), and ||VV' - UU'|| >= 0.9 s_r ||D||.
     reach = s[..., 0] * s[..., -1] * (low.clamp_min(0) / high).sqrt()
-    near = shared.tuning.schedule.others_near * reach / torch.linalg.matrix_norm(U.mT @ U)
+    near = shared.tuning.schedule.others_near * reach / torch.linalg.vector_norm(s.square(), dim=-1)
     needed = needed_samples(d, r)
     near = torch.where(isolated & converged, near, 0.0)
-    return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, exact, near)
+    return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, near)
 
 
-def _fitted(operator: RankOne, U: Tensor) -> Tensor:
-    """Responses `||U'x_i||^2`, `[..., n]`; for full rank and one design, by one matrix product."""
-    shared = one_design(operator.X) if operator.batch_shape else None
-    if shared is None or U.shape[-1] < operator.d:
-        return operator.apply_factor_kernel(U)
-    return svec(U @ U.mT) @ symmetric_system(shared).mT
+def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
+    """The loss with the fitted responses.
+
+    Its curvature is used, because a residual would hide the curvature along a weak column of U.
+    """
+    return LeastSquares(operator, operator.apply_factor_kernel(U))
+
+
+def largest_error(problem: Problem, U: Tensor, s: Tensor) -> Tensor:
+    """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`, for singular values `s[..., r]` of U."""
+    e = (problem.operator.apply_factor_kernel(U) - problem.y).abs()
+    own = problem.y.abs() + problem.operator.squared_lengths * s[..., :1].square()
+    return (e / torch.where(own > 0, own, 1.0)).amax(-1)
 
 
 def _clear_curvature(operator: RankOne, U: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +163,7 @@ def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
     return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
-def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
+def _ends(shared: Shared, U: Tensor) -> tuple[Tensor, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
     accuracy = shared.tuning.acceptance.curvature_accuracy
     for operator in (shared.single, shared.problem.operator):
@@ -172,6 +171,7 @@ def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, .
             ends = spectrum_ends(operator, U, accuracy)
             if bool(ends.known.all()):  # no kernel: zero is excluded
                 return ends.low, ends.high, ~ends.known, ends.known
+    objective = _fitted_objective(shared.problem.operator, U)
     loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": 2000}
     smallest = effective_spectrum(objective, U, which="smallest", **loose)
     largest = effective_spectrum(objective, U, which="largest", **loose)
@@ -200,7 +200,14 @@ def status_codes(
     # Samples that differ by less than the residual allows are no independent checks.
     enough = shared.checks(10 * residual / most) >= diagnosis.needed
     enough = enough & (shared.prepared.count > p)
-    sure = reproduced & known & enough & (diagnosis.exact <= task.tolerance)
+    sure = reproduced & known & enough
+    if bool(sure.any()):
+        problem, chosen = shared.problem.where(sure)
+        U, s = found.U, found.singular_values
+        if chosen is None:
+            sure = sure & (largest_error(problem, U, s) <= task.tolerance)
+        else:
+            sure[chosen] = largest_error(problem, U[chosen], s[chosen]) <= task.tolerance
 
     def choose(condition: Tensor, status: Status, otherwise: Tensor) -> Tensor:
         return torch.where(condition, status.code, otherwise)
@@ -224,7 +231,7 @@ def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     never = torch.zeros_like(nothing, dtype=torch.bool)
     needed = needed_samples(d, r)
     zero = torch.zeros_like(nothing)
-    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, nothing, zero)
+    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
 def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
@@ -250,6 +257,5 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
         free=found_here.free & full,
         isolated=found_here.isolated & full,
         converged=found_here.converged & full,
-        exact=torch.where(full, found_here.exact, nothing),
         near=torch.where(full, found_here.near, 0.0),
     )

@@ -22,7 +22,13 @@ from posquad.recovery.diagnose import (
 )
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
-from posquad.recovery.prepare import has_uneven_rows, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.prepare import (
+    has_uneven_rows,
+    largest_entry,
+    looks_nongeneric,
+    normalize_rows,
+    prepare,
+)
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
@@ -67,10 +73,10 @@ class Pipeline:
         if X.ndim == 2:
             return self._single(X, y, weights, self.start, 0)
         sizes = self.tuning.sizes
-        most = sizes.batch_entries if X.device.type == "cpu" else sizes.batch_entries_elsewhere
-        size = max(1, most // (n * d * (self.rank or 1)))
+        elsewhere = None if X.device.type == "cpu" else sizes.batch_entries_elsewhere
+        size = (elsewhere or sizes.batch_entries) // (n * d * (self.rank or 1))
         if self.rank == d and n >= d * (d + 1) // 2 and one_design(X) is not None:
-            size = max(1, most // n)  # a problem is its responses
+            size = (elsewhere or sizes.batch_responses) // n  # a problem is its responses
         size = max(1, min(size, sizes.batch_problems))
         flat = [X, y.reshape(-1, n)]
         rest = [
@@ -124,12 +130,13 @@ class Pipeline:
             if self.rank != d or n < d * (d + 1) // 2:  # what is convex has no second solution
                 special = special | looks_nongeneric(X, self.tuning)
             inputs = X[:1] if one_design(X) is not None else X
-            special = special | ~(y != 0).any(-1) | ~(inputs != 0).any(-1).any(-1)
+            special = special | (largest_entry(y) == 0) | (largest_entry(inputs).amax(-1) == 0)
         regular = (~special).nonzero()[:, 0]
         if len(regular):
-            w = None if weights is None else weights[regular]
-            inputs = select_designs(X, regular)
-            shared = Shared(prepare(inputs, y[regular], w, self.tuning), self.tuning)
+            few = len(regular) < len(X)
+            w = weights[regular] if few and weights is not None else weights
+            inputs, responses = (select_designs(X, regular), y[regular]) if few else (X, y)
+            shared = Shared(prepare(inputs, responses, w, self.tuning), self.tuning)
             special[regular] = True
             if self.rank is not None:
                 parts = [(self.rank, None, None, torch.arange(len(regular), device=X.device))]
@@ -140,10 +147,11 @@ class Pipeline:
                 where = regular[chosen]
                 self._begin(part, begin + where)
                 solved, alone = self._solve_at_rank(part, rank, first, sure)
-                done = where[~alone]
-                answers.put(done, solved.select(~alone))
-                self._finish(begin + done, answers.select(done))
-                special[done] = False
+                if bool(alone.any()):
+                    where, solved = where[~alone], solved.select(~alone)
+                answers.put(where, solved)
+                self._finish(begin + where, solved)
+                special[where] = False
         for index in special.nonzero()[:, 0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
             single = self._single(X[index], y[index], w, first, begin + index)
@@ -376,5 +384,6 @@ def _numerical_rank(shared: Shared, s: Tensor) -> Tensor:
     squares = s.square()
     matters = squares > negligible * squares[..., :1]
     predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
-    nothing = predicted <= negligible * problem.y.abs().mean(-1)
+    mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
+    nothing = predicted <= negligible * mean
     return torch.where(nothing, 0, matters.sum(-1))

@@ -133,8 +133,13 @@ def prepare(
 
 def _response_scale(y: Tensor) -> Tensor:
     """Largest `|y_i|` of each problem, or 1 if all are zero, `[...]`."""
-    size = y.abs().amax(-1)
+    size = largest_entry(y)
     return torch.where(size > 0, size, 1.0)
+
+
+def largest_entry(y: Tensor) -> Tensor:
+    """`max |y_i|`, `[...]`, without a copy of `y[..., n]`."""
+    return torch.maximum(y.amax(-1), -y.amin(-1))
 
 
 def _repeated(one: Prepared, y: Tensor) -> Prepared:
@@ -200,7 +205,7 @@ def _row_sizes(
 
     The length of a row is the product of the last two.
     """
-    peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
+    peak = largest_entry(X)  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
     limits = torch.finfo(X.dtype)

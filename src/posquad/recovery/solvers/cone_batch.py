@@ -49,11 +49,13 @@ def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
     if not bool((pivots.amin(-1) > _DETERMINED * pivots.amax(-1)).all()):
         return None
-    along = y @ basis if X is not None else (basis.mT @ y[..., None])[..., 0]
-    c = torch.linalg.solve_triangular(R.mT, along[..., None, :], upper=False, left=False)[..., 0, :]
+    if X is not None:  # the responses are the columns of one right-hand side
+        c = torch.linalg.solve_triangular(R, (y @ basis).mT, upper=True).mT.contiguous()
+    else:
+        c = torch.linalg.solve_triangular(R, basis.mT @ y[..., None], upper=True)[..., 0]
     found = minimise_positive(R.mT @ R, c)
     fitted = found.entries @ A.mT if X is not None else (A @ found.entries[..., None])[..., 0]
-    residual = problem.relative(fitted - y)
+    residual = problem.relative(fitted.sub_(y))
     # ||A(P) - y||^2 is twice the quadratic form plus a constant, whatever P is.
     bound = (residual.square() - 2 * found.gap / problem.size.square()).clamp_min(0.0).sqrt()
     optimal = found.solved & (is_optimal(residual, bound) | (residual <= INTERPOLATES))
