@@ -111,7 +111,7 @@ def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
 
 
 def largest_error(problem: Problem, U: Tensor, s: Tensor) -> Tensor:
-    """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`, for singular values `s[..., r]` of U."""
+    """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`; `s[..., r]` are those of U."""
     e = (problem.operator.apply_factor_kernel(U) - problem.y).abs()
     own = problem.y.abs() + problem.operator.squared_lengths * s[..., :1].square()
     return (e / torch.where(own > 0, own, 1.0)).amax(-1)
