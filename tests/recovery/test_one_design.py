@@ -111,17 +111,63 @@ def test_a_design_with_structure_is_solved_together(alone):
     assert alone == []
 
 
-def test_special_problems_of_a_batch_are_solved_alone(alone):
+def test_only_a_problem_without_responses_is_solved_alone(alone):
     X, y = problems(9)
     y[4] = 0.0
     found = recover(X, y, rank=D)
     assert alone == [4]
     assert found.status[4] is Status.RECOVERED
     assert found.rank[4] == 0
-    # A design that spans a subspace, and one whose rows have very different lengths.
-    recover(X * [1, 1, 0], y[:2], rank=D)
-    recover(X * np.where(np.arange(N) < 3, 1e3, 1.0)[:, None], y[:2], rank=D)
-    assert alone == [4, 0, 1, 0, 1]
+
+
+DESIGNS = {
+    "uneven": lambda X: X * np.where(np.arange(len(X)) < 3, 50.0, 1.0)[:, None],
+    "subspace": lambda X: X * [1, 1, 0],
+    "signs": np.sign,  # of which four are independent
+    "few": lambda X: X[:5],
+    "repeated": lambda X: X[np.arange(len(X)) % 8],
+}
+
+
+@pytest.mark.parametrize("design", list(DESIGNS))
+@pytest.mark.parametrize("rank", [D, 2])
+def test_irregular_designs_get_the_words_they_get_alone(design, rank, alone):
+    """Matrices of rank 1 and 3, exact and noisy; the convex problems are solved together."""
+    rng = np.random.default_rng(5)
+    X = DESIGNS[design](rng.standard_normal((N, D)))
+    U = rng.standard_normal((4, D, D)) * np.array([[1, 0, 0], [1, 1, 1]] * 2)[:, None, :]
+    y = np.square(np.einsum("ni,kir->knr", X, U)).sum(-1)
+    y[2:] += 0.1 * rng.standard_normal(y[2:].shape)
+    together = recover(X, y, rank=rank)
+    if rank == D:
+        assert alone == []
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=rank)
+        assert together.status[k] is one.status
+        assert together.rank[k] == one.rank
+        assert together.samples[k] == one.samples
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6, abs=1e-11)
+        if one.status is Status.RECOVERED:
+            assert np.abs(together.Q.dense()[k] - U[k] @ U[k].T).max() < 1e-9
+
+
+def test_uneven_weights_of_each_problem_are_no_reason_to_solve_it_alone(alone):
+    X, y = problems(6)
+    w = 10.0 ** np.random.default_rng(2).uniform(-7, 7, y.shape)
+    together = recover(X, y, rank=D, weights=w)
+    assert alone == []
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=D, weights=w[k])
+        assert together.status[k] is one.status
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6, abs=1e-11)
+
+
+def test_starts_of_a_batch_are_tried_together(alone):
+    X, y = problems(9, seed=3)
+    starts = np.random.default_rng(4).standard_normal((9, D, 1))
+    found = recover(X, y, rank=2, start=starts)
+    assert alone == []
+    assert found.residual == pytest.approx(recover(X, y, rank=2).residual, rel=1e-6, abs=1e-11)
 
 
 def test_without_a_diagnosis_what_is_not_known_is_not_said():

@@ -12,7 +12,7 @@ import scipy.optimize
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.recovery import ranks, search
+from posquad.recovery import rank_changes, ranks, search
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import (
     Diagnosis,
@@ -405,7 +405,9 @@ def test_the_next_column_is_the_steepest_descent_of_the_loss(rng):
 def test_a_higher_rank_is_taken_if_it_reproduces_a_hundredfold_better():
     def raised(residuals, n=40, distinct=40, most=6, spent=False):
         solve, asked = solver_of(residuals)
-        found = ranks.raise_if_better(solve(1, 0), solve, *setting(n, distinct, spent=spent), most)
+        found = rank_changes.raise_if_better(
+            solve(1, 0), solve, *setting(n, distinct, spent=spent), most
+        )
         return found.rank, [rank for rank, _ in asked[1:]]
 
     assert raised([1e-11, 9e-14, 1e-20]) == (2, [2])  # 9e-14 <= 1e-3 tolerance: exact
@@ -424,7 +426,9 @@ def test_a_higher_rank_is_taken_if_it_reproduces_a_hundredfold_better():
 def test_a_lower_rank_is_tried_where_samples_decide_only_that():
     def lowered(residuals, rank, distinct, spent=False):
         solve, asked = solver_of(residuals)
-        found = ranks.lower_if_possible(solve(rank, 0), solve, *setting(40, distinct, spent=spent))
+        found = rank_changes.lower_if_possible(
+            solve(rank, 0), solve, *setting(40, distinct, spent=spent)
+        )
         return found.rank, asked[1:]
 
     assert lowered([0.1, 1e-12, 1e-12], 3, 12) == (2, [(1, 24), (2, 24)])
@@ -445,9 +449,9 @@ def test_only_columns_that_are_negligible_are_tried_to_be_left_out(monkeypatch):
         tried.append(start.shape[-1])
         return replace(found, residual=vector(1.0)[0])
 
-    monkeypatch.setattr(ranks, "refine", refined)
+    monkeypatch.setattr(rank_changes, "refine", refined)
     found = replace(solve(4, 0), U=U)
-    assert ranks.lower_if_possible(found, solve, *setting(40, 40)) is found
+    assert rank_changes.lower_if_possible(found, solve, *setting(40, 40)) is found
     assert tried == [2, 3]
 
 
@@ -466,9 +470,9 @@ def test_a_column_is_left_out_where_the_residual_stays_small(monkeypatch, residu
     def refined(shared, start, task, found):
         return replace(found, rank=start.shape[-1], U=start, residual=vector(without)[0])
 
-    monkeypatch.setattr(ranks, "refine", refined)
+    monkeypatch.setattr(rank_changes, "refine", refined)
     found = replace(solve(2, 0), U=torch.diag(vector(1.0, 1e-5)))
-    assert ranks.lower_if_possible(found, solve, *setting(40, 40)).rank == rank
+    assert rank_changes.lower_if_possible(found, solve, *setting(40, 40)).rank == rank
 
 
 # What is said in the end.

@@ -9,29 +9,18 @@ from torch import Tensor
 
 from posquad.core.status import Status
 from posquad.geometry import dimension
-from posquad.problems.measurements import one_design, select_designs
+from posquad.problems.measurements import one_design
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.diagnose import (
-    Diagnosis,
-    diagnose_any,
-    needed_samples,
-    status_codes,
-    undiagnosed,
-)
-from posquad.recovery.exclusion import excludes_others
-from posquad.recovery.others import Radii, find_second_solution
-from posquad.recovery.prepare import (
-    has_uneven_rows,
-    largest_entry,
-    looks_nongeneric,
-    normalize_rows,
-    prepare,
-)
+from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.judge import judge, zero_answer
+from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
+from posquad.recovery.split import flat_designs, select_problems, split_batch
 from posquad.recovery.tuning import Tuning
 
 
@@ -64,7 +53,7 @@ class Pipeline:
     def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
         """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
         n, d = X.shape[-2:]
-        X = _flat(X)
+        X = flat_designs(X)
         unfinished = blank_answers(X if X.ndim == 3 else X[None], self.rank or 1)
         unfinished.codes[:] = Status.INTERRUPTED.code
         unfinished.residual[:] = 1.0  # of Q = 0
@@ -118,46 +107,73 @@ class Pipeline:
     def _batch(
         self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, begin: int
     ) -> Answers:
-        """Solve the regular problems of a batch jointly, and the others one by one.
+        """Solve the problems of a batch jointly, and irregular ones one by one.
 
         `begin` is the flat index of the first one.
         """
-        n, d = X.shape[-2:]
         answers = blank_answers(X, self.rank or 1)
-        special = torch.ones(len(X), dtype=torch.bool, device=X.device)
-        if n >= needed_samples(d, self.rank or 1) and start is None and len(X):
-            special = has_uneven_rows(X, weights, self.tuning)
-            if self.rank != d or n < d * (d + 1) // 2:  # what is convex has no second solution
-                special = special | looks_nongeneric(X, self.tuning)
-            inputs = X[:1] if one_design(X) is not None else X
-            special = special | (largest_entry(y) == 0) | (largest_entry(inputs).amax(-1) == 0)
-        regular = (~special).nonzero()[:, 0]
-        if len(regular):
-            few = len(regular) < len(X)
-            w = weights[regular] if few and weights is not None else weights
-            inputs, responses = (select_designs(X, regular), y[regular]) if few else (X, y)
-            shared = Shared(prepare(inputs, responses, w, self.tuning), self.tuning)
-            special[regular] = True
-            if self.rank is not None:
-                parts = [(self.rank, None, None, torch.arange(len(regular), device=X.device))]
-            else:
-                parts = self._ranked(shared, begin + regular)
-            for rank, first, sure, chosen in parts:
-                part = shared if len(chosen) == len(regular) else shared.select(chosen)
-                where = regular[chosen]
-                self._begin(part, begin + where)
-                solved, alone = self._solve_at_rank(part, rank, first, sure)
-                if bool(alone.any()):
-                    where, solved = where[~alone], solved.select(~alone)
-                answers.put(where, solved)
-                self._finish(begin + where, solved)
-                special[where] = False
-        for index in special.nonzero()[:, 0].tolist():
+        left = torch.ones(len(X), dtype=torch.bool, device=X.device)
+        given = (X, y, weights, start)
+        regular, uneven = split_batch(X, y, weights, start, self.rank, self.tuning)
+        if bool(uneven.any()):
+            # Those that no matrix interpolates are solved again with the given lengths.
+            where, even = select_problems(given, uneven)
+            prepared = normalize_rows(*even[:3], self.tuning)
+            if prepared is not None:
+                misfit = self._jointly(prepared, even[3], where, begin, answers, left, exact=True)
+                regular[misfit] = True
+        if bool(regular.any()):
+            where, some = select_problems(given, regular)
+            prepared = prepare(*some[:3], self.tuning)
+            self._jointly(prepared, some[3], where, begin, answers, left, exact=False)
+        for index in left.nonzero()[:, 0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
             single = self._single(X[index], y[index], w, first, begin + index)
             answers.put(torch.tensor([index], device=X.device), single)
             self._finish(torch.tensor([begin + index], device=X.device), single)
         return answers
+
+    def _jointly(
+        self,
+        prepared: Prepared,
+        start: Tensor | None,
+        where: Tensor,
+        begin: int,
+        answers: Answers,
+        left: Tensor,
+        *,
+        exact: bool,
+    ) -> Tensor:
+        """Solve prepared problems together; put the answers, and say which are not `left`.
+
+        `where` are their indices in the batch. With `exact`, only answers that reproduce the
+        responses are taken; return the indices of the problems without such an answer.
+        """
+        shared = Shared(prepared, self.tuning)
+        if self.rank is not None:
+            rank = min(self.rank, shared.problem.d)
+            first = None
+            if start is not None:
+                first = ranks.with_columns(shared, prepared.enter(start), rank)
+            parts = [(rank, first, None, torch.arange(len(where), device=where.device))]
+        else:
+            parts = self._ranked(shared, begin + where)
+        misfits = []
+        for rank, first, sure, chosen in parts:
+            part = shared if len(chosen) == len(where) else shared.select(chosen)
+            members = where[chosen]
+            self._begin(part, begin + members)
+            solved, alone, reproduced = self._solve_at_rank(
+                part, rank, first, sure, ambient=answers.U.shape[-2]
+            )
+            taken = ~alone & reproduced if exact else ~alone
+            misfits.append(members[~alone & ~taken])
+            if not bool(taken.all()):
+                members, solved = members[taken], solved.select(taken)
+            answers.put(members, solved)
+            self._finish(begin + members, solved)
+            left[members] = False
+        return torch.cat(misfits) if misfits else where[:0]
 
     def _ranked(self, shared: Shared, where: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor]]:
         """Choose the ranks; return rank, starts, confidences and indices of each group.
@@ -185,28 +201,55 @@ class Pipeline:
         return groups
 
     def _solve_at_rank(
-        self, shared: Shared, rank: int, start: Tensor | None, sure: Tensor | None
-    ) -> tuple[Answers, Tensor]:
-        """Solve regular problems at one rank; also return which of them must be solved alone."""
+        self,
+        shared: Shared,
+        rank: int,
+        start: Tensor | None,
+        sure: Tensor | None,
+        *,
+        ambient: int,
+    ) -> tuple[Answers, Tensor, Tensor]:
+        """Solve problems at one rank; `ambient` is the dimension of the user's inputs.
+
+        Also return which of them must be solved alone, and which are reproduced.
+        """
         d, acceptance = shared.problem.d, self.tuning.acceptance
-        alone = (shared.prepared.span < d) | (shared.distinct < needed_samples(d, rank))
-        starts = self._starts(d, 1 if self.rank is None else rank)
-        found = search(shared, rank, self.task, starts, start)
-        squares = found.singular_values.square()
-        full = squares[..., -1] > acceptance.negligible * squares[..., 0]
-        reproduced = found.residual <= self.task.tolerance
-        nearly = found.residual > acceptance.nearly * self.task.tolerance
+        few = shared.distinct < needed_samples(d, rank)
         repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
-        alone = alone | repeated | (reproduced & (~full | nearly))
-        if rank == d:
-            alone = alone | ~shared.linear
+        alone = shared.prepared.span < d
+        if rank < d:
+            alone = alone | few | repeated
+        starts = self._starts(d, 1 if self.rank is None else rank)
+        if bool(few.any()):
+            starts = min(starts, self.tuning.schedule.undetermined_starts)
+        found = search(shared, rank, self.task, starts, start)
+        reproduced = found.residual <= self.task.tolerance
         if self.rank is None and rank > 1:  # whether a lower rank was missed is checked alone
             lower = search(shared, rank - 1, self.task, starts)
             alone = alone | (reproduced & (lower.residual <= self.task.tolerance))
-        answers = self._judged(shared, found, 1.0, d, nongeneric=False)
+        answers = self._judged(shared, found, 1.0, ambient, nongeneric=False)
         if sure is not None:
             answers.confidence = torch.where(reproduced, 1.0, sure)
-        return answers, alone
+        squares = found.singular_values.square()
+        vanishing = reproduced & (squares[..., -1] <= acceptance.negligible * squares[..., 0])
+        residual = found.residual.clone()
+        if self.rank is not None and bool(vanishing.any()):
+            answers.samples = answers.samples.clone()  # it may be a view of one number
+            some = (vanishing & ~alone).nonzero()[:, 0]
+            for index, lowered in lower_together(found, shared, self.task, some):
+                part = shared.select(index)
+                lower = self._judged(part, lowered, 1.0, ambient, nongeneric=False)
+                answers.put(index, lower)
+                residual[index], vanishing[index] = lowered.residual, False
+        # Whether a higher rank is better is asked alone.
+        nearly = residual > acceptance.nearly * self.task.tolerance
+        alone = alone | vanishing | (reproduced & nearly & (answers.rank < d))
+        if rank == d:  # second solutions of other inputs are sought alone
+            recovered = (answers.codes == Status.RECOVERED.code) & ~shared.linear
+            if bool(recovered.any()):
+                nongeneric = repeated | looks_nongeneric(shared.problem.operator.X, self.tuning)
+                alone = alone | (recovered & nongeneric)
+        return answers, alone, reproduced
 
     def _single(
         self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int
@@ -216,7 +259,7 @@ class Pipeline:
         prepared = prepare(X, y, weights, self.tuning) if even is None else even
         shared = Shared(prepared, self.tuning)
         if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
-            return self._zero(shared, X)
+            return zero_answer(shared, X)
         self._begin(shared, torch.tensor([index], device=X.device))
         found, sure = self._solved(shared, start)
         reproduced = float(found.residual) <= self.task.tolerance
@@ -256,134 +299,22 @@ class Pipeline:
             if int(shared.distinct) < needed_samples(d, k):  # not unique: any interpolant will do
                 starts = min(starts, self.tuning.schedule.undetermined_starts)
             found, sure = solve(k, starts), 1.0
-        found = ranks.lower_if_possible(found, solve, shared, task)
+        found = lower_if_possible(found, solve, shared, task)
         most = min(self.rank or d, d)
-        return ranks.raise_if_better(found, solve, shared, task, most), sure
+        return raise_if_better(found, solve, shared, task, most), sure
 
     def _judged(
         self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
     ) -> Answers:
-        """Diagnose what was found, and return the answers in the user's coordinates."""
-        task, residual = self.task, found.residual
-        task.history.best = found
-        diagnosis = (diagnose_any if self.diagnose else undiagnosed)(shared, found, self.budget)
-        codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
-        excluded = self._excluded(shared, found, codes)
-        open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
-        another, others = self._others(shared, found, diagnosis, open, nongeneric=nongeneric)
-        codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
-        if self.budget.spent:  # whether there is another solution is not known
-            codes = torch.where(open & ~another, Status.INTERRUPTED.code, codes)
-        reproduced = residual <= task.tolerance
-        if not self.diagnose:
-            reached = codes == Status.NOT_IDENTIFIED.code
-            codes = torch.where(reached, Status.LOSS_REACHED.code, codes)
-        rank = torch.full_like(codes, found.rank)
-        if not bool(reproduced.all()):
-            rank = torch.where(reproduced, rank, _numerical_rank(shared, found.singular_values))
-        U = shared.prepared.restore(found.U)
-        given = shared.prepared.given_residual(found.U, residual)
-        worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
-        U = torch.where(worse[..., None, None], 0.0, U)
-        # A bound for rows of length one is none for the user's rows.
-        even = shared.prepared.rows is not None
-        answers = Answers(
-            U=U,
-            codes=codes,
-            residual=given.clamp_max(1.0),
-            rank=torch.where(worse, 0, rank),
-            confidence=torch.full_like(residual, sure),
-            curvature=torch.stack([diagnosis.low, diagnosis.high], dim=-1),
-            error=diagnosis.error,
-            samples=shared.distinct,
-            needed=torch.full_like(rank, diagnosis.needed),
-            starts=found.starts,
-            excluded=excluded,
-            others=others,
-            bound=torch.zeros_like(found.bound) if even else found.bound,
-        )
-        if found.farkas is not None and not residual.ndim and not even:
+        """Diagnose what was found, and keep the vector that proves the bound of one problem."""
+        if found.farkas is not None and not found.residual.ndim and shared.prepared.rows is None:
             self.farkas = found.farkas
-        return answers if residual.ndim else answers.one()
-
-    def _excluded(self, shared: Shared, found: Candidates, codes: Tensor) -> Tensor:
-        """Return which of the problems that would be called recovered have no second solution."""
-        open = (codes == Status.RECOVERED.code) & ~shared.linear
-        if not bool(open.any()) or self.budget.spent:
-            return torch.zeros_like(open)
-        if open.ndim == 0:
-            return excludes_others(shared, found.U)
-        chosen = open.nonzero()[:, 0]
-        excluded = excludes_others(shared.select(chosen), found.U[chosen])
-        return torch.zeros_like(open).index_copy(0, chosen, excluded)
-
-    def _others(
-        self,
-        shared: Shared,
-        found: Candidates,
-        diagnosis: Diagnosis,
-        open: Tensor,
-        *,
-        nongeneric: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Seek a second solution of the problems that are still `open`.
-
-        Return where there is one, and the number of starts.
-        """
-        count = torch.zeros_like(open, dtype=torch.int64)
-        none = torch.zeros_like(open)
-        if not bool(open.any()) or self.budget.spent:
-            return none, count
-        apart = torch.clamp_min(100 * diagnosis.error, self.tuning.acceptance.apart)
-        radii = Radii(diagnosis.near, apart)
-        if open.ndim == 0:
-            return find_second_solution(shared, found, self.task, radii, nongeneric=nongeneric)
-        chosen = open.nonzero()[:, 0]
-        part = shared.select(chosen)
-        another, starts = find_second_solution(
-            part, found.select(chosen), self.task, radii.select(chosen), nongeneric=False
+        return judge(
+            shared,
+            found,
+            self.task,
+            sure,
+            ambient,
+            nongeneric=nongeneric,
+            diagnose=self.diagnose,
         )
-        return none.index_copy(0, chosen, another), count.index_copy(0, chosen, starts)
-
-    def _zero(self, shared: Shared, X: Tensor) -> Answers:
-        """Return Q = 0, for responses or inputs that are all zero.
-
-        If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
-        """
-        prepared = shared.prepared
-        answers = blank_answers(X[None], 1)
-        answers.samples = shared.distinct[None]
-        answers.needed = torch.full_like(answers.rank, X.shape[-1])
-        if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
-            answers.residual = torch.ones_like(answers.residual)
-            answers.error = torch.full_like(answers.error, torch.nan)
-        spans = int(prepared.span) == X.shape[-1]
-        status = Status.RECOVERED if spans else Status.UNDETERMINED
-        answers.codes = torch.full_like(answers.rank, status.code)
-        return answers
-
-
-def _flat(X: Tensor) -> Tensor:
-    """Return inputs with one batch dimension; equal inputs become views of one matrix."""
-    batch = X.shape[:-2]
-    if not batch or batch.numel() < 2 or not X.numel():
-        return X if not batch else X.reshape(-1, *X.shape[-2:])
-    first, last = X[(0,) * len(batch)], X[(-1,) * len(batch)]
-    view = all(X.stride(k) == 0 or batch[k] == 1 for k in range(len(batch)))
-    if view or (torch.equal(first, last) and bool((first == X).all())):
-        return first.expand(batch.numel(), *first.shape)
-    return X.reshape(-1, *X.shape[-2:])
-
-
-def _numerical_rank(shared: Shared, s: Tensor) -> Tensor:
-    """Return the numerical rank of a factor with singular values `s[..., r]`.
-
-    It is 0 if the predictions are negligible beside the responses.
-    """
-    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    squares = s.square()
-    matters = squares > negligible * squares[..., :1]
-    predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
-    mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
-    nothing = predicted <= negligible * mean
-    return torch.where(nothing, 0, matters.sum(-1))

@@ -43,6 +43,13 @@ class Prepared:
         taken = {k: v[chosen] for k, v in values.items() if isinstance(v, Tensor)}
         return Prepared(**{**values, **taken, "problem": self.problem.select(chosen)})
 
+    def one(self) -> Prepared:
+        """Return one problem as a batch of one."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        taken = {k: v[None] for k, v in values.items() if isinstance(v, Tensor)}
+        operator, y = RankOne(self.problem.operator.X[None]), self.problem.y[None]
+        return Prepared(**{**values, **taken, "problem": Problem(operator, y)})
+
     def given_residual(self, U: Tensor, residual: Tensor) -> Tensor:
         """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
@@ -77,7 +84,10 @@ def prepare(
     """
     shared = one_design(X) if weights is None and rows is None else None
     if shared is not None:
-        return _repeated(prepare(shared[None], y[:1], None, tuning), y)
+        one = prepare(shared[None], y[:1], None, tuning)
+        if 0 < int(one.span) < X.shape[-1] and not _is_large(shared, tuning):
+            one = prepare(shared, y[0], None, tuning).one()  # in a basis of the span
+        return _repeated(one, y)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
@@ -179,6 +189,9 @@ def normalize_rows(
         safe = torch.finfo(X.dtype).tiny ** 0.5  # shorter lengths may have lost digits
         if safe < low and high <= tuning.acceptance.uneven * low < math.inf:
             return None
+    shared = one_design(X) if weights is None else None
+    batch = X.shape[:-2]
+    X = X if shared is None else shared
     factor, present, peak, lengths = _row_sizes(X, weights, tuning)
     if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
@@ -193,9 +206,10 @@ def normalize_rows(
         even = prepare(X, responses, None, tuning, rows=shorten)
     else:
         unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
-        even = prepare(unit, responses, None, tuning)
+        even = prepare(unit.expand(*batch, *unit.shape[-2:]), responses, None, tuning)
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
-    return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
+    rows = torch.where(present, (factor - top).exp2(), 0.0)
+    return replace(even, rows=rows.expand(responses.shape))
 
 
 def _row_sizes(
