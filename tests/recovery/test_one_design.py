@@ -162,6 +162,19 @@ def test_uneven_weights_of_each_problem_are_no_reason_to_solve_it_alone(alone):
         assert together.residual[k] == pytest.approx(one.residual, rel=1e-6, abs=1e-11)
 
 
+def test_a_form_that_rounding_spoils_is_left_to_the_interior_point_method():
+    """Lengths of 1 and 1e6: the quadratic form in Q has the condition number 1e24."""
+    X, y = problems(6)
+    long = np.where(np.arange(N) < 5, 1e6, 1.0)
+    noise = 1 + 0.05 * np.random.default_rng(1).standard_normal(y.shape)
+    X, y = X * long[:, None], np.abs(y) * long**2 * noise
+    together = recover(X, y, rank=D)
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=D)
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6)
+        assert together.status[k] is one.status
+
+
 def test_starts_of_a_batch_are_tried_together(alone):
     X, y = problems(9, seed=3)
     starts = np.random.default_rng(4).standard_normal((9, D, 1))

@@ -211,6 +211,7 @@ def _newton(form: _Form, begin: _Point) -> tuple[_Point, Tensor]:
 def _step(form: _Form, point: _Point) -> _Point:
     """Take one Newton step, shortened where it does not lower the gap."""
     move = _newton_direction(form, point)
+    move = torch.where(torch.isfinite(move).all(-1, keepdim=True), move, 0.0)  # it broke down
     new = form.at(point.Z + move)
     share, bad = 1.0, (~(new.gap <= _DECREASE * point.gap)).nonzero()[:, 0]
     for _ in range(_HALVINGS):
