@@ -264,7 +264,7 @@ print(f"FA {np.median(fits.fa):.3f}, standard error {np.median(fits.errors.fa):.
 # voxels (64 directions at b = 1000, 6 images at b = 0, Rician noise, SNR 20). "Not positive" is the
 # share of voxels whose eigenvalues DIPY clips. The residual of S is in units of the noise, and the
 # error of FA is the mean distance from the truth. NLLS and RESTORE run on 40,000 voxels of the
-# brain, Clarabel, an interior point solver, on 400.
+# brain; CVXPY, and Clarabel, the interior point solver that it calls, on 400.
 #
 # .. begin: benchmarks/volumes.py
 #
