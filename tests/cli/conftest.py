@@ -3,6 +3,10 @@
 import signal
 
 import pytest
+from matplotlib.figure import Figure
+
+from posquad.report import fit_report
+from posquad.report.figures import Drawing
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +15,23 @@ def interrupt_restored():
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def rendered():
+    """For tests that need the pictures on the page of a fit."""
+
+
+@pytest.fixture(autouse=True)
+def fits_without_pictures(request, monkeypatch):
+    """The panels of a fit are drawn, but not rendered: that takes most of the time of a small fit.
+
+    The pages of the fixture `fits` have their pictures.
+    """
+    if "rendered" not in request.fixturenames:
+        monkeypatch.setattr(fit_report, "draw", _drawn)
+
+
+def _drawn(panel, fit, folder):
+    panel.draw(Figure().subplots(len(panel.heights), sharex=True), fit)
+    return Drawing("<svg/>", panel.describe(fit))

@@ -151,7 +151,7 @@ def test_a_spectrum_of_which_only_the_ends_are_known():
     assert "Only the smallest and the largest eigenvalue were computed: 0.5 and 8." in page
 
 
-def test_many_rows_are_thinned_and_the_largest_residuals_kept():
+def test_many_rows_are_thinned_and_the_largest_residuals_kept(rendered):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30_000, 2))
     y = X[:, 0] ** 2 + 0.1 * rng.standard_normal(30_000)
