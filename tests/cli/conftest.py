@@ -3,10 +3,9 @@
 import signal
 
 import pytest
-from matplotlib.figure import Figure
 
+from drawing_support import draw_unrendered
 from posquad.report import fit_report
-from posquad.report.figures import Drawing
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +23,6 @@ def rendered():
 
 @pytest.fixture(autouse=True)
 def fits_without_pictures(request, monkeypatch):
-    """The panels of a fit are drawn, but not rendered: that takes most of the time of a small fit.
-
-    The pages of the fixture `fits` have their pictures.
-    """
+    """The panels of a fit are drawn but not rendered; the pages of `fits` have their pictures."""
     if "rendered" not in request.fixturenames:
-        monkeypatch.setattr(fit_report, "draw", _drawn)
-
-
-def _drawn(panel, fit, folder):
-    panel.draw(Figure().subplots(len(panel.heights), sharex=True), fit)
-    return Drawing("<svg/>", panel.describe(fit))
+        monkeypatch.setattr(fit_report, "draw", draw_unrendered)

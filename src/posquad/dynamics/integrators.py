@@ -156,5 +156,5 @@ def _combine(weights: Sequence[float], terms: Sequence[Tensor]) -> Tensor:
     pairs = [(w, term) for w, term in zip(weights, terms, strict=True) if w != 0.0]
     total = pairs[0][0] * pairs[0][1]
     for w, term in pairs[1:]:
-        total = total + w * term
+        total = torch.add(total, term, alpha=w)
     return total
