@@ -42,7 +42,9 @@ PROGRAM = """
 import sys
 from posquad.cli.main import main
 from posquad.io.tables import _memory
+from posquad.report import fit_report
 _memory.STREAMED = 1
+fit_report.panels = lambda fit: ()
 main(sys.argv[1:])
 """
 

@@ -89,7 +89,7 @@ class _RungeKutta(Method[FactorState]):
             gradient=gradient,
             time=end,
             scale=norm(U),
-            dissipated=state.dissipated + _combine(self.weights, spent),
+            dissipated=state.dissipated + _combine(self.weights, spent.unbind()),
             steps=state.steps + (h > 0),
             attempts=state.attempts + (h > 0),
         )
