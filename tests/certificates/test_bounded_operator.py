@@ -141,6 +141,18 @@ def test_adjoints(problem):
     assert np.all(error <= exact(gamma(operator.depth) * sizes))
 
 
+def test_a_step_of_the_power_iteration(problem):
+    """`N(vv')^2` and `A*(A(vv')) v` in rational arithmetic, for two vectors together."""
+    operator, A, _, rng = problem
+    V = rng.standard_normal((DIM, 2))
+    levels, moved = operator.power_step(V)
+    for k, v in enumerate(exact(V).T):
+        measured = np.array([v @ a @ v for a in A])
+        assert levels[k] == pytest.approx(float(measured @ measured / N), rel=1e-13)
+        step = sum(m * (a @ v) for m, a in zip(measured, A, strict=True))
+        np.testing.assert_allclose(moved[:, k], step.astype(float), rtol=1e-11)
+
+
 def test_grams_of_the_measurements(problem):
     operator, A, _, _ = problem
     K, w, size = operator.gram()
