@@ -164,7 +164,7 @@ def _gauss_newton_point(operator: RankOne, U: Tensor) -> Point:
     u = U @ P
     dtype = operator.dtype or u.dtype
     narrow = u.to(dtype)
-    product = operator.linearize(narrow, operator.project(narrow).square().sum(-1))
+    product = operator.gauss_newton_product(operator.project(narrow))
 
     def hessian(V: Tensor) -> Tensor:
         image = product(V.to(dtype)).to(u.dtype) * (2 / operator.n)

@@ -150,9 +150,9 @@ class Schedule(Constants):
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
 
-    single_residual: float = 3e-6
-    """Relative residual to which the first-order method runs in single precision, where it does.
-    Derived: 25 eps."""
+    single_residual: float = 1e-3
+    """Relative residual to which the first-order method runs in single precision, where it does;
+    from there on Gauss-Newton corrections cost less. Measured."""
 
     single_cosine: float = 1e-3
     """Cosine of residual and Jacobian at which that ends if the responses are not reproduced.
