@@ -288,7 +288,7 @@ def test_normal_equations_agree_with_dense_least_squares(rng):
     problem = Problem(RankOne(X), y)
     Z = problem.operator.project(V)
     e = problem.residual(Z)
-    system = NormalEquations(problem, V, Z, regularized_frame(V))
+    system = NormalEquations(problem.operator, Z, regularized_frame(V))
     right = geometry.horizontal_projection(V, -problem.operator.weighted_adjoint(e, Z))
     D, products = system.solve(right, torch.tensor(1e-12, dtype=X.dtype))
     expected = np.linalg.lstsq(jacobian(X.numpy(), V.numpy()), -e.numpy(), rcond=None)[0]

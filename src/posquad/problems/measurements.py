@@ -28,7 +28,7 @@ from posquad.problems.products import (
     RunningSum,
     adjoint_product,
     column_products,
-    is_large_matrix,
+    has_symmetric_products,
     tall_product,
     weighted_column_products,
     weighted_form_product,
@@ -107,7 +107,7 @@ class RankOne(Measurements):
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
-        if z.ndim == 1 and not z.requires_grad and is_large_matrix(self.X):
+        if z.ndim == 1 and not z.requires_grad and has_symmetric_products(self.X):
             return weighted_column_products(self.X, z)
         total = RunningSum()
         for block, Xb in self._blocks():
@@ -157,7 +157,7 @@ class RankOne(Measurements):
     @cached_property
     def second_moments(self) -> Tensor:
         """`X'X / n`, `[..., d, d]`."""
-        if is_large_matrix(self.X):
+        if has_symmetric_products(self.X):
             return column_products(self.X) / self.n
         total = RunningSum()
         for _, Xb in self._blocks():

@@ -10,8 +10,8 @@ from torch import Tensor
 from posquad.core.arrays import broadcast_shape
 
 _PADDED_ENTRIES = 2**18  # entries of a matrix from which rows of zeros pay
-_SYMMETRIC_ENTRIES = 2**18  # entries from which a symmetric product is worth a call of NumPy
-_SYMMETRIC_BLOCK = 2**20  # entries of a copy of rows with weights
+_SYMMETRIC_ENTRIES = 2**20  # entries from which half of a symmetric product is worth NumPy's call
+_SYMMETRIC_BLOCK = 2**18  # entries of rows with weights that are formed at a time
 
 
 def tall_product(M: Tensor, V: Tensor) -> Tensor:
@@ -47,9 +47,7 @@ def _with_full_groups(rows: Tensor) -> Tensor:
     return torch.nn.functional.pad(rows, (0, 0, 0, -count % 4))
 
 
-def weighted_form_product(
-    blocks: Iterable[tuple[slice, Tensor]], Zt: Tensor, D: Tensor
-) -> Tensor:
+def weighted_form_product(blocks: Iterable[tuple[slice, Tensor]], Zt: Tensor, D: Tensor) -> Tensor:
     """`M' diag(Z.MD) Z`, `[..., d, r]`, for one M in blocks of rows and `Zt = Z'`, `[..., r, n]`.
 
     M is read once, and what belongs to a block stays in cache.
@@ -68,29 +66,27 @@ def weighted_form_product(
     return total[:count].reshape(*lead, -1).mT
 
 
-def is_large_matrix(M: Tensor) -> bool:
-    """Whether M is one matrix on a CPU whose symmetric products are worth a call of NumPy."""
+def has_symmetric_products(M: Tensor) -> bool:
+    """Whether M is one large matrix on a CPU, of which `column_products` needs one triangle."""
     plain = M.ndim == 2 and M.device.type == "cpu" and not M.requires_grad
     return plain and M.numel() >= _SYMMETRIC_ENTRIES
 
 
 def column_products(M: Tensor) -> Tensor:
-    """`M'M`; of a large matrix by the routine that computes one triangle only."""
-    if not is_large_matrix(M):
-        return M.mT @ M
+    """`M'M`, exactly symmetric: BLAS computes one triangle, which torch does not ask of it."""
     m = M.detach().numpy()
     return torch.from_numpy(m.T @ m)
 
 
 def weighted_column_products(M: Tensor, z: Tensor) -> Tensor:
-    """`M' diag(z) M` for one large matrix and `z[n]`, as a difference of two products.
+    """`M' diag(z) M` for `z[n]`, the difference of the sums over positive z_i and the others.
 
-    Both are sums over blocks of rows of `|z_i|^(1/2) x_i`, for the positive z_i and the others.
+    Each is a sum of `column_products` of blocks of the rows `|z_i|^(1/2) x_i`.
     """
     root = z.abs().sqrt()
     total = M.new_zeros(M.shape[1], M.shape[1])
-    step = max(1, _SYMMETRIC_BLOCK // M.shape[1])
-    for chosen, sign in ((z > 0, 1), (~(z > 0), -1)):  # NaN stays
+    step = max(64, _SYMMETRIC_BLOCK // M.shape[1])
+    for chosen, sign in ((z > 0, 1), (~(z > 0), -1)):  # NaN stays NaN
         for rows in chosen.nonzero()[:, 0].split(step):
             total.add_(column_products(M[rows] * root[rows, None]), alpha=sign)
     return total

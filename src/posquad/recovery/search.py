@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
@@ -30,19 +29,13 @@ from posquad.recovery.solvers.fit import (
     at_rounding,
     fitted,
     index_state,
-    not_finite,
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
-from posquad.recovery.solvers.mixed import (
-    LEVEL,
-    CorrectedState,
-    Corrections,
-    correction_rules,
-)
+from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
 from posquad.recovery.solvers.small import Ending, Ends, run_small
 
 
@@ -250,7 +243,7 @@ class Search:
         square = (predicted * self.problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
-    def _descend(self, problem: Problem, U: Tensor) -> FitState | CorrectedState | Ends:
+    def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:
         """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
         schedule = self.schedule
         if self.small:
@@ -265,12 +258,12 @@ class Search:
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
             return self.history.run(method, method.start(U), rules)
-        U, near = self._descend_in_single(U)
-        if near:
-            corrected = self._correct(U)
-            if bool((corrected.outcome == Status.LOSS_REACHED.code).all()):
-                return corrected
-            U = corrected.U
+        single = self.shared.single
+        if single is not None and not self.budget.spent:
+            found = descend_in_two_precisions(problem, single, U, self.history, schedule)
+            if bool(torch.isfinite(found.residual).all()):
+                return found
+            U = found.U
         first = PopulationLBFGS(problem)
         rounding = LEVEL * torch.finfo(U.dtype).eps
         ends = [fitted(rounding), stationary(1e-8), at_rounding(8)]
@@ -284,30 +277,6 @@ class Search:
         ends = [fitted(0.0), stationary(1e-8), at_rounding()]
         steps = schedule.second_order_steps
         return self.history.run(second, second.start(state.U), ends, steps=steps)
-
-    def _descend_in_single(self, U: Tensor) -> tuple[Tensor, bool]:
-        """Run the first-order method in single precision, as far as that goes, where it pays.
-
-        The second value says whether all starts ended so near a solution that corrections pay.
-        """
-        operator, y, schedule = self.shared.single, self.problem.y, self.schedule
-        if operator is None or self.budget.spent:
-            return U, False
-        method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
-        ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
-        ends += [not_finite(), at_rounding(4)]
-        start, steps = method.start(U.to(operator.dtype)), schedule.first_order_steps
-        state = self.history.run(method, start, ends, steps=steps)
-        better = state.residual < start.residual  # NaN is not better
-        near = bool((better & (state.residual <= schedule.single_residual)).all())
-        return torch.where(better[..., None, None], state.U.to(U.dtype), U), near
-
-    def _correct(self, U: Tensor) -> CorrectedState:
-        """Run Gauss-Newton steps with systems in single precision from starts near a solution."""
-        assert self.shared.single is not None, "starts are near after a descent in single precision"
-        method = Corrections(self.problem, self.shared.single)
-        steps = self.schedule.second_order_steps
-        return self.history.run(method, method.start(U), correction_rules(), steps=steps)
 
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""
@@ -363,11 +332,7 @@ class Search:
         return torch.where(empty, filler, state.U)
 
     def _keep(
-        self,
-        state: FitState | CorrectedState | Ends,
-        chosen: Tensor | None = None,
-        *,
-        count: bool = True,
+        self, state: FitState | Ends, chosen: Tensor | None = None, *, count: bool = True
     ) -> None:
         """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
         residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)

@@ -8,7 +8,7 @@ step, at half the size, and each correction takes one more pass in double precis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,13 +18,47 @@ from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.problems.measurements import RankOne
+from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.fit import at_rounding, fitted, regularized_frame
+from posquad.recovery.solvers.fit import (
+    at_rounding,
+    fitted,
+    not_finite,
+    regularized_frame,
+    stationary,
+)
 from posquad.recovery.solvers.gauss_newton import NormalEquations
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS
+from posquad.recovery.solvers.small import Ends
+from posquad.recovery.tuning import Schedule
 
 LEVEL = 20  # units of rounding of a residual at which nothing is left to correct
 _ACCURACY = (1e-5, 0.1)  # bounds on the accuracy of a system, which otherwise equals the residual
 _GAIN = 0.1  # share of the residual that a correction may leave
+
+
+def descend_in_two_precisions(
+    problem: Problem, single: RankOne, U: Tensor, history: History, schedule: Schedule
+) -> Ends:
+    """Descend from the starts `U[S, d, r]`, in single precision and then by corrections.
+
+    The corrections begin if the first-order method reaches `schedule.single_residual` from every
+    start. The residuals returned are infinite unless they are down to rounding.
+    """
+    method = PopulationLBFGS(Problem(single, problem.y.to(single.dtype)))
+    ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
+    ends += [not_finite(), at_rounding(4)]
+    start, steps = method.start(U.to(single.dtype)), schedule.first_order_steps
+    state = history.run(method, start, ends, steps=steps)
+    better = state.residual < start.residual  # NaN is not better
+    U = torch.where(better[..., None, None], state.U.to(U.dtype), U)
+    unknown = torch.full_like(better, torch.inf, dtype=U.dtype)
+    if not bool((better & (state.residual <= schedule.single_residual)).all()):
+        return Ends(U, unknown)
+    corrections, steps = Corrections(problem, single), schedule.second_order_steps
+    last = history.run(corrections, corrections.start(U), _rules(), steps=steps)
+    finished = last.outcome == Status.LOSS_REACHED.code
+    return Ends(last.U, torch.where(finished, last.residual, unknown))
 
 
 @dataclass(frozen=True)
@@ -55,7 +89,7 @@ class Corrections(Method[CorrectedState]):
         size = torch.linalg.matrix_norm(right)[..., None, None]  # may underflow in single precision
         right = right / torch.where(size > 0, size, 1.0)
         narrow, frame = U.to(dtype), Frame(*(part.to(dtype) for part in basis))
-        system = NormalEquations(self.single, narrow, self.single.project(narrow), frame)
+        system = NormalEquations(self.single, self.single.project(narrow), frame)
         D, _ = system.solve(right.to(dtype), self._accuracy(state.residual).to(dtype))
         new = U + size * D.to(U.dtype)
         slope, residual = self._sweep(new)
@@ -78,7 +112,7 @@ class Corrections(Method[CorrectedState]):
         return torch.maximum(residual, rounding / residual).clamp(*_ACCURACY)
 
 
-def correction_rules() -> list[Rule[CorrectedState]]:
+def _rules() -> list[Rule[CorrectedState]]:
     """End at rounding with LOSS_REACHED, and with STALLED where corrections gain too little."""
     return [
         fitted(LEVEL * torch.finfo(torch.float64).eps),
