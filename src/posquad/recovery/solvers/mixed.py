@@ -9,6 +9,7 @@ step, at half the size, and each correction takes one more pass in double precis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,18 +43,25 @@ def descend_in_two_precisions(
 ) -> Ends:
     """Descend from the starts `U[S, d, r]`, in single precision and then by corrections.
 
-    The corrections begin if the first-order method reaches `schedule.single_residual` from every
-    start. The residuals returned are infinite unless they are down to rounding.
+    The corrections begin if the first-order method comes near a solution from every start. The
+    residuals returned are infinite unless they are down to rounding.
     """
+
+    def near(state: Any) -> Tensor:
+        squares = torch.linalg.svdvals(state.U).square()
+        weakest = schedule.single_weakest * squares[..., -1] / squares[..., 0]
+        level = weakest.clamp(schedule.single_floor, schedule.single_residual)
+        return state.residual <= level
+
     method = PopulationLBFGS(Problem(single, problem.y.to(single.dtype)))
-    ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
+    ends: list[Rule[Any]] = [(Status.LOSS_REACHED, near), stationary(schedule.single_cosine)]
     ends += [not_finite(), at_rounding(4)]
     start, steps = method.start(U.to(single.dtype)), schedule.first_order_steps
     state = history.run(method, start, ends, steps=steps)
     better = state.residual < start.residual  # NaN is not better
     U = torch.where(better[..., None, None], state.U.to(U.dtype), U)
     unknown = torch.full_like(better, torch.inf, dtype=U.dtype)
-    if not bool((better & (state.residual <= schedule.single_residual)).all()):
+    if not bool((better & near(state)).all()):
         return Ends(U, unknown)
     corrections, steps = Corrections(problem, single), schedule.second_order_steps
     last = history.run(corrections, corrections.start(U), _rules(), steps=steps)
