@@ -24,7 +24,15 @@ from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
 from posquad.problems.fused import fused_sweep
 from posquad.problems.operator import Measurements, factor_scale
-from posquad.problems.products import RunningSum, adjoint_product, tall_product
+from posquad.problems.products import (
+    RunningSum,
+    adjoint_product,
+    column_products,
+    has_symmetric_products,
+    tall_product,
+    weighted_column_products,
+    weighted_form_product,
+)
 from posquad.problems.rows.source import Rows
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
@@ -99,6 +107,8 @@ class RankOne(Measurements):
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
+        if z.ndim == 1 and not z.requires_grad and has_symmetric_products(self.X):
+            return weighted_column_products(self.X, z)
         total = RunningSum()
         for block, Xb in self._blocks():
             total.add_product(Xb.mT, z[..., block, None] * Xb)
@@ -128,6 +138,13 @@ class RankOne(Measurements):
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
         return adjoint_product(self.X, w[..., None] * Z)
 
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map `D -> 2 X' diag(Z.XD) Z` of `[..., d, r]`, half of `J'J` at U, for `Z = XU`."""
+        if self.X.ndim > 2:
+            return lambda D: 2 * self.weighted_adjoint((Z * self.project(D)).sum(-1), Z)
+        Zt = Z.mT.contiguous()  # [..., r, n]
+        return lambda D: 2 * weighted_form_product(self._product_blocks(), Zt, D)
+
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
@@ -140,6 +157,8 @@ class RankOne(Measurements):
     @cached_property
     def second_moments(self) -> Tensor:
         """`X'X / n`, `[..., d, d]`."""
+        if has_symmetric_products(self.X):
+            return column_products(self.X) / self.n
         total = RunningSum()
         for _, Xb in self._blocks():
             total.add_product(Xb.mT, Xb)

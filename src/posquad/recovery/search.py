@@ -29,13 +29,13 @@ from posquad.recovery.solvers.fit import (
     at_rounding,
     fitted,
     index_state,
-    not_finite,
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
+from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
 from posquad.recovery.solvers.small import Ending, Ends, run_small
 
 
@@ -258,9 +258,14 @@ class Search:
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
             return self.history.run(method, method.start(U), rules)
-        U = self._descend_in_single(U)
+        single = self.shared.single
+        if single is not None and not self.budget.spent:
+            found = descend_in_two_precisions(problem, single, U, self.history, schedule)
+            if bool(torch.isfinite(found.residual).all()):
+                return found
+            U = found.U
         first = PopulationLBFGS(problem)
-        rounding = 20 * torch.finfo(U.dtype).eps
+        rounding = LEVEL * torch.finfo(U.dtype).eps
         ends = [fitted(rounding), stationary(1e-8), at_rounding(8)]
         steps = schedule.first_order_steps
         state = self.history.run(first, first.start(U), ends, steps=steps)
@@ -272,20 +277,6 @@ class Search:
         ends = [fitted(0.0), stationary(1e-8), at_rounding()]
         steps = schedule.second_order_steps
         return self.history.run(second, second.start(state.U), ends, steps=steps)
-
-    def _descend_in_single(self, U: Tensor) -> Tensor:
-        """Run the first-order method in single precision, as far as that goes, where it pays."""
-        operator, y, schedule = self.shared.single, self.problem.y, self.schedule
-        if operator is None or self.budget.spent:
-            return U
-        method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
-        ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
-        ends += [not_finite(), at_rounding(4)]
-        start, steps = method.start(U.to(operator.dtype)), schedule.first_order_steps
-        state = self.history.run(method, start, ends, steps=steps)
-        found = state.U.to(U.dtype)
-        better = self.problem.relative_residual(found) < self.problem.relative_residual(U)
-        return torch.where(better[..., None, None], found, U)  # NaN is not better
 
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""

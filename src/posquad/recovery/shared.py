@@ -157,7 +157,11 @@ class Shared:
     def _bounded_directions(self) -> Tensor:
         """Eigenvectors `[..., d, k]`, descending, of the estimate with bounded weights."""
         most = min(self.problem.d, self.tuning.schedule.highest_rank)
-        return bounded_directions(self.problem.operator, self.problem.y, most)
+        y = self.problem.y
+        if self.single is None:
+            return bounded_directions(self.problem.operator, y, most)
+        # The sampling error is far above single precision.
+        return bounded_directions(self.single, y.to(self.single.dtype), most).to(y.dtype)
 
     @cached_property
     def _correlation(self) -> tuple[Tensor, Tensor]:

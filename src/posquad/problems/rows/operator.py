@@ -152,6 +152,16 @@ class RankOneRows(RankOne):
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         return self._summed(lambda rows, block: block.mT @ (w[..., rows, None] * Z[..., rows, :]))
 
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        def product(D: Tensor) -> Tensor:
+            def term(rows: slice, block: Tensor) -> Tensor:
+                Zb = Z[..., rows, :]
+                return block.mT @ (2 * (Zb * (block @ D)).sum(-1, keepdim=True) * Zb)
+
+            return self._summed(term)
+
+        return product
+
     @cached_property
     def squared_lengths(self) -> Tensor:
         return self._kept(lambda block: torch.linalg.vector_norm(block, dim=-1).square())
