@@ -27,8 +27,10 @@ from posquad.core.files import FileError
 from posquad.core.store import pair_paths
 from posquad.io.models import columns_for, is_certificate, load_model, table_rules
 from posquad.io.tables import PLAIN, Request, TableError, arrays, open_table
+from posquad.io.tables.choosing import choose_columns
 from posquad.io.tables.encoding import NO_REQUEST
-from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
+from posquad.io.tables.opening import require_file
+from posquad.io.tables.reading import Samples, load_samples
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.report.fit_certificate import certificate_words, misses_responses

@@ -24,7 +24,8 @@ from posquad.core.errors import DomainError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, load_model, predict, table_rules
 from posquad.io.tables import Rules, Table, TableError, open_table, write_columns
-from posquad.io.tables.reading import Choice, Samples, load_samples
+from posquad.io.tables.choosing import Choice
+from posquad.io.tables.reading import Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
 
 __all__ = ["predict_command"]

@@ -14,8 +14,8 @@ from posquad.core.errors import first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import read_json
 from posquad.io.tables import Rules, Table, TableError
+from posquad.io.tables.choosing import Choice, choose_columns
 from posquad.io.tables.encoding import NO_RULES
-from posquad.io.tables.reading import Choice, choose_columns
 
 __all__ = ["columns_for", "is_certificate", "load_model", "predict", "table_rules"]
 
