@@ -151,6 +151,12 @@ def test_images_that_cannot_be_used_are_refused(scan):
     assert_refused(run(scan), "a damaged compressed file")
     assert_refused(run(scan, image="missing.nii.gz"), "no such file")
     assert_refused(run(scan, image="missing.nii"), "no such file")
+    for value in (np.nan, 0.0):
+        empty = nibabel.Nifti1Image(np.full((*SHAPE, 32), value), AFFINE)
+        empty.to_filename(scan / "empty.nii.gz")
+        words = "a voxel whose signals above zero determine a tensor", "none in 120 voxels"
+        assert_refused(run(scan, image="empty.nii.gz"), "empty.nii.gz", *words)
+    assert not list((scan / "out").iterdir())
     flat = nibabel.Nifti1Image(np.ones((3, 4, 5)), np.eye(4))
     flat.to_filename(scan / "flat.nii.gz")
     assert_refused(run(scan, image="flat.nii.gz"), "four dimensions", "(3, 4, 5)")

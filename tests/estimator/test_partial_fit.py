@@ -153,6 +153,8 @@ def test_refusals(tmp_path):
     model.set_params(linear=True)
     with pytest.raises(DomainError, match="expected the terms of the first call of partial_fit"):
         model.partial_fit(X, y)
+    with pytest.raises(DomainError, match="sample_weight: expected a positive weight before"):
+        Regressor(R).partial_fit(X[:100], y[:100], np.zeros(100))
     with pytest.raises(ValueError, match="4 features"):
         Regressor(R).partial_fit(X, y).partial_fit(X[:, :4], y)
     with pytest.raises(DomainError, match="criterion: expected 'bic' for many rows"):

@@ -190,6 +190,9 @@ def test_an_adaptive_sweep_resumes_to_the_same_store(tmp_path):
     [
         ({"engine": "cloud"}, "'local' or 'dask'"),
         ({"workers": -1}, "0 or more"),
+        ({"workers": 1.5}, "workers: expected an integer, 0 or more; got 1.5"),
+        ({"workers": True}, "workers: expected an integer"),
+        ({"time_limit": "60"}, "time_limit: expected a positive number of seconds"),
         ({"scheduler": "tcp://127.0.0.1:1"}, "engine 'dask'"),
     ],
 )

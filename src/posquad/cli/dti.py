@@ -72,6 +72,10 @@ def dti_command(
             method = "rwls" if robust else "wls"
             with voxel_progress(int(inside.sum())) as advance:
                 maps = fit_image(volumes, gradients, inside, method, advance=advance)
+            if not maps.fitted.any():
+                expected = "a voxel whose signals above zero determine a tensor"
+                got = f"none in {inside.sum()} voxels"
+                raise DomainError(str(image), expected=expected, got=got)
             command = shlex.join(["posquad", *sys.argv[1:]])
             seconds = time.monotonic() - began
             made = TensorImage(image, maps, gradients, method, command, seconds)

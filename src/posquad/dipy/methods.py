@@ -8,7 +8,14 @@ import numpy as np
 import torch
 
 from posquad.dipy.design import TensorDesign
-from posquad.dipy.tensors import Method, TensorFits, fit_tensors, lower_triangular, parameters
+from posquad.dipy.tensors import (
+    Method,
+    TensorFits,
+    fit_tensors,
+    lower_triangular,
+    parameters,
+    require_rounds,
+)
 from posquad.dipy.weighted import fit_weighted, leverages
 
 __all__ = ["positive_ols", "positive_rwls", "positive_wls"]
@@ -92,6 +99,7 @@ def positive_rwls(
     False
     """
     del step
+    require_rounds("num_iter", num_iter)
     fits = fit_tensors(design_matrix, data, "rwls", rounds=num_iter)
     return _parameters(fits, return_S0_hat), {"robust": fits.kept}
 

@@ -10,6 +10,7 @@ import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.estimator._arguments import (
@@ -85,6 +86,7 @@ class StreamFits(FittedAttributes):
         >>> model.status_.name, model.n_samples_, bool(np.allclose(model.predict(X), y))
         ('RECOVERED', 9000, True)
         """
+        require_boolean(refit=refit)
         stream: Stream | None = getattr(self, "_stream", None)
         if stream is None:
             name = getattr(y, "name", None)
@@ -111,10 +113,10 @@ class StreamFits(FittedAttributes):
         before = stream.held.copy(), stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
-            if refit and stream.moments is None:
-                self._fit_rows(*stream.samples(), progress)
-            elif refit and stream.moments is not None:
+            if refit and stream.moments is not None:
                 self._fit_moments(stream.moments, progress)
+            elif refit:
+                self._fit_rows(*stream.weighted_samples(), progress)
         except BaseException:
             stream.held, stream.moments = before
             raise

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.sweep.compute import Batch, CellOutcome, Task
 from posquad.sweep.declaration import Sweep, fingerprint
@@ -102,7 +103,8 @@ def run_sweep(
     >>> first.computed, again.computed, again.complete
     (5, 0, True)
     """
-    if time_limit is not None and not time_limit > 0:
+    require_boolean(quick=quick, retry=retry)
+    if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise DomainError(
             "time_limit", expected="a positive number of seconds", got=f"{time_limit}"
         )
