@@ -87,6 +87,32 @@ def test_two_processes_fit_and_one_predicts(tmp_path):
         np.testing.assert_allclose(held["standard_error"], error, rtol=1e-8)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypatch):
+    """The columns have no names: response and weights are where they were in the fit."""
+    monkeypatch.setattr(_memory, "STREAMED", 1 if streamed else 2**40)
+    X, y, w = (part[:900] for part in table())
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([y, X, w]))
+    fitted = call("fit", path, "--response", "x1", "--weights", "x6", "--features", "x3,x4,x2,x5",
+                  "--rank", 2, "--no-validate", "--out", out)  # fmt: skip
+    assert fitted.exit_code == 0, fitted.output
+    whole = PositiveQuadraticRegressor(2).fit(X, y, w).predict(X)
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert run.exit_code == 0, run.output
+    assert "'x1' is taken as the response" in run.stderr
+    assert "Compared with column 'x1': R² 0.99" in run.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, X[:, [1, 2, 0, 3]])  # the inputs alone
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert (run.exit_code, run.stderr) == (0, "")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, np.column_stack([X, y]))  # neither
+    run = call("predict", out, path)
+    assert run.exit_code == 2
+    assert "expected 4 columns of inputs, as the model has (see --features); got 5" in run.stderr
+
+
 @pytest.mark.parametrize("option", ["--certify", "--validate"])
 def test_options_that_need_all_rows(option, tmp_path):
     X, y, _ = table()

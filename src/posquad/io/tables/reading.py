@@ -17,7 +17,7 @@ from posquad.io.tables._missing import Gaps
 from posquad.io.tables._streamed import Extremes, scan
 from posquad.io.tables._table import Fact, Table, TableError
 from posquad.io.tables.choosing import Choice, choose_columns, require_column
-from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
+from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Places, Request, Rules
 from posquad.io.tables.opening import open_table, unreadable
 
 __all__ = ["Samples", "load_samples", "read_samples"]
@@ -154,6 +154,7 @@ def load_samples(
             means,
             missing,
             table.numbers,
+            _places(table, choice),
         )
     y = columns.get(response) if response is not None else None
     weights = columns.get(choice.weights) if choice.weights is not None else None
@@ -193,12 +194,19 @@ def _streamed_samples(
         features,
         table.named,
         choice.response,
-        rules=rules or Rules((), None, known.means, missing, table.numbers),
+        rules=rules or Rules((), None, known.means, missing, table.numbers, _places(table, choice)),
         facts=(*table.facts(), ("read", "block by block: the table stays in its file")),
         extremes=known.extremes,
     )
     _require_weights(samples, choice)
     return samples
+
+
+def _places(table: Table, choice: Choice) -> Places | None:
+    """Return the places of the columns, if only those identify them."""
+    if table.named or table.response is not None:
+        return None
+    return Places(len(table.names), choice.features, choice.response)
 
 
 def _require_weights(samples: Samples, choice: Choice) -> None:
