@@ -113,11 +113,13 @@ def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypa
     assert "expected 4 columns of inputs, as the model has (see --features); got 5" in run.stderr
 
 
-@pytest.mark.parametrize("option", ["--certify", "--validate"])
+@pytest.mark.parametrize("option", ["--certify", "--validate", "--criterion cv", "--loss huber"])
 def test_options_that_need_all_rows(option, tmp_path):
     X, y, _ = table()
     np.save(tmp_path / "t.npy", np.column_stack([X, y]))
-    run = call("fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", option)
+    run = call(
+        "fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", *option.split()
+    )
     assert run.exit_code == 2, run.output
     assert f"{option}: expected a smaller table" in run.output.replace("\n", " ")
     assert not (tmp_path / "f").exists()

@@ -149,7 +149,11 @@ def recover(
         weights = None if w is None else w.numpy()
     if isinstance(X, Rows):
         _require_plain(
-            certify=certify, diagnose=diagnose, start=start, precision=precision, tuning=tuning
+            certify=bool(certify),
+            diagnose=bool(diagnose),
+            start=start,
+            precision=precision,
+            tuning=tuning,
         )
         if chosen_loss(loss, scale) is not None:
             expected = "'least-squares' for a source that is not read into memory"
