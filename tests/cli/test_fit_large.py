@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
+from posquad.cli import fit as fit_module
 from posquad.cli.main import main
 from posquad.cli.threads import require_scale
 from posquad.estimator import PositiveQuadraticRegressor
@@ -25,6 +26,12 @@ N, D = 5000, 4
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch):
     monkeypatch.setattr(_memory, "STREAMED", 1)
+
+
+@pytest.fixture
+def without_report(monkeypatch):
+    """The figures take most of the time of a small fit."""
+    monkeypatch.setattr(fit_module, "render", lambda fitted: "")
 
 
 def table(noise=0.1):
@@ -87,6 +94,18 @@ def test_two_processes_fit_and_one_predicts(tmp_path):
         np.testing.assert_allclose(held["standard_error"], error, rtol=1e-8)
 
 
+@pytest.mark.usefixtures("without_report")
+def test_a_proof_reads_all_rows(tmp_path):
+    X, y, _ = (part[:200] for part in table(noise=0.0))
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    assert call("fit", path, "--response", "x5", "--rank", 2, "--out", out).exit_code == 0
+    run = call("certify", path, out)
+    assert run.exit_code == 0, run.output
+    assert "proved to be the only answer" in run.output
+
+
+@pytest.mark.usefixtures("without_report")
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypatch):
     """The columns have no names: response and weights are where they were in the fit."""

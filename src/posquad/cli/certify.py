@@ -196,7 +196,7 @@ def _fitted(
     rules = table_rules(fitted, model)
     table = open_table(data, rules.numbers.changed(reading.decimal, reading.thousands))
     choice = columns_for(fitted, table, rules=rules, **column_options, optional_response=False)
-    samples = load_samples(table, choice, rules=rules, missing=rules.missing)
+    samples = load_samples(table, choice, rules=rules, missing=rules.missing, whole=True)
     return _least_squares(samples), fitted.components_.T
 
 
@@ -210,7 +210,8 @@ def _objective(data: Path, column_options: dict[str, Any], reading: _Reading) ->
             return LeastSquares(Dense(A), y)
     table = open_table(data, PLAIN.changed(reading.decimal, reading.thousands))
     choice, missing = choose_columns(table, **column_options), reading.missing or "refuse"
-    return _least_squares(load_samples(table, choice, encode=reading.encode, missing=missing))
+    samples = load_samples(table, choice, encode=reading.encode, missing=missing, whole=True)
+    return _least_squares(samples)
 
 
 def _least_squares(samples: Samples) -> LeastSquares:

@@ -97,9 +97,9 @@ def predict_command(
         choice = columns_for(
             fitted, table, rules=rules, response=response, features=split_names(features)
         )
+        samples = _samples(table, choice, rules, missing, required=response is not None)
         if not table.named and choice.response not in (None, response, table.response):
             click.echo(f"{data}: {choice.response!r} is taken as the response", err=True)
-        samples = _samples(table, choice, rules, missing, required=response is not None)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):

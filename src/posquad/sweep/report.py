@@ -45,7 +45,7 @@ def plot_sweep(folder: str | Path, sweep: Sweep | None = None) -> Path:
     if not len(table):
         raise DomainError(str(path), expected="at least one finished cell", got="none")
     layout = layout_of(sweep, table)
-    panels = [(panel, table) for panel in _made(sweep, "panels", table)]
+    panels: list[tuple[Any, Any]] = [(panel, table) for panel in _made(sweep, "panels", table)]
     if layout is not None:
         panels.append((heat_map(layout), layout))
     figures = path / "figures"

@@ -96,8 +96,12 @@ def load_samples(
     constant: bool = False,
     keep_rows: bool = False,
     copies: int = 2,
+    whole: bool = False,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
+
+    The inputs of a table of 256 MB or more stay in its file, and X of the result is a source of
+    their rows.
 
     Args:
         table: an open table.
@@ -108,14 +112,16 @@ def load_samples(
         constant: whether the model has a constant besides the columns.
         keep_rows: refuse to leave out a row, for predictions.
         copies: how many copies of the inputs must fit into memory.
+        whole: read all inputs into memory, also those of a large table.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
-    if table.source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, table.source, choice, rules, missing)
+    source = None if whole else table.source
+    if source is not None and not encode.columns and not (rules and rules.inputs):
+        return _streamed_samples(table, source, choice, rules, missing)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
