@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
+from posquad.cli import fit as fit_module
 from posquad.cli.main import main
 from posquad.cli.threads import require_scale
 from posquad.estimator import PositiveQuadraticRegressor
@@ -25,6 +26,12 @@ N, D = 5000, 4
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch):
     monkeypatch.setattr(_memory, "STREAMED", 1)
+
+
+@pytest.fixture
+def without_report(monkeypatch):
+    """The figures take most of the time of a small fit."""
+    monkeypatch.setattr(fit_module, "render", lambda fitted: "")
 
 
 def table(noise=0.1):
@@ -87,11 +94,51 @@ def test_two_processes_fit_and_one_predicts(tmp_path):
         np.testing.assert_allclose(held["standard_error"], error, rtol=1e-8)
 
 
-@pytest.mark.parametrize("option", ["--certify", "--validate"])
+@pytest.mark.usefixtures("without_report")
+def test_a_proof_reads_all_rows(tmp_path):
+    X, y, _ = (part[:200] for part in table(noise=0.0))
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    assert call("fit", path, "--response", "x5", "--rank", 2, "--out", out).exit_code == 0
+    run = call("certify", path, out)
+    assert run.exit_code == 0, run.output
+    assert "proved to be the only answer" in run.output
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypatch):
+    """The columns have no names: response and weights are where they were in the fit."""
+    monkeypatch.setattr(_memory, "STREAMED", 1 if streamed else 2**40)
+    X, y, w = (part[:900] for part in table())
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([y, X, w]))
+    fitted = call("fit", path, "--response", "x1", "--weights", "x6", "--features", "x3,x4,x2,x5",
+                  "--rank", 2, "--no-validate", "--out", out)  # fmt: skip
+    assert fitted.exit_code == 0, fitted.output
+    whole = PositiveQuadraticRegressor(2).fit(X, y, w).predict(X)
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert run.exit_code == 0, run.output
+    assert "'x1' is taken as the response" in run.stderr
+    assert "Compared with column 'x1': R² 0.99" in run.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, X[:, [1, 2, 0, 3]])  # the inputs alone
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert (run.exit_code, run.stderr) == (0, "")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, np.column_stack([X, y]))  # neither
+    run = call("predict", out, path)
+    assert run.exit_code == 2
+    assert "expected 4 columns of inputs, as the model has (see --features); got 5" in run.stderr
+
+
+@pytest.mark.parametrize("option", ["--certify", "--validate", "--criterion cv", "--loss huber"])
 def test_options_that_need_all_rows(option, tmp_path):
     X, y, _ = table()
     np.save(tmp_path / "t.npy", np.column_stack([X, y]))
-    run = call("fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", option)
+    run = call(
+        "fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", *option.split()
+    )
     assert run.exit_code == 2, run.output
     assert f"{option}: expected a smaller table" in run.output.replace("\n", " ")
     assert not (tmp_path / "f").exists()

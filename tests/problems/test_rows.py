@@ -207,6 +207,10 @@ def test_parquet_refusals(tmp_path):
         rows.from_parquet(path, ["c"])
     with pytest.raises(FileError, match="expected a column 'z'; got a, b, c"):
         rows.from_parquet(path, ["z"])
+    with pytest.raises(DomainError, match="columns: expected a list of names; got 'bc'"):
+        rows.from_parquet(path, "bc")
+    with pytest.raises(DomainError, match="path: expected a path; got NoneType"):
+        rows.from_parquet(None)
     path.write_bytes(b"nothing")
     with pytest.raises(FileError, match="expected a Parquet file"):
         rows.from_parquet(path)
@@ -307,8 +311,16 @@ def test_pieces_that_cannot_be_used():
     pieces.parts = [slice(0, 12), slice(0, 12)]
     with pytest.raises(DomainError, match="expected 12 rows, as before; got more than 12"):
         table.read_all()
+    pieces.parts, pieces.X = [slice(0, 12)], X[:, :1]
+    with pytest.raises(ShapeError, match="data: expected pieces of one width; got 1 after 2"):
+        table.read_all()
     with pytest.raises(ShapeError, match="label: expected shape"):
         rows.from_iterator(Pieces(X, y=np.ones((12, 1))))
+    pieces = Pieces(X)
+    for calls in (0, 2):
+        pieces.next = lambda give, calls=calls: [give(X) for _ in range(calls)] or 1
+        with pytest.raises(DomainError, match=f"pieces: expected one call of .*; got {calls} call"):
+            rows.from_iterator(pieces)
 
 
 def test_memory_is_two_blocks_measured_from_outside(tmp_path):

@@ -93,6 +93,17 @@ def test_passes_give_the_answer_in_memory(stored, noise):
 
 
 @pytest.mark.usefixtures("passing")
+def test_the_limit_of_steps_is_on_the_whole_call(stored):
+    X, _, y = samples(5000, 12, 2, 0.1)
+    first = recover(X[:900], y[:900], 2)  # the rows that fit into memory
+    source = stored(X)
+    found = recover(source, y, 2, max_steps=first.steps + 2)
+    assert (found.status, found.steps) == (Status.INTERRUPTED, first.steps + 2)
+    whole = recover(source, y, 2)
+    assert whole.steps == first.steps + len(whole.history) - 1  # of the start, and of each pass
+
+
+@pytest.mark.usefixtures("passing")
 def test_a_row_beyond_those_in_memory_is_named(stored):
     X, _, y = samples(5000, 12, 2, 0.1)
     X[4321, 7] = np.nan

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import closing
 
+import distributed
 import numpy as np
 import pytest
 
@@ -113,8 +114,6 @@ def test_a_scheduler_that_goes_away_is_one_sentence(cluster):
 
 
 def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path, monkeypatch):
-    distributed = pytest.importorskip("distributed")
-
     def refuse(*_, **__):
         raise OSError("Timed out trying to connect to tcp://127.0.0.1:9 after 10 s")
 

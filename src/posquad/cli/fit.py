@@ -148,7 +148,7 @@ def fit_command(
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
     optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
     in .npy or .parquet files are read block by block, whatever their size. They must be complete:
-    --missing does not apply, and --certify, --validate and --criterion cv are refused.
+    --missing does not apply, and --certify, --validate, --criterion cv and --loss are refused.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
@@ -195,7 +195,7 @@ def fit_command(
                 constant=options["intercept"] or options["linear"],
                 copies=_COPIES,
             )
-            _require_rows(samples, certify=certify, validate=validate)
+            _require_rows(samples, options, certify=certify, validate=validate)
             with suitable_threads(samples.X.size):
                 model, stopped = _fitted(samples, certify, options, out)
                 if rank:  # the first process writes and prints
@@ -312,10 +312,14 @@ def _validated(
     return found, False
 
 
-def _require_rows(samples: Samples, **wanted: bool | None) -> None:
+def _require_rows(samples: Samples, options: dict[str, Any], **wanted: bool | None) -> None:
     """Refuse what needs all rows in memory, for a table that stays in its file."""
+    if samples.extremes is None:
+        return
+    folds = options["criterion"] == "cv" and options["rank"] is None
+    wanted |= {"criterion cv": folds, f"loss {options['loss']}": options["loss"] != LOSS_NAMES[0]}
     for name, value in wanted.items():
-        if value and samples.extremes is not None:
+        if value:
             where, expected = f"--{name}", "a smaller table, all of which is read into memory"
             raise DomainError(where, expected=expected, got=f"{samples.X.n} rows")
 

@@ -79,8 +79,9 @@ class Status(Enum):
     )
     BEST_FIT = (
         "no predictor of this rank that reproduces the responses was found; the answer is the best "
-        "fit, a stationary point that several starts reached: suspect noise, negative responses, "
-        "outliers or too small a rank, and check the residual"
+        "fit that was found, a stationary point of the loss: noise explains that; without noise, "
+        "look for negative responses, outliers or (below rank d) too small a rank, and in any case "
+        "check the residual"
     )
     NO_MINIMUM = (
         "the squared error has no minimum: it falls as the quadratic form and the other terms grow "
@@ -89,8 +90,9 @@ class Status(Enum):
         "fit linear terms, or a smaller rank"
     )
     STALLED = (
-        "no start reached a predictor that reproduces the responses, and the starts do not agree "
-        "on a best one; allow more starts, add samples, or check the rank and the data for outliers"
+        "the search did not settle on an answer: too few starts ended at the same best fit, or the "
+        "iteration did not converge, or rounding hides the error of the fit; allow more starts or "
+        "steps, add samples, scale the columns, or check the rank and the data for outliers"
     )
     INTERRUPTED = (
         "the time limit, the step limit or the user ended the search before the outcome was "

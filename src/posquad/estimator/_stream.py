@@ -57,6 +57,14 @@ class Stream:
             weights = np.concatenate(parts)
         return np.concatenate(X), np.concatenate(y), weights
 
+    def weighted_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return `samples`, at least one of which must have a positive weight."""
+        X, y, weights = self.samples()
+        if weights is not None and not weights.any():
+            expected = "a positive weight before the first fit; refit=False only adds samples"
+            raise DomainError("sample_weight", expected=expected, got="only zeros so far")
+        return X, y, weights
+
     def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a file keeps: plain values, and arrays by name."""
         body: dict[str, Any] = {"terms": self.terms}

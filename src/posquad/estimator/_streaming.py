@@ -10,6 +10,7 @@ import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
 from posquad.estimator._arguments import (
@@ -32,7 +33,7 @@ from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import Found, Limits, find_factor
-from posquad.recovery.wanted import reproduction_level
+from posquad.recovery.wanted import Wanted
 
 
 class StreamFits(FittedAttributes):
@@ -85,6 +86,10 @@ class StreamFits(FittedAttributes):
         >>> model.status_.name, model.n_samples_, bool(np.allclose(model.predict(X), y))
         ('RECOVERED', 9000, True)
         """
+        require_boolean(refit=refit)
+        if isinstance(X, Rows):
+            expected = "an array, because a stream is read once; fit takes a source of rows"
+            raise DomainError("X", expected=expected, got=type(X).__name__)
         stream: Stream | None = getattr(self, "_stream", None)
         if stream is None:
             name = getattr(y, "name", None)
@@ -111,10 +116,10 @@ class StreamFits(FittedAttributes):
         before = stream.held.copy(), stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
-            if refit and stream.moments is None:
-                self._fit_rows(*stream.samples(), progress)
-            elif refit and stream.moments is not None:
+            if refit and stream.moments is not None:
                 self._fit_moments(stream.moments, progress)
+            elif refit:
+                self._fit_rows(*stream.weighted_samples(), progress)
         except BaseException:
             stream.held, stream.moments = before
             raise
@@ -212,8 +217,10 @@ class StreamFits(FittedAttributes):
         """
         self._require_no_folds()
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
-        level = reproduction_level(self.tolerance, narrow=moments.narrow)
-        limits = Limits(level, budget, integer_seed(self.random_state), self.max_starts, progress)
+        seed = integer_seed(self.random_state)
+        wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
+        level = wanted.level(moments.d, narrow=moments.narrow)
+        limits = Limits(level, budget, seed, self.max_starts, progress)
         problem = Compressed(moments)
 
         def solve() -> tuple[Found, list[float], int]:

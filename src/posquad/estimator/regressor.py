@@ -17,6 +17,7 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
 from posquad.estimator import _files
@@ -275,6 +276,7 @@ class PositiveQuadraticRegressor(
         the other terms, because the first-order term of the form vanishes.
         """
         check_is_fitted(self, "components_")
+        require_boolean(return_std=return_std)
         if return_std and self.uncertainty_ is None:
             p = count_unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
 from posquad.core.symmetric import svec_weights
 from posquad.core.twofold import Twofold, from_doubles
@@ -33,6 +34,7 @@ _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be ac
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
 ROUNDING = 1e-15  # relative rounding of a sum
 _CHUNK = 2**21  # entries of the rows that are transformed at a time
+_LARGEST = 1e100  # responses up to this size have squares whose sums neither overflow nor vanish
 
 
 class Frame(NamedTuple):
@@ -104,6 +106,7 @@ class Moments:
             if not len(yp):
                 continue
             count, largest = count + len(yp), max(largest, float(yp.abs().max()))
+            require_response_size(largest, least=0.0)
             t, root = self.frame.enter(Xp), w.sqrt()
             second.addmm_((t * root[:, None]).T, t * root[:, None])
             Z = self._rows(t) if weights is None else self._rows(t) * root.sqrt()[:, None]
@@ -244,6 +247,18 @@ def begin_moments(
         right = _correlation(layout, t, target, moments.reference)[rows]
         moments.reference[rows] += solve(right)
     return moments
+
+
+def require_response_size(largest: float, *, least: float = 1 / _LARGEST) -> None:
+    """Refuse responses, of this largest size, whose squares overflow or vanish in the sums.
+
+    >>> require_response_size(1e200)
+    Traceback (most recent call last):
+    posquad.core.errors.DomainError: y: expected a largest size between 1e-100 and 1e+100, or 0; got 1e+200: choose another unit
+    """  # noqa: E501
+    if largest > _LARGEST or 0 < largest < least:
+        expected = f"a largest size between {1 / _LARGEST:.0e} and {_LARGEST:.0e}, or 0"
+        raise DomainError("y", expected=expected, got=f"{largest:.3g}: choose another unit")
 
 
 def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posquad.certificates import certifier
+from posquad.core.arguments import require_boolean
 from posquad.core.arrays import (
     Array,
     converted_tensor,
@@ -136,6 +137,7 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
+    require_boolean(certify=certify, diagnose=diagnose)
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     if isinstance(X, Rows):
         y, weights = own_responses(X, y, weights)
@@ -147,7 +149,11 @@ def recover(
         weights = None if w is None else w.numpy()
     if isinstance(X, Rows):
         _require_plain(
-            certify=certify, diagnose=diagnose, start=start, precision=precision, tuning=tuning
+            certify=bool(certify),
+            diagnose=bool(diagnose),
+            start=start,
+            precision=precision,
+            tuning=tuning,
         )
         if chosen_loss(loss, scale) is not None:
             expected = "'least-squares' for a source that is not read into memory"
@@ -176,7 +182,7 @@ def recover(
                 return recover_collected(X, responses, w, in_memory)
             if moments_pay(X):
                 return recover_by_moments(X, responses, w, wanted, level, history)
-            return recover_by_passes(X, responses, w, wanted, level, history, in_memory)
+            return recover_by_passes(X, responses, w, level, history, in_memory)
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
     if certify and not diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"

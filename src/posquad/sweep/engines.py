@@ -66,8 +66,8 @@ def engine_for(
     """
     if kind not in ("local", "dask"):
         raise DomainError("engine", expected="'local' or 'dask'", got=repr(kind))
-    if workers is not None and (isinstance(workers, bool) or workers < 0):
-        raise DomainError("workers", expected="0 or more", got=str(workers))
+    if workers is not None and (type(workers) is not int or workers < 0):
+        raise DomainError("workers", expected="an integer, 0 or more", got=str(workers))
     if scheduler is not None and kind != "dask":
         raise DomainError("scheduler", expected="engine 'dask' with it", got=f"engine {kind!r}")
     if workers == 0:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from posquad.core.errors import PosquadError
-from posquad.io.tables._loading import Choice
 from posquad.io.tables._table import Table, TableError
+from posquad.io.tables.choosing import Choice
 
 if TYPE_CHECKING:
     from posquad.problems.rows import Rows

@@ -99,7 +99,6 @@ class NpyRows(Rows):
         for index, shard in enumerate(self.shards):
             for start in range(0, shard.rows, self.block_rows):
                 count = min(self.block_rows, shard.rows - start)
-                pieces = [Piece(index, 0, 0, 0)]
                 if shard.by_column:
                     length = count * shard.width
                     pieces = [

@@ -21,7 +21,7 @@ from posquad.core.symmetric import (
     symmetric_jacobian,
     symmetric_matrix,
 )
-from posquad.problems.moments import ROUNDING, Moments, Terms
+from posquad.problems.moments import ROUNDING, Moments, Terms, require_response_size
 
 _SPAN = 1e-13  # variance of a direction, over that of its coordinates, that counts as none
 _RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
@@ -46,12 +46,14 @@ class Compressed:
     """
 
     def __init__(self, moments: Moments) -> None:
+        require_response_size(moments.largest)
         self.terms: Terms = moments.terms
         self.count, self.d = moments.count, moments.d
         frame, mass = moments.frame, moments.mass
-        within, image, hidden = _span(moments.second_moments() / mass, frame.T)
+        second = moments.second_moments() / mass
+        within, image, hidden = _span(second, frame.T)
         self.k = within.shape[1]
-        self.whole = self.k == self.d  # whether the inputs span the space
+        self.whole = self.k == self.d and bool(second.any())  # whether the inputs span the space
         gram, cross = moments.gram().div_(mass), moments.cross() / mass
         known = moments.reference_svec()
         if not _is_identity(within):

@@ -100,7 +100,6 @@ def recover_by_passes(
     source: Rows,
     y: Tensor,
     weights: Tensor | None,
-    wanted: Wanted,
     level: float,
     history: History,
     in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
@@ -122,7 +121,8 @@ def recover_by_passes(
     if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
         return replace(begun, rows=source.n)
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
-    history.budget.steps = max(history.budget.steps, 0)
+    # The limit is on all steps. The first pass, which is noted too, is not a step.
+    history.budget.steps = begun.steps - 1
 
     def stopped(residual: float) -> bool:
         history.note(np.array([residual]), np.array([True]))

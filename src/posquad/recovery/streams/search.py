@@ -150,7 +150,7 @@ class _Search:
     def _best(self, rank: int, given: np.ndarray | None) -> tuple[Endpoint, bool]:
         """Return the best of several starts, and whether enough of them agree on it."""
         best, agreeing, problem = self._zero(), 0, self.problem
-        if rank == 0 or problem.size <= problem.rounding:
+        if rank == 0 or not problem.independent or problem.size <= problem.rounding:
             return best, True
         most = self.limits.max_starts or _STARTS
         agreement = (1 + DEFAULT.acceptance.agreement) ** 2
