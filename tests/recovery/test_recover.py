@@ -424,7 +424,7 @@ class TestNothingWrongIsCalledRecovered:
         U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-3], dtype=X.dtype)
         shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
         V = shared.prepared.enter(U)
-        at = [diagnose.diagnose(shared, V, V.new_full((), e)) for e in (1e-12, 1e-4)]
+        at = [diagnose.diagnose(shared, V, np.float64(e)) for e in (1e-12, 1e-4)]
         assert [bool(found.isolated) for found in at] == [True, False]
 
     def test_the_kernel_alone_refuses(self, rng):
@@ -433,12 +433,12 @@ class TestNothingWrongIsCalledRecovered:
         X[:40, :3], X[40:, 3:] = normal(rng, 40, 3), normal(rng, 40, 3)
         U = normal(rng, 6, 2)
         shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
-        found = diagnose.diagnose(shared, shared.prepared.enter(U), X.new_zeros(()))
+        found = diagnose.diagnose(shared, shared.prepared.enter(U), np.float64(0.0))
         assert bool(found.free)
         whole = gaussian_problem(rng, 80, 6, 2)
         shared = Shared(prepare(whole[0], whole[2], None))
         V = shared.prepared.enter(whole[1])
-        assert not bool(diagnose.diagnose(shared, V, V.new_zeros(())).free)
+        assert not bool(diagnose.diagnose(shared, V, np.float64(0.0)).free)
 
 
 class TestRank:
