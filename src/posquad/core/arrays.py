@@ -168,8 +168,8 @@ def broadcast_shape(*shapes: torch.Size) -> torch.Size:
 
     `torch.broadcast_shapes` would import sympy at its first call, which takes most of a second.
     """
-    if all(shape == shapes[0] for shape in shapes):
-        return torch.Size(shapes[0])
+    if not any(shapes):
+        return torch.Size()
     return torch.Size(np.broadcast_shapes(*shapes))
 
 

@@ -125,7 +125,7 @@ def prepare(
         operator = RankOne.of_checked(torch.from_numpy(inputs).to(X.device))
         count = (np.vecdot(inputs, inputs) > 0).sum(-1)
     else:
-        plain = whole and rows is None and unit is None and float(root) == 1
+        plain = whole and rows is None and unit is None and bool((root == 1).all())
         operator = RankOne.of_checked(X)
         operator = operator if plain else RankOneView(operator, T, rows)
         count = (host(operator.squared_lengths) > 0).sum(-1)
@@ -140,7 +140,7 @@ def _whitening(
     It is the `plain` one of inputs that are isotropic. Those of one problem are written in a basis
     of the directions that are `seen[..., d]`; in a batch, the others become zero.
     """
-    values, vectors = np.linalg.eigh(moments)
+    values, vectors = map(host, torch.linalg.eigh(moments))
     whitened = vectors / np.where(seen, np.sqrt(np.maximum(values, 0)), np.inf)[..., None, :]
     transform = np.where(isotropic[..., None, None], plain, whitened)
     if moments.ndim == 2:

@@ -154,8 +154,8 @@ class Shared:
     @cached_property
     def _interpolant(self) -> tuple[np.ndarray, np.ndarray]:
         """Eigenpairs, ascending, of the interpolant of least Frobenius norm."""
-        values, vectors = np.linalg.eigh(host(self.interpolant))
-        return values, vectors
+        values, vectors = torch.linalg.eigh(self.interpolant)
+        return host(values), host(vectors)
 
     @cached_property
     def _bounded_directions(self) -> Tensor:
