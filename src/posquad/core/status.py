@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+import numpy as np
 from torch import Tensor
 
 __all__ = ["Status"]
@@ -109,7 +110,7 @@ _CODES = {status: position for position, status in enumerate(Status)}
 _MEMBERS = tuple(Status)
 
 
-def from_codes(codes: Tensor) -> Status | list:
+def from_codes(codes: Tensor | np.ndarray) -> Status | list:
     """A `Status` for a scalar code, nested lists of them for a batch."""
     return _named(codes.tolist())
 

@@ -73,6 +73,17 @@ class RankOne(Measurements):
             raise ShapeError(
                 "X", expected="shape (..., n, d) with n, d >= 1", got=f"shape {tuple(self.X.shape)}"
             )
+        self._set_shape()
+
+    @staticmethod
+    def of_checked(X: Tensor) -> RankOne:
+        """The operator of a tensor that is known to be valid, which is not checked again."""
+        operator = object.__new__(RankOne)
+        operator.X = X
+        operator._set_shape()
+        return operator
+
+    def _set_shape(self) -> None:
         self.n, self.d = self.X.shape[-2:]
         self.batch_shape = self.X.shape[:-2]
         self.dtype, self.device = self.X.dtype, self.X.device
@@ -89,6 +100,9 @@ class RankOne(Measurements):
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
         budget = _BLOCK_BYTES.get(self.X.device.type, _BLOCK_BYTES_ELSEWHERE)
         rows = max(64, budget // row_bytes)
+        if rows >= self.n:
+            yield slice(0, self.n), self.X
+            return
         for start in range(0, self.n, rows):
             block = slice(start, min(start + rows, self.n))
             yield block, self.X[..., block, :]
@@ -152,7 +166,7 @@ class RankOne(Measurements):
         if X is not None:
             return RankOne(X).squared_lengths.expand(self.X.shape[:-1])
         parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
     @cached_property
     def second_moments(self) -> Tensor:
@@ -176,13 +190,15 @@ class RankOne(Measurements):
     def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
         """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
         width = self.d * Z.shape[-1]
-        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e[..., 0].numel())))
+        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e.numel() // self.n)))
+        if rows >= self.n:
+            return _normal_block(self.X, Z, e)
         matrix, right = RunningSum(), RunningSum()
         parts = zip(self.X.split(rows, -2), Z.split(rows, -2), e.split(rows, -1), strict=True)
-        for Xb, Zb, eb in parts:
-            J = 2 * (Xb[..., :, None] * Zb[..., None, :]).flatten(-2)  # [..., rows, dr]
-            matrix.add(J.mT @ J)
-            right.add((J.mT @ eb[..., None])[..., 0])
+        for part in parts:
+            square, product = _normal_block(*part)
+            matrix.add(square)
+            right.add(product)
         return matrix.value, right.value
 
     def absolute_moments(self) -> Tensor:
@@ -219,11 +235,11 @@ class RankOne(Measurements):
     def normalized(self) -> RankOne:
         """The operator with rows of length one; zero rows stay."""
         lengths = self.squared_lengths.sqrt()[..., None]
-        return RankOne(self.X / torch.where(lengths > 0, lengths, 1.0))
+        return RankOne.of_checked(self.X / torch.where(lengths > 0, lengths, 1.0))
 
     def select(self, index: Tensor) -> RankOne:
         """The operators of a batch at these indices."""
-        return RankOne(select_designs(self.X, index))
+        return RankOne.of_checked(select_designs(self.X, index))
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = RunningSum()
@@ -256,6 +272,12 @@ class RankOne(Measurements):
             return total.value
 
         return product
+
+
+def _normal_block(X: Tensor, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """`J'J` and `J'e` of a block of rows, with J in rows of dr numbers."""
+    J = (2 * X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., rows, dr]
+    return J.mT @ J, (J.mT @ e[..., None])[..., 0]
 
 
 class Dense(Measurements):

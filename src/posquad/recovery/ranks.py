@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
@@ -128,8 +130,8 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
     a factor of the given rank.
     """
     if float(found.residual) <= task.tolerance:
-        squares = torch.linalg.svdvals(found.U).square()
-        least = shared.tuning.acceptance.negligible * squares[0].clamp_min(1e-300)
+        squares = found.singular_values**2
+        least = shared.tuning.acceptance.negligible * max(squares[0], 1e-300)
         rounding = 100 * torch.finfo(found.U.dtype).eps
         # A small eigenvalue may still be needed.
         for rank in range(max(1, int((squares > least).sum())), found.rank):
@@ -285,7 +287,7 @@ def choose_rank(
         enough = distinct >= needed_samples(d, found.rank) and n > p
         return RankChoice(found, float(enough), path)
     if budget.spent:  # the choice was not completed
-        undecided = torch.zeros_like(found.settled)
+        undecided = np.zeros_like(found.settled)
         return RankChoice(replace(found, settled=undecided), 0.0, path)
     if best == len(trials) - 1 and highest < d:
         return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
@@ -306,7 +308,7 @@ def choose_ranks(
     task: Task,
     max_starts: int,
     max_rank: int | None,
-    begin: Callable[[Shared, Tensor], None],
+    begin: Callable[[Shared, np.ndarray], None],
 ) -> RankChoices:
     """Choose the ranks of a batch together, by the rules of `choose_rank` for each problem.
 
@@ -326,8 +328,8 @@ def choose_ranks(
     is_open = torch.ones(total, dtype=torch.bool)
     for rank in range(1, highest + 1):
         chosen = is_open.nonzero()[:, 0]
-        part = shared.select(chosen.to(count.device))
-        begin(part, chosen.to(count.device))
+        part = shared.select(chosen.to(shared.problem.y.device))
+        begin(part, host(chosen))
         p = dimension(d, rank)
         ample = shared.problem.n >= schedule.ample * p
         start = None
@@ -338,9 +340,9 @@ def choose_ranks(
         U = shared.problem.y.new_zeros(total, d, rank)
         U[chosen] = found.U
         factors[rank] = U
-        residual = found.residual.to("cpu", torch.float64)
+        residual = torch.from_numpy(found.residual).double()
         logs = residual.clamp_min(1e-300).log()
-        n = count[chosen].to("cpu", torch.float64)
+        n = torch.from_numpy(count[host(chosen)]).double()
         scores[chosen, rank - 1] = 2 * n * logs + p * n.log()
         tried[chosen] = rank
         reproduced[chosen] = residual <= task.tolerance

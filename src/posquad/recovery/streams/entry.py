@@ -153,7 +153,7 @@ def recover_by_passes(
     answers.U[0], answers.codes[:] = run.U, status.code
     answers.residual[:], answers.rank[:] = residual, r
     answers.confidence[:] = float(begun.rank_confidence)
-    answers.curvature[0] = torch.from_numpy(begun.curvature)
+    answers.curvature[0] = begun.curvature
     before = float(begun.residual) or 1.0
     answers.error[:] = float(begun.error_estimate) * max(residual / before, 1e-300)
     answers.samples[:], answers.needed[:] = int(begun.samples), needed_samples(source.d, r)
