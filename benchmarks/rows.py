@@ -28,7 +28,7 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.geometry import dimension
 from posquad.problems import rows
 from posquad.recovery import population_lbfgs, spectral_initializer
-from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.passes import begin_polish, polish, whitening
 from timing import machine
 
 CASES = ("memory", "disk", "stream", "estimator on disk", "two ranks")
@@ -132,7 +132,7 @@ def count_reads(d: int, rank: int) -> None:
                     RankOne(source),
                     target,
                     None,
-                    torch.from_numpy(np.ascontiguousarray(U0)),
+                    begin_polish(torch.from_numpy(np.ascontiguousarray(U0)), metric),
                     metric,
                     size=float(target @ target),
                     level=level,

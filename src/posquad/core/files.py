@@ -69,10 +69,10 @@ def require_folder(folder: Path, names: Iterable[str]) -> None:
     probe.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part.
 
-    The temporary file lies in the same folder under a random name that must be new, so that
+    The content is that of the parts, one after the other. The temporary file lies in the same folder under a random name that must be new, so that
     threads, processes and hosts that share the folder can write at the same time.
 
     >>> from tempfile import TemporaryDirectory
@@ -84,7 +84,8 @@ def write_whole(path: Path, data: bytes) -> None:
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb") as file:
-            file.write(data)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -17,6 +17,7 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.ranks import bic, highest_rank, try_ranks
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.descents import Descent, Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.tuning import DEFAULT
 
@@ -40,6 +41,7 @@ class Limits:
     max_starts: int | None = None
     progress: Callable[[Progress], None] | None = None
     history: list[float] = field(default_factory=list)  # least relative residual at each step
+    descents: Descents = field(default_factory=Descents)
 
 
 class Found(NamedTuple):
@@ -91,7 +93,7 @@ class _Search:
         best, settled = self._best(min(rank, problem.k), given)
         best = self._lowered(best)
         if best.V.size:
-            end = descend(problem, best.V, self.limits.budget, self._record, polish=True)
+            end = self._descend(best.V, polish=True)
             best = end if end.loss <= best.loss * (1 + _SAME) else best
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
@@ -112,9 +114,9 @@ class _Search:
 
         def trial(rank: int) -> _Trial:
             start = self._next_column(tried[-1].V) if tried else self._first(rank)
-            ends = [descend(problem, start, self.limits.budget, self._record)]
+            ends = [self._descend(start)]
             if tried:  # the next column may lead to a poor minimum
-                ends.append(descend(problem, self._first(rank), self.limits.budget, self._record))
+                ends.append(self._descend(self._first(rank)))
             self.starts += len(ends)
             return judged(rank, min(ends, key=lambda end: end.loss))
 
@@ -157,7 +159,7 @@ class _Search:
         for tried, V in enumerate(self._starts(rank, given)):
             if tried >= most or agreeing >= _AGREEING or self.limits.budget.spent:
                 break
-            end = descend(problem, V, self.limits.budget, self._record)
+            end = self._descend(V)
             self.starts += 1
             agreeing = 0 if end.loss < best.loss / agreement else agreeing
             agreeing += end.loss <= best.loss * agreement
@@ -209,7 +211,7 @@ class _Search:
                 break
             lower = self._zero()
             if len(s) > 1:
-                lower = descend(self.problem, V[:, :-1], self.limits.budget, self._record)
+                lower = self._descend(V[:, :-1])
             same = lower.loss <= best.loss * (1 + _SAME) + self.problem.rounding
             both = self._reproduces(lower.loss) and self._reproduces(best.loss)
             if not (same or (both and lower.loss <= 100 * best.loss)):
@@ -236,7 +238,7 @@ class _Search:
         for others, start in enumerate(self._starts(max(1, V.shape[1]), None)):
             if others >= _OTHERS or self.limits.budget.spent:
                 break
-            end = descend(problem, start, self.limits.budget, self._record)
+            end = self._descend(start)
             distance = float(np.linalg.norm(end.V @ end.V.T - V @ V.T))
             apart = DEFAULT.acceptance.apart * float(np.linalg.norm(V @ V.T))
             if self._reproduces(end.loss) and distance > apart:
@@ -267,6 +269,20 @@ class _Search:
         problem = self.problem
         exact = max(problem.rounding, self.limits.level**2 * problem.spread)
         return problem.doubt > max(_KNOWN * loss, exact)
+
+    def _descend(self, V: np.ndarray, *, polish: bool = False) -> Endpoint:
+        """Descend from V, unless an earlier process did so in this search."""
+        limits, before = self.limits, len(self.limits.history)
+
+        def run() -> Descent:
+            end = descend(self.problem, V, limits.budget, self._record, polish=polish)
+            history = np.array(limits.history[before:])
+            return Descent(V, end, limits.budget.steps, self.least, history)
+
+        done = limits.descents.next(V, run)
+        limits.budget.steps, self.least = done.steps, done.least
+        limits.history[before:] = done.history.tolist()
+        return done.end
 
     def _record(self, loss: float) -> None:
         self.least = min(self.least, loss)
