@@ -72,8 +72,9 @@ def require_folder(folder: Path, names: Iterable[str]) -> None:
 def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part.
 
-    The content is that of the parts, one after the other. The temporary file lies in the same folder under a random name that must be new, so that
-    threads, processes and hosts that share the folder can write at the same time.
+    The content is that of the parts, one after the other. The temporary file lies in the same
+    folder under a random name that must be new, so that threads, processes and hosts that share
+    the folder can write at the same time.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

@@ -131,8 +131,12 @@ def _resumed(source: Rows, keeper: Keeper) -> tuple[Moments, int, int] | None:
         return None
     moments = Moments.from_store(source.d, state.numbers, state.arrays)
     done = int(state.numbers["rows"])
-    again = f", in pass {state.numbers['pass'] + 1}" if state.numbers["pass"] else ""
-    keeper.resumes(f"{done / max(1, source.held):.0%} of the rows had been read{again}")
+    known = f"{done / max(1, source.held):.0%} of the rows had been read"
+    if state.numbers["pass"]:
+        known += f", in pass {state.numbers['pass'] + 1}"
+    if "descents" in state.numbers:
+        known += f", and {len(state.numbers['descents'])} descents of the search had ended"
+    keeper.resumes(known)
     return moments, int(state.numbers["pass"]), done
 
 

@@ -26,6 +26,15 @@ _AGREEING = 2  # starts that must agree on the best fit
 _OTHERS = 10  # starts from which a second solution is sought
 _KNOWN = 1e-4  # relative rounding of a loss up to which it is known
 _OPEN = 100.0  # relative error of Q, over the tolerance, at which Q is not determined
+_HIDDEN = 1e-13  # relative residual up to which errors are rounding if Q is not determined
+_UNLIKE = (
+    "the first rows do not represent the rest; shuffle the rows, scale the columns, or give all "
+    "rows to fit as a source"
+)
+_LARGE = (
+    "a few rows are very much larger than the others; leave them out, or give them smaller "
+    "weights"
+)
 _SAME = 1e-9  # relative difference of losses that does not count
 _SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
 _NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
@@ -98,11 +107,17 @@ class _Search:
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
+        status, others, lost = Status.STALLED, 0, None
         if self._is_doubtful(best.loss):
-            warn_lost_digits()
+            lost = _UNLIKE
+        else:
+            status, others = self._status(V, best.loss, settled)
+            if self._is_cancelled(V, best.loss, status):
+                lost = _LARGE
+        if lost is not None:
+            warn_lost_digits(lost)
             path = [(rank, math.nan, score) for rank, _, score in path]
-            return Found(V, math.nan, Status.STALLED, self.starts, 0, path, math.nan)
-        status, others = self._status(V, best.loss, settled)
+            return Found(V, math.nan, Status.STALLED, self.starts, others, path, math.nan)
         return Found(V, best.loss, status, self.starts, others, path, confidence)
 
     def choose(self, max_rank: int | None) -> Found:
@@ -270,6 +285,16 @@ class _Search:
         exact = max(problem.rounding, self.limits.level**2 * problem.spread)
         return problem.doubt > max(_KNOWN * loss, exact)
 
+    def _is_cancelled(self, V: np.ndarray, loss: float, status: Status) -> bool:
+        """Tell the same where the factor is far from the reference fit of the sums.
+
+        Where the answer is determined, errors within the tolerance are known well enough.
+        """
+        problem = self.problem
+        level = _HIDDEN if status is Status.NOT_IDENTIFIED else self.limits.level
+        exact = max(problem.rounding, level**2 * problem.spread)
+        return problem.cancellation(V) > max(_KNOWN * loss, exact)
+
     def _descend(self, V: np.ndarray, *, polish: bool = False) -> Endpoint:
         """Descend from V, unless an earlier process did so in this search."""
         limits, before = self.limits, len(self.limits.history)
@@ -295,13 +320,10 @@ class _Search:
             )
 
 
-def warn_lost_digits() -> None:
-    """Say that the sums do not determine the error of the fit, and what to do."""
+def warn_lost_digits(reason: str) -> None:
+    """Say that the sums do not determine the error of the fit, why, and what to do."""
     warnings.warn(
-        "The error of the fit is lost in rounding, because the first rows do not represent the "
-        "rest; shuffle the rows, scale the columns, or give all rows to fit as a source.",
-        UserWarning,
-        stacklevel=2,
+        f"The error of the fit is lost in rounding, because {reason}.", UserWarning, stacklevel=2
     )
 
 
