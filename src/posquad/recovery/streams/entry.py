@@ -144,7 +144,7 @@ def recover_by_passes(
         run = Polish.from_store(state.numbers, state.arrays)
         history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
         history.budget.steps += run.steps
-        keeper.resumes(f"{len(run.losses)} passes over all rows had been made")
+        keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
         history.note(np.array([residual]), np.array([True]))

@@ -135,7 +135,7 @@ def _resumed(source: Rows, keeper: Keeper) -> tuple[Moments, int, int] | None:
     if state.numbers["pass"]:
         known += f", in pass {state.numbers['pass'] + 1}"
     if "descents" in state.numbers:
-        known += f", and {len(state.numbers['descents'])} descents of the search had ended"
+        known += f"; descents of the search so far: {len(state.numbers['descents'])}"
     keeper.resumes(known)
     return moments, int(state.numbers["pass"]), done
 
