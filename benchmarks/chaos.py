@@ -5,8 +5,9 @@
 Fits go on from their checkpoints: after each kill the checkpoint must be whole and no earlier than
 the one before, and the answer must have the bits of an undisturbed fit.
 
-The driver and the workers of a sweep are killed too. After each kill of the driver the sweep is resumed. At the end of each round the store must equal,
-bit for bit, that of an undisturbed run, and no stored cell may have been computed again.
+The driver and the workers of a sweep are killed too. After each kill of the driver the sweep is
+resumed. At the end of each round the store must equal, bit for bit, that of an undisturbed run, and
+no stored cell may have been computed again.
 """
 
 from __future__ import annotations

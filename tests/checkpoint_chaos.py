@@ -86,7 +86,8 @@ def fit(folder: Path, route: str, place: Path) -> None:
 
 
 def _tell(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
 
 
 def join_group(folder: Path, table: disk.NpyRows, y: np.ndarray) -> tuple[int, rows.Rows, Any]:
@@ -124,7 +125,7 @@ def attempt(folder: Path, route: str, place: Path, units: int | None, seconds: f
         try:
             fit(folder, route, place)
         except BaseException as problem:
-            print(problem, file=sys.stderr, flush=True)
+            _tell(str(problem))
             os._exit(1)
         os._exit(0)
     if units is None and seconds:
@@ -142,8 +143,8 @@ def _die_after(units: int) -> None:
     """Kill this process after so many blocks of rows and descents."""
     left = [units]
 
-    def counted(function):  # noqa: ANN001
-        def call(*arguments, **options):  # noqa: ANN002, ANN003
+    def counted(function):
+        def call(*arguments, **options):
             left[0] -= 1
             if left[0] < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -156,8 +157,8 @@ def _die_after(units: int) -> None:
     descents.Descents.next = counted(descents.Descents.next)
 
 
-def _each(function, counted):  # noqa: ANN001, ANN202
-    def blocks(*arguments):  # noqa: ANN002, ANN202
+def _each(function, counted):
+    def blocks(*arguments):
         for item in function(*arguments):
             counted(lambda: None)()
             yield item
@@ -205,7 +206,9 @@ def main() -> None:
         place.mkdir()
         wanted = [int(k) for k in kills.split(",")] if "," in kills else int(kills)
         killed, compared = run(place, route, wanted, int(seed))
-        print(json.dumps({"route": route, "killed": killed, "compared": compared}), flush=True)
+        told = json.dumps({"route": route, "killed": killed, "compared": compared})
+        sys.stdout.write(f"{told}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from posquad.cli.options import (
     split_names,
 )
 from posquad.cli.processes import launched, own_part
-from posquad.cli.progress import fit_progress
+from posquad.cli.progress import fit_progress, table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
 from posquad.core.errors import (
@@ -190,18 +190,20 @@ def fit_command(
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
         try:
-            samples = read_samples(
-                data,
-                response=response,
-                weights=weights,
-                features=split_names(features),
-                drop=split_names(drop, "--drop") or (),
-                encode=parse_encodings(encode),
-                missing=missing or "refuse",
-                numbers=PLAIN.changed(decimal, thousands),
-                constant=options["intercept"] or options["linear"],
-                copies=_COPIES,
-            )
+            with table_progress() as report:
+                samples = read_samples(
+                    data,
+                    response=response,
+                    weights=weights,
+                    features=split_names(features),
+                    drop=split_names(drop, "--drop") or (),
+                    encode=parse_encodings(encode),
+                    missing=missing or "refuse",
+                    numbers=PLAIN.changed(decimal, thousands),
+                    constant=options["intercept"] or options["linear"],
+                    copies=_COPIES,
+                    report=report,
+                )
             _require_rows(samples, certify=certify, validate=validate)
             saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
             options["checkpoint"] = saved

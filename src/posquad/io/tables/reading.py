@@ -25,8 +25,8 @@ from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
 from posquad.io.tables._parquet import open_parquet
 from posquad.io.tables._source import COMPRESSED
-from posquad.io.tables._streamed import Extremes, scan
-from posquad.io.tables._table import STDIN, Fact, Table, TableError
+from posquad.io.tables._streamed import Extremes, Scanned, scan
+from posquad.io.tables._table import STDIN, Fact, Report, Table, TableError
 from posquad.io.tables._text import open_text
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
 
@@ -201,6 +201,7 @@ def read_samples(
     numbers: NumberFormat = PLAIN,
     constant: bool = False,
     copies: int = 2,
+    report: Report | None = None,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -213,7 +214,13 @@ def read_samples(
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
     return load_samples(
-        table, choice, encode=encode, missing=missing, constant=constant, copies=copies
+        table,
+        choice,
+        encode=encode,
+        missing=missing,
+        constant=constant,
+        copies=copies,
+        report=report,
     )
 
 
@@ -227,6 +234,7 @@ def load_samples(
     constant: bool = False,
     keep_rows: bool = False,
     copies: int = 2,
+    report: Report | None = None,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
@@ -239,6 +247,8 @@ def load_samples(
         constant: whether the model has a constant besides the columns.
         keep_rows: refuse to leave out a row, for predictions.
         copies: how many copies of the inputs must fit into memory.
+        report: called with the work at hand and its share that is done, for a table that stays in
+            its file.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -246,7 +256,9 @@ def load_samples(
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
     if table.source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, table.source, choice, rules, missing)
+        return _streamed_samples(
+            table, scan(table, choice, table.source, report), choice, rules, missing
+        )
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
@@ -306,14 +318,9 @@ def load_samples(
 
 
 def _streamed_samples(
-    table: Table,
-    source: Callable[[Sequence[str]], Any],
-    choice: Choice,
-    rules: Rules | None,
-    missing: str,
+    table: Table, known: Scanned, choice: Choice, rules: Rules | None, missing: str
 ) -> Samples:
     """Return the samples of a large table, whose inputs stay in the file."""
-    known = scan(table, choice, source)
     features, columns = choice.features, known.columns
     _require_different(table, features)
     samples = Samples(

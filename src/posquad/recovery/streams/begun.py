@@ -63,6 +63,6 @@ class Begun(NamedTuple):
         path = None
         if "begun.path.rank" in arrays:
             path = RankPath(*(arrays[f"begun.path.{name}"] for name in _PATH))
-        rest = dict(plain) | {"status": Status[plain["status"]]}
+        rest: dict[str, Any] = {**plain, "status": Status[plain["status"]]}
         U, curvature = (torch.from_numpy(arrays[f"begun.{n}"]) for n in ("U", "curvature"))
         return cls(U=U, curvature=curvature, path=path, **rest)

@@ -218,6 +218,7 @@ def _read(path: Path, key: str) -> State | None:
     if line and not line.startswith(_BEGIN):
         expected = "a checkpoint of posquad or no file, because it would be replaced"
         raise FileError(str(path), expected=expected, got="another file")
+    body: dict[str, Any] = {}
     try:
         body = json.loads(line)
         whole = body["sha256"] == json_checksum(body)

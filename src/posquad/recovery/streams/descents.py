@@ -50,7 +50,7 @@ class Descents:
         return self._known[-1]
 
     def _save(self) -> None:
-        numbers, arrays = (dict(part) for part in self._keeper.base)
+        numbers, arrays = dict(self._keeper.base[0]), dict(self._keeper.base[1])
         numbers["descents"] = [[d.end.loss, d.end.cosine, d.steps, d.least] for d in self._known]
         for k, each in enumerate(self._known):
             arrays |= {f"{_PREFIX}{k}.start": each.start, f"{_PREFIX}{k}.end": each.end.V}

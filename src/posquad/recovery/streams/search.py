@@ -32,8 +32,7 @@ _UNLIKE = (
     "rows to fit as a source"
 )
 _LARGE = (
-    "a few rows are very much larger than the others; leave them out, or give them smaller "
-    "weights"
+    "a few rows are very much larger than the others; leave them out, or give them smaller weights"
 )
 _SAME = 1e-9  # relative difference of losses that does not count
 _SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
