@@ -132,7 +132,7 @@ def test_a_file_that_is_no_checkpoint_stays(table, tmp_path):
 def test_a_full_disk_does_not_end_the_work(table, tmp_path, monkeypatch):
     X, y = table
 
-    def full(path: Path, *parts):
+    def full(path: Path, *parts, **options):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "write_whole", full)

@@ -76,8 +76,8 @@ class Checkpoint:
         with suppress(OSError):
             for file in list(self.path.parent.iterdir()):
                 if file.name.startswith(mark) and file.name.removeprefix(mark).isdigit():
-                    file.unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
+                    _unlink(file)
+        _unlink(self.path)
 
 
 class State(NamedTuple):
@@ -126,7 +126,8 @@ class Keeper:
         body["sha256"] = json_checksum(body)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path, json.dumps(body).encode() + b"\n", data.getbuffer())
+            line = json.dumps(body).encode() + b"\n"
+            write_whole(self.path, line, data.getbuffer(), temporary=_partial(self.path))
         except OSError as problem:
             if not self._failed:
                 got = problem.strerror or str(problem)
@@ -149,8 +150,7 @@ class Keeper:
     def end(self) -> None:
         """Delete the file, unless the caller keeps it: the answer is known."""
         if self.checkpoint is not None and not self.checkpoint.keep:
-            with suppress(OSError):
-                self.path.unlink(missing_ok=True)
+            _unlink(self.path)
 
     def _warn(self, sentence: str) -> None:
         assert self.checkpoint is not None, "only a checkpoint can fail"
@@ -198,6 +198,16 @@ def open_keeper(
 
 def _of_rank(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}") if rank else path
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{path.name}.partial")
+
+
+def _unlink(path: Path) -> None:
+    for file in (path, _partial(path)):
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def _digest(values: Tensor) -> str:
