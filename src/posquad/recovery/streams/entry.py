@@ -23,6 +23,7 @@ from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.streams.begun import Begun
 from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.curvature import Known
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.streams.gather import first_samples, gather_moments
@@ -121,10 +122,11 @@ def recover_by_passes(
     descent is; if the rows are shared, at the beginning of a step, by the process that decides.
     """
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
+    X = first[0].double()
+    known = Known(X, None if first[2] is None else first[2].double(), source.n)
     state = source.decided(lambda: keeper.state)
 
     def begin() -> tuple[Begun | Recovery, Tensor]:
-        X = first[0].double()
         metric = whitening(X.T @ X / len(X))
         if state is not None:
             return Begun.from_store(state.numbers["begun"], state.arrays), metric
@@ -152,8 +154,8 @@ def recover_by_passes(
 
     def keep(run: Polish) -> None:
         if keeper.due and not source.rank:
-            known = replace(run, partial=None) if source.is_shared else run  # sums are each one's
-            numbers, arrays = known.to_store()
+            whole = replace(run, partial=None) if source.is_shared else run  # sums are each one's
+            numbers, arrays = whole.to_store()
             words, more = begun.to_store()
             keeper.save("passes", {**numbers, "begun": words}, {**arrays, **more})
 
@@ -167,6 +169,7 @@ def recover_by_passes(
         level=level,
         accuracy=_ACCURACY,
         stopped=stopped,
+        known=known,
         keep=keep,
     )
     if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
@@ -176,8 +179,8 @@ def recover_by_passes(
     if source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
-        known = begun.status is Status.RECOVERED
-        status = Status.RECOVERED if known else Status.NOT_IDENTIFIED
+        unique = begun.status is Status.RECOVERED
+        status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
     r = begun.U.shape[1]
     answers = blank_answers(torch.empty(1, 1, source.d, dtype=torch.float64), r)
     answers.U[0], answers.codes[:] = run.U, status.code

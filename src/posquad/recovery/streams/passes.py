@@ -6,7 +6,7 @@ Along U + tD the error of a row is `s0 + t s1 + t^2 s2`, where `Z = XU`, `P = XD
     G(t) = X'(s0 Z) + t X'(s1 Z + s0 P) + t^2 X'(s2 Z + s1 P) + t^3 X'(s2 P)
 
 is half its gradient. One pass gives all of these sums, hence the exact line search and the exact
-gradient at its end. The metric is that of `posquad.recovery.solvers.lbfgs`.
+gradient at its end. The metric is that of `posquad.recovery.streams.curvature`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
-from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import population_solve
 from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
 from posquad.recovery.solvers.fit import inner, regularized_frame
 from posquad.recovery.solvers.quartic import least_step
+from posquad.recovery.streams.curvature import Known, expected_solve
 
 _MEMORY = 8  # pairs kept
 _PATIENCE = 3  # steps without progress after which a run ends
@@ -171,6 +170,7 @@ def polish(
     level: float,
     accuracy: float,
     stopped: Callable[[float], bool],
+    known: Known | None = None,
     keep: Callable[[Polish], None] | None = None,
 ) -> Polish:
     """Descend until the responses are reproduced or the loss can hardly fall; return the run.
@@ -183,6 +183,7 @@ def polish(
         level: relative residual at which responses count as reproduced.
         accuracy: end when the expected decrease of the loss is below this share of it.
         stopped: called with the relative residual before every step; True ends the run.
+        known: rows in memory, whose curvature is part of that of all rows.
         keep: called with the state after every block of rows.
     """
     n = float(operator.n)
@@ -193,8 +194,8 @@ def polish(
             if keep is not None:
                 keep(run)
 
-        known, run.partial = run.partial, None
-        line = sweep_line(operator, y, weights, U, D, known=known, keep=keep_block)
+        done, run.partial = run.partial, None
+        line = sweep_line(operator, y, weights, U, D, known=done, keep=keep_block)
         run.partial = None
         return line
 
@@ -204,11 +205,11 @@ def polish(
     while math.isfinite(run.loss):
         V, g = run.V, run.slope
         residual = relative_residual(run.loss, size)
-        basis = regularized_frame(V)
-        pairs, D = run.pairs, -_inverse(V, g, basis, run.pairs)
+        solve = _solver(V, metric, known)
+        pairs, D = run.pairs, -_inverse(g, run.pairs, solve)
         decrease = -float(inner(D, g)) * n
         if decrease <= 0:  # pairs from another region: discard the memory
-            pairs, D = [], -_inverse(V, g, basis, [])
+            pairs, D = [], -_inverse(g, [], solve)
             decrease = -float(inner(D, g)) * n
         run.converged = residual <= level or decrease <= accuracy * run.loss
         if run.converged or run.idle >= _PATIENCE or stopped(residual):
@@ -245,14 +246,19 @@ def relative_residual(loss: float, size: float) -> float:
     return math.sqrt(loss / size) if size else 0.0
 
 
-def _inverse(V: Tensor, g: Tensor, basis: object, pairs: list) -> Tensor:
+def _solver(V: Tensor, metric: Tensor, known: Known | None) -> Callable[[Tensor], Tensor]:
+    basis = regularized_frame(V)
+    return lambda g: expected_solve(V, g, basis, metric, known)
+
+
+def _inverse(g: Tensor, pairs: list, solve: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the approximate inverse Hessian times g, by the two-loop recursion."""
     shares = []
     for move, turn, inverse in pairs:
         share = inverse * float(inner(move, g))
         g = g - share * turn
         shares.append(share)
-    v = population_solve(basis, horizontal_part(V, g, basis))  # type: ignore[arg-type]
+    v = solve(g)
     for (move, turn, inverse), share in zip(reversed(pairs), reversed(shares), strict=True):
         v = v + (share - inverse * float(inner(turn, v))) * move
     return v
