@@ -21,7 +21,12 @@ CHECKPOINT = f"{MODEL}.checkpoint"
 
 
 def checkpoint_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options about checkpoints to a command."""
+    """Add the options about checkpoints to a command.
+
+    >>> command = click.command()(checkpoint_options(lambda **options: None))
+    >>> [option.name for option in command.params]
+    ['checkpoint', 'checkpoint_every']
+    """
     every = click.option(
         "--checkpoint-every",
         type=float,
