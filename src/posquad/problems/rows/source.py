@@ -217,6 +217,9 @@ class _Converted(DerivedRows):
         self.dtype, self.device = dtype, device
         source.pinned = device.type == "cuda"
 
+    def fingerprint(self) -> list[Any] | None:
+        return self.source.fingerprint() if self.device.type == "cpu" else None
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         return self._blocks_from(0)
 
