@@ -28,7 +28,8 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.geometry import dimension
 from posquad.problems import rows
 from posquad.recovery import population_lbfgs, spectral_initializer
-from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.curvature import Known
+from posquad.recovery.streams.passes import begin_polish, polish, whitening
 from timing import machine
 
 CASES = ("memory", "disk", "stream", "estimator on disk", "two ranks")
@@ -124,7 +125,7 @@ def count_reads(d: int, rank: int) -> None:
         start = spectral_initializer(X, y, rank, kind="bounded")
         level, share = (1e-10, 1e-30) if name == "exact" else (0.0, 0.01 * p / n)
 
-        def passes(U0, offset, y=y, level=level, share=share):
+        def passes(U0, offset, known=None, y=y, level=level, share=share):
             source = rows.in_memory(X)
             target = torch.from_numpy(y)
             with torch.no_grad():
@@ -132,18 +133,22 @@ def count_reads(d: int, rank: int) -> None:
                     RankOne(source),
                     target,
                     None,
-                    torch.from_numpy(np.ascontiguousarray(U0)),
+                    begin_polish(torch.from_numpy(np.ascontiguousarray(U0)), metric),
                     metric,
                     size=float(target @ target),
                     level=level,
                     accuracy=share,
                     stopped=lambda residual: False,
+                    known=known,
                 )
             return source.passes + offset
 
         print(f"  {name}: one read per step, from a spectral start: {passes(start, 1):.1f}")
         inside = recover(X[:half], y[:half], rank)
         print(f"  {name}: the same, from the half that is in memory: {passes(inside.U, 0.5):.1f}")
+        known = Known(torch.from_numpy(X[:half]), None, n)
+        count = passes(inside.U, 0.5, known)
+        print(f"  {name}: the same, with the curvature of that half: {count:.1f}")
         if name == "exact":
             found = population_lbfgs(X, y, start, tolerance=1e-10)
             print(f"  {name}: two reads per step, from a spectral start: {float(found.passes):.0f}")

@@ -144,6 +144,55 @@ def test_options_that_need_all_rows(option, tmp_path):
     assert not (tmp_path / "f").exists()
 
 
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monkeypatch):
+    X, y, _ = table()
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
+        run = call(*words)
+        assert run.exit_code == 130
+        assert f"Interrupted: the same command goes on from {out}/model.checkpoint." in run.output
+        assert [item.name for item in out.iterdir()] == ["model.checkpoint"]
+        other = call("fit", path, "--response", "x5", "--rank", 1, "--out", out)
+        assert "model.checkpoint is not used, and the work begins anew" in other.output
+        call(*words)
+    run = call(*words)
+    assert run.exit_code == 0, run.output
+    assert f"Going on from {out}/model.checkpoint: 100% of the rows had been read." in run.output
+    assert sorted(item.name for item in out.iterdir()) == [
+        "model.json",
+        "model.safetensors",
+        "report.html",
+    ]
+
+
+def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
+    X, y, _ = table()
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
+    assert call(*words, "--no-checkpoint").exit_code == 130
+    assert not out.exists()
+    wrong = call(*words, "--checkpoint-every", 0)
+    assert wrong.exit_code == 2
+    assert "--checkpoint-every: expected" in wrong.output
+    monkeypatch.setattr(_memory, "STREAMED", 10**9)
+    small = call(*words, "--checkpoint")
+    assert small.exit_code == 2
+    assert "--checkpoint: expected a table of at least 256 MB" in small.output
+
+
 def test_a_parquet_table_stays_in_its_file(tmp_path):
     X, y, w = table()
     joint = np.column_stack([X[:, :2], y, w, X[:, 2:]])

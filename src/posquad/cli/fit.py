@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from posquad.cli.checkpoints import CHECKPOINT, checkpoint_options, fit_checkpoint, keeping
 from posquad.cli.failure import reporting
 from posquad.cli.options import (
     DROP,
@@ -28,7 +29,7 @@ from posquad.cli.options import (
     split_names,
 )
 from posquad.cli.processes import launched, own_part
-from posquad.cli.progress import fit_progress
+from posquad.cli.progress import fit_progress, table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
 from posquad.core.errors import (
@@ -121,6 +122,7 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     metavar="SECONDS",
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
+@checkpoint_options
 @seed_option("Seed of the random starts; the same seed gives the same answer.")
 @folder_option("fit", "Folder of the model and the report.")
 def fit_command(
@@ -135,6 +137,7 @@ def fit_command(
     thousands: str | None,
     certify: bool | None,
     validate: bool | None,
+    checkpoint: bool | None,
     out: Path,
     **options: Any,
 ) -> None:
@@ -155,6 +158,10 @@ def fit_command(
     column of 0 and 1 for each value. These add up to 1 in every row, which gives the model a
     constant and linear terms; so with --intercept or --linear, and for every further column of
     text, the first value gets no column.
+
+    The fit of a table that is read block by block saves its state into the output folder every few
+    minutes. If it is killed, the same command goes on from there, to the same answer; a changed
+    table or other options begin anew. The state is deleted when the model is written.
 
     The command prints how certain the answer is and what to do next. When everything is computed,
     it writes model.json, model.safetensors, report.html and, if one was made, the certificate
@@ -178,25 +185,29 @@ def fit_command(
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
     rank, _ = launched()
     with reporting(f"{data}: the fit needs"):
-        for name in ("tolerance", "time_limit", "scale"):
+        for name in ("tolerance", "time_limit", "scale", "checkpoint_every"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
         try:
-            samples = read_samples(
-                data,
-                response=response,
-                weights=weights,
-                features=split_names(features),
-                drop=split_names(drop, "--drop") or (),
-                encode=parse_encodings(encode),
-                missing=missing or "refuse",
-                numbers=PLAIN.changed(decimal, thousands),
-                constant=options["intercept"] or options["linear"],
-                copies=_COPIES,
-            )
+            with table_progress() as report:
+                samples = read_samples(
+                    data,
+                    response=response,
+                    weights=weights,
+                    features=split_names(features),
+                    drop=split_names(drop, "--drop") or (),
+                    encode=parse_encodings(encode),
+                    missing=missing or "refuse",
+                    numbers=PLAIN.changed(decimal, thousands),
+                    constant=options["intercept"] or options["linear"],
+                    copies=_COPIES,
+                    report=report,
+                )
             _require_rows(samples, options, certify=certify, validate=validate)
-            with suitable_threads(samples.X.size):
+            saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
+            options["checkpoint"] = saved
+            with suitable_threads(samples.X.size), keeping(saved):
                 model, stopped = _fitted(samples, certify, options, out)
                 if rank:  # the first process writes and prints
                     raise SystemExit(0)
@@ -220,6 +231,8 @@ def fit_command(
                 text = render(fit)
             replaced = fit.model_path.exists()
             _write(out, fit, text)
+            if saved is not None and not stopped:
+                saved.remove()
         finally:
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
@@ -279,6 +292,7 @@ def _fitted(
                 feature_names=names,
                 response_name=samples.response if samples.named else None,
                 progress=progress,
+                checkpoint=options["checkpoint"],
             )
         except Interrupted as stop:
             if (out / f"{MODEL}.json").exists() or not stop.result.rank_:
@@ -326,7 +340,7 @@ def _require_rows(samples: Samples, options: dict[str, Any], **wanted: bool | No
 
 def _require_place(data: Path, out: Path) -> list[Path]:
     """Check, before any work, that results can be written; return the folders that are new."""
-    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
+    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT, CHECKPOINT]
     written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
     for name in written:
         if (out / name).resolve() == data.resolve():

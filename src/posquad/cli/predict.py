@@ -19,6 +19,7 @@ from posquad.cli.options import (
     split_names,
     table_option,
 )
+from posquad.cli.progress import table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.errors import DomainError
 from posquad.core.files import FileError
@@ -124,7 +125,8 @@ def _samples(
     """Load the inputs, and the response unless it cannot be used and was not asked for."""
     load = partial(load_samples, table, rules=rules, missing=missing, keep_rows=True)
     try:
-        samples = load(choice)
+        with table_progress() as report:
+            samples = load(choice, report=report)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if required or choice.response is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -29,7 +30,9 @@ from posquad.problems.moments import Moments
 from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
+from posquad.recovery.streams.checkpoint import Checkpoint, Keeper, open_keeper
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import Found, Limits, find_factor
@@ -135,6 +138,7 @@ class StreamFits(FittedAttributes):
         sample_weight: Any,
         feature_names: Sequence[str] | None,
         progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
         y, sample_weight = own_responses(source, y, sample_weight)
@@ -153,13 +157,19 @@ class StreamFits(FittedAttributes):
         elif self.loss != "least-squares":
             require_least_squares(self, "rows that are not kept in memory")
         elif source.d > MOMENT_MOST:
-            self._fit_passes(source, responses, weights, progress)
+            self._fit_passes(source, responses, weights, progress, checkpoint)
         else:
             self._require_no_folds()
+            seed = integer_seed(self.random_state)
+            names = ("rank", "max_rank", "max_starts", "max_steps", "tolerance")
+            options = {name: getattr(self, name) for name in names} | {"call": "fit", "seed": seed}
+            options |= {"terms": self._terms}
+            keeper = open_keeper(checkpoint, source, responses, weights, options)
             moments = gather_moments(
-                source, responses, weights, terms=self._terms, progress=progress
+                source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
             )
-            self._fit_moments(moments, progress, source)
+            self._fit_moments(moments, progress, source, keeper, seed)
+            keeper.end()
         self._warn()
         return self
 
@@ -169,6 +179,7 @@ class StreamFits(FittedAttributes):
         y: Tensor,
         weights: Tensor | None,
         progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> None:
         """Fit to a source of many columns by passes over it, without standard errors."""
         self._require_no_folds()
@@ -188,6 +199,7 @@ class StreamFits(FittedAttributes):
             max_steps=self.max_steps,
             time_limit=self.time_limit,
             progress=progress,
+            checkpoint=checkpoint,
         )
         tried = found.rank_path
         self.rank_path_ = {} if tried is None else dict(vars(tried))
@@ -210,6 +222,8 @@ class StreamFits(FittedAttributes):
         moments: Moments,
         progress: Callable[[Progress], None] | None,
         source: Rows | None = None,
+        keeper: Keeper | None = None,
+        seed: int | None = None,
     ) -> None:
         """Fit to the samples of which these are the moments, and set the fitted attributes.
 
@@ -217,10 +231,11 @@ class StreamFits(FittedAttributes):
         """
         self._require_no_folds()
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
-        seed = integer_seed(self.random_state)
+        seed = integer_seed(self.random_state) if seed is None else seed
         wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
         level = wanted.level(moments.d, narrow=moments.narrow)
         limits = Limits(level, budget, seed, self.max_starts, progress)
+        limits.descents = Descents(keeper)
         problem = Compressed(moments)
 
         def solve() -> tuple[Found, list[float], int]:

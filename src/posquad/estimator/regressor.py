@@ -46,6 +46,7 @@ from posquad.recovery.losses import (
     describe_likelihood,
     require_counts,
 )
+from posquad.recovery.streams.checkpoint import Checkpoint
 
 __all__ = ["PositiveQuadraticRegressor"]
 
@@ -192,6 +193,7 @@ class PositiveQuadraticRegressor(
         feature_names: Sequence[str] | None = None,
         response_name: str | None = None,
         progress: Callable[[Progress], None] | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit to inputs `X[n, d]` and responses `y[n]`.
 
@@ -205,13 +207,18 @@ class PositiveQuadraticRegressor(
                 inverse variances, up to a factor.
             feature_names, response_name: names, for arrays that carry none.
             progress: called with a `Progress` at every step of every search.
+            checkpoint: a file in which the state of long work on the rows of a file is saved, from
+                which the same call goes on after it was killed; as for `posquad.recover`.
         """
         name = getattr(y, "name", None) if response_name is None else response_name
         self.response_name_ = name if isinstance(name, str) else None
         self.table_rules_ = None
         self._stream = None
         if isinstance(X, Rows):
-            return self._fit_source(X, y, sample_weight, feature_names, progress)
+            return self._fit_source(X, y, sample_weight, feature_names, progress, checkpoint)
+        if checkpoint is not None:
+            expected = "None unless X is a source of rows in files (posquad.problems.rows)"
+            raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )

@@ -11,10 +11,11 @@ the sums of chunks are added in double-double arithmetic, so that their order do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,6 +170,37 @@ class Moments:
         """The weighted mean of t, `[d]`, which only moments with other terms know."""
         last = self.layout.gram_row(self.raw_fourth(), self.layout.k - 1)
         return last[:-1] / (self.mass or 1.0)
+
+    def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what a file keeps: plain values, and arrays by name."""
+        body = {"terms": self.terms, "count": self.count, "largest": self.largest}
+        body |= {"center": self.center, "narrow": self.narrow, "doubt": self.doubt}
+        parts = {**self.frame._asdict(), **self.sums._asdict(), "reference": self.reference}
+        return body, {name: tensor.numpy() for name, tensor in parts.items()}
+
+    @classmethod
+    def from_store(cls, d: int, body: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
+        """Restore moments; raise ValueError or LookupError if the parts do not fit together."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        moments = cls(
+            body["terms"],
+            Frame(*(tensors[name] for name in Frame._fields)),
+            tensors["reference"],
+            float(body["center"]),
+            int(body["count"]),
+            float(body["largest"]),
+            Twofold(tensors["high"], tensors["low"]),
+            bool(body["narrow"]),
+            float(body.get("doubt", 0.0)),
+        )
+        shapes: dict[str, tuple[int, ...]] = {"unit": (d,), "origin": (d,), "T": (d, d)}
+        shapes |= {"high": (moments.size,), "low": (moments.size,)}
+        shapes |= {"reference": (moments.layout.pairs,)}
+        for name, shape in shapes.items():
+            array = arrays[name]
+            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+                raise ValueError(f"{name} of the stream is not {shape} finite numbers")
+        return moments
 
     # The sums as matrices. `svec` scales off-diagonal entries by sqrt(2).
 

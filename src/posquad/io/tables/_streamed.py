@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from posquad.core.errors import PosquadError
-from posquad.io.tables._table import Table, TableError
+from posquad.io.tables._table import Report, Source, Table, TableError
 from posquad.io.tables.choosing import Choice
 
 if TYPE_CHECKING:
@@ -35,15 +35,16 @@ class Scanned:
     extremes: Extremes  # of the inputs
 
 
-def scan(table: Table, choice: Choice, rows_of: Callable[[Sequence[str]], Rows]) -> Scanned:
+def scan(table: Table, choice: Choice, rows_of: Source, report: Report | None = None) -> Scanned:
     """Read response and weights, and the means and extremes of the inputs, in one pass.
 
     Every number must be finite: a table that stays in its file cannot be filled in or cut.
+    `report` is called with the work at hand and the share of it that is done.
     """
     names = [*choice.features, *choice.others]
     d = len(choice.features)
     try:
-        everything = rows_of(names)
+        everything = rows_of(names, report)
         n = everything.n
         columns = {name: np.empty(n) for name in choice.others}
         total = np.zeros(d)
@@ -64,6 +65,8 @@ def scan(table: Table, choice: Choice, rows_of: Callable[[Sequence[str]], Rows])
                 if better.any():
                     row[better] = rows.start + found(axis=0)[better]
                 (low if value is least else high)[better] = value[better]
+            if report is not None:
+                report("looking through the table", rows.stop / n)
         X = rows_of(list(choice.features))
     except TableError:
         raise

@@ -14,8 +14,8 @@ from posquad.io.tables._cells import PLAIN, NumberFormat
 from posquad.io.tables._loading import encodings_for, read_coded, read_numbers, settle_levels
 from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
-from posquad.io.tables._streamed import Extremes, scan
-from posquad.io.tables._table import Fact, Table, TableError
+from posquad.io.tables._streamed import Extremes, Scanned, scan
+from posquad.io.tables._table import Fact, Report, Table, TableError
 from posquad.io.tables.choosing import Choice, choose_columns, require_column
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Places, Request, Rules
 from posquad.io.tables.opening import open_table, unreadable
@@ -70,6 +70,7 @@ def read_samples(
     numbers: NumberFormat = PLAIN,
     constant: bool = False,
     copies: int = 2,
+    report: Report | None = None,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -82,7 +83,13 @@ def read_samples(
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
     return load_samples(
-        table, choice, encode=encode, missing=missing, constant=constant, copies=copies
+        table,
+        choice,
+        encode=encode,
+        missing=missing,
+        constant=constant,
+        copies=copies,
+        report=report,
     )
 
 
@@ -97,6 +104,7 @@ def load_samples(
     keep_rows: bool = False,
     copies: int = 2,
     whole: bool = False,
+    report: Report | None = None,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
@@ -113,6 +121,8 @@ def load_samples(
         keep_rows: refuse to leave out a row, for predictions.
         copies: how many copies of the inputs must fit into memory.
         whole: read all inputs into memory, also those of a large table.
+        report: called with the work at hand and its share that is done, for a table that stays in
+            its file.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -121,7 +131,7 @@ def load_samples(
     """
     source = None if whole else table.source
     if source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, source, choice, rules, missing)
+        return _streamed_samples(table, scan(table, choice, source, report), choice, rules, missing)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
@@ -182,14 +192,9 @@ def load_samples(
 
 
 def _streamed_samples(
-    table: Table,
-    source: Callable[[Sequence[str]], Any],
-    choice: Choice,
-    rules: Rules | None,
-    missing: str,
+    table: Table, known: Scanned, choice: Choice, rules: Rules | None, missing: str
 ) -> Samples:
     """Return the samples of a large table, whose inputs stay in the file."""
-    known = scan(table, choice, source)
     features, columns = choice.features, known.columns
     _require_different(table, features)
     samples = Samples(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,10 +73,20 @@ class NpyRows(Rows):
             before += shard.rows
         return NpyRows(chosen, self.columns) if chosen else torch.empty(0, self.d, dtype=self.dtype)
 
+    def fingerprint(self) -> list[Any]:
+        files = [
+            [s.path.name, s.size, s.changed, s.first, s.rows, s.columns, s.kind, s.by_column]
+            for s in self.shards
+        ]
+        return [files, self.columns, self.block_rows]
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
         for shard in self.shards:
             _require_unchanged(shard)
-        plan = list(self._plan())
+        plan = [each for each in self._plan() if each[0].stop > begin]
         kind = np.dtype(self.shards[0].kind)
         size = self.block_rows * self.stored * kind.itemsize
         bytes_of = read_ahead(

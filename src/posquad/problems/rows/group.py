@@ -44,9 +44,16 @@ class SharedRows(Rows):
     def held(self) -> int:
         return self.counts[self.rank]
 
+    def fingerprint(self) -> list[Any] | None:
+        own = [] if self.own is None else self.own.fingerprint()
+        return None if own is None else [self.rank, self.counts, own]
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
         if self.own is not None:
-            yield from self.own.blocks()
+            yield from self.own.blocks(begin)
         else:  # sums over no rows are zero, and have their shape
             yield slice(0, 0), torch.empty(0, self.d, dtype=self.dtype)
 

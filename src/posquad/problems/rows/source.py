@@ -33,6 +33,7 @@ class Rows(ABC):
     device: torch.device = torch.device("cpu")
     reads: int = 0
     pinned: bool = False  # whether to read into page-locked memory, which a GPU copies from itself
+    rank: int = 0  # of this process, if several hold the rows; the first one decides
 
     @property
     def block_rows(self) -> int:
@@ -50,15 +51,31 @@ class Rows(ABC):
         """How often all rows have been read."""
         return self.reads / max(1, self.held)
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield `(rows, block)`: positions among the rows held here, and their inputs."""
-        for rows, block in self._blocks():
+    def blocks(self, begin: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Yield `(rows, block)`: positions among the rows held here, and their inputs.
+
+        The first block is the one that holds the row `begin`, so that work can go on there.
+        """
+        for rows, block in self._blocks_from(begin):
             self.reads += rows.stop - rows.start
             yield rows, block
 
     @abstractmethod
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield the blocks in order. Required."""
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the blocks that end after the row `begin`; a file need not read the others."""
+        for rows, block in self._blocks():
+            if not begin or rows.stop > begin:
+                yield rows, block
+
+    def fingerprint(self) -> list[Any] | None:
+        """Return plain values that differ for other or changed rows; None if nothing tells them.
+
+        They identify the rows in a later process (`posquad.recovery.Checkpoint`).
+        """
+        return None
 
     def total(self, value: Tensor) -> Tensor:
         """Return the sum of a small tensor over everyone who holds rows."""
@@ -200,8 +217,14 @@ class _Converted(DerivedRows):
         self.dtype, self.device = dtype, device
         source.pinned = device.type == "cuda"
 
+    def fingerprint(self) -> list[Any] | None:
+        return self.source.fingerprint() if self.device.type == "cpu" else None
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        for rows, block in self.source.blocks():
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.source.blocks(begin):
             yield rows, block.to(self.device).to(self.dtype)
 
 

@@ -20,10 +20,20 @@ from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
+from posquad.recovery.streams.begun import Begun
+from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.curvature import Known
+from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.streams.gather import first_samples, gather_moments
-from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.passes import (
+    Polish,
+    begin_polish,
+    polish,
+    relative_residual,
+    whitening,
+)
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import Wanted
 
@@ -103,63 +113,86 @@ def recover_by_passes(
     level: float,
     history: History,
     in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
+    keeper: Keeper,
 ) -> Recovery:
     """Solve for the rows that fit into memory, then descend on all rows, one pass per step.
 
     `in_memory(X, y, weights)` solves a problem in memory. It chooses the rank if none is given, and
-    its status says what these rows identify; its curvature is theirs.
+    its status says what these rows identify; its curvature is theirs. The keeper saves where the
+    descent is; if the rows are shared, at the beginning of a step, by the process that decides.
     """
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
+    X = first[0].double()
+    known = Known(X, None if first[2] is None else first[2].double(), source.n)
+    state = source.decided(lambda: keeper.state)
 
-    def begin() -> tuple[Recovery, Tensor]:
-        X = first[0].double()
-        return in_memory(X, *first[1:]), whitening(X.T @ X / len(X))
+    def begin() -> tuple[Begun | Recovery, Tensor]:
+        metric = whitening(X.T @ X / len(X))
+        if state is not None:
+            return Begun.from_store(state.numbers["begun"], state.arrays), metric
+        found = in_memory(X, *first[1:])
+        if not int(found.rank) or found.status in (Status.UNDETERMINED, Status.INTERRUPTED):
+            return found, metric
+        return Begun.of(found), metric
 
     begun, metric = source.decided(begin)
-    r = int(begun.rank)
-    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
-    if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
+    if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
+    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
     # The limit is on all steps. The first pass, which is noted too, is not a step.
     history.budget.steps = begun.steps - 1
+    run = begin_polish(begun.U, metric)
+    if state is not None:
+        run = Polish.from_store(state.numbers, state.arrays)
+        history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
+        history.budget.steps += run.steps
+        keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
         history.note(np.array([residual]), np.array([True]))
         return source.decided(lambda: history.budget.spent)
 
-    U = torch.from_numpy(np.ascontiguousarray(begun.U[:, :r]))
+    def keep(run: Polish) -> None:
+        if keeper.due and not source.rank:
+            whole = replace(run, partial=None) if source.is_shared else run  # sums are each one's
+            numbers, arrays = whole.to_store()
+            words, more = begun.to_store()
+            keeper.save("passes", {**numbers, "begun": words}, {**arrays, **more})
+
     run = polish(
         operator,
         y.double(),
         None if weights is None else weights.double(),
-        U,
+        run,
         metric,
         size=size,
         level=level,
         accuracy=_ACCURACY,
         stopped=stopped,
+        known=known,
+        keep=keep,
     )
     if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
         _refuse_rows(source)
-    residual = math.sqrt(run.loss / size) if size else 0.0
+    residual = relative_residual(run.loss, size)
     status = Status.BEST_FIT if run.converged else Status.STALLED
     if source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
-        known = begun.status is Status.RECOVERED
-        status = Status.RECOVERED if known else Status.NOT_IDENTIFIED
+        unique = begun.status is Status.RECOVERED
+        status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
+    r = begun.U.shape[1]
     answers = blank_answers(torch.empty(1, 1, source.d, dtype=torch.float64), r)
     answers.U[0], answers.codes[:] = run.U, status.code
     answers.residual[:], answers.rank[:] = residual, r
-    answers.confidence[:] = float(begun.rank_confidence)
+    answers.confidence[:] = begun.confidence
     answers.curvature[0] = begun.curvature
-    before = float(begun.residual) or 1.0
-    answers.error[:] = float(begun.error_estimate) * max(residual / before, 1e-300)
-    answers.samples[:], answers.needed[:] = int(begun.samples), needed_samples(source.d, r)
-    answers.starts[:], answers.others[:] = int(begun.starts), int(begun.others)
+    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), 1e-300)
+    answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
+    answers.starts[:], answers.others[:] = begun.starts, begun.others
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
-    return replace(found, rank_path=begun.rank_path)
+    return replace(found, rank_path=begun.path)
 
 
 def recover_collected(
@@ -193,13 +226,15 @@ def recover_by_moments(
     wanted: Wanted,
     level: float,
     history: History,
+    keeper: Keeper,
 ) -> Recovery:
     """Return the answer from the moments of the rows, which are read once."""
-    moments = gather_moments(source, y, weights, progress=history.progress)
+    moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
     problem = Compressed(moments)
 
     def solve() -> tuple[Found, list[float], int]:
         limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
+        limits.descents = Descents(keeper)
         found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
         return found, limits.history, history.budget.steps
 
