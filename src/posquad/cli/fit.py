@@ -27,7 +27,7 @@ from posquad.cli.options import (
     seed_option,
     split_names,
 )
-from posquad.cli.processes import launched, own_part
+from posquad.cli.processes import Processes, launched
 from posquad.cli.progress import fit_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -121,6 +121,14 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     metavar="SECONDS",
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="With torchrun: end if another process gives no sign of life for this time.",
+)
 @seed_option("Seed of the random starts; the same seed gives the same answer.")
 @folder_option("fit", "Folder of the model and the report.")
 def fit_command(
@@ -135,6 +143,7 @@ def fit_command(
     thousands: str | None,
     certify: bool | None,
     validate: bool | None,
+    timeout: float,
     out: Path,
     **options: Any,
 ) -> None:
@@ -176,8 +185,11 @@ def fit_command(
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
-    rank, _ = launched()
+    processes = launched(timeout)
+    rank = processes.rank
+    processes.heed_interrupts()
     with reporting(f"{data}: the fit needs"):
+        positive_number("--timeout", timeout)
         for name in ("tolerance", "time_limit", "scale"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
@@ -194,10 +206,11 @@ def fit_command(
                 numbers=PLAIN.changed(decimal, thousands),
                 constant=options["intercept"] or options["linear"],
                 copies=_COPIES,
+                share=processes,
             )
             _require_rows(samples, certify=certify, validate=validate)
             with suitable_threads(samples.X.size):
-                model, stopped = _fitted(samples, certify, options, out)
+                model, stopped = _fitted(samples, certify, options, out, processes)
                 if rank:  # the first process writes and prints
                     raise SystemExit(0)
                 model.table_rules_ = samples.rules.to_json()
@@ -231,7 +244,11 @@ def fit_command(
 
 
 def _fitted(
-    samples: Samples, certify: bool | None, options: dict[str, Any], out: Path
+    samples: Samples,
+    certify: bool | None,
+    options: dict[str, Any],
+    out: Path,
+    processes: Processes,
 ) -> tuple[Any, bool]:
     """Fit the model; return it, and whether Ctrl-C ended the search.
 
@@ -264,7 +281,7 @@ def _fitted(
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)
-    X, y, weights = own_part(samples)
+    X, y, weights = processes.own_part(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
         warnings.simplefilter("ignore", IdentifiabilityWarning)

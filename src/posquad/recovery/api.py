@@ -154,6 +154,7 @@ def recover(
             raise DomainError("loss", expected=expected, got=repr(loss))
         responses, w = admitted_responses(X, y, weights)
         level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
+        progress = X.watched(progress)
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
 
         def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
@@ -171,7 +172,7 @@ def recover(
                 progress=progress,
             )
 
-        with torch.no_grad():
+        with torch.no_grad(), X.together():
             if _fits(X):
                 return recover_collected(X, responses, w, in_memory)
             if moments_pay(X):

@@ -25,7 +25,7 @@ from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
 from posquad.io.tables._parquet import open_parquet
 from posquad.io.tables._source import COMPRESSED
-from posquad.io.tables._streamed import Extremes, scan
+from posquad.io.tables._streamed import Extremes, Share, scan
 from posquad.io.tables._table import STDIN, Fact, Table, TableError
 from posquad.io.tables._text import open_text
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
@@ -201,6 +201,7 @@ def read_samples(
     numbers: NumberFormat = PLAIN,
     constant: bool = False,
     copies: int = 2,
+    share: Share | None = None,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -212,9 +213,8 @@ def read_samples(
     """
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
-    return load_samples(
-        table, choice, encode=encode, missing=missing, constant=constant, copies=copies
-    )
+    how: dict[str, Any] = {"encode": encode, "missing": missing, "constant": constant}
+    return load_samples(table, choice, copies=copies, share=share, **how)
 
 
 def load_samples(
@@ -227,6 +227,7 @@ def load_samples(
     constant: bool = False,
     keep_rows: bool = False,
     copies: int = 2,
+    share: Share | None = None,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
@@ -239,6 +240,7 @@ def load_samples(
         constant: whether the model has a constant besides the columns.
         keep_rows: refuse to leave out a row, for predictions.
         copies: how many copies of the inputs must fit into memory.
+        share: how several processes read a large table together; None for one process.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -246,7 +248,7 @@ def load_samples(
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
     if table.source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, table.source, choice, rules, missing)
+        return _streamed_samples(table, table.source, choice, rules, missing, share)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
@@ -311,9 +313,10 @@ def _streamed_samples(
     choice: Choice,
     rules: Rules | None,
     missing: str,
+    share: Share | None,
 ) -> Samples:
     """Return the samples of a large table, whose inputs stay in the file."""
-    known = scan(table, choice, source)
+    known = scan(table, choice, source, share)
     features, columns = choice.features, known.columns
     _require_different(table, features)
     samples = Samples(

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import converted_tensor, require_shape
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.status import Status
+from posquad.core.twofold import from_doubles
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.budget import History
@@ -31,6 +32,7 @@ MOMENT_MOST = 100  # inputs up to which fourth moments are formed
 MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
 _MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
 _MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
+_SUMMED = 2**20  # responses whose squares are summed at a time
 _ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
 
 
@@ -118,7 +120,7 @@ def recover_by_passes(
 
     begun, metric = source.decided(begin)
     r = int(begun.rank)
-    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
+    size = _sum_of_squares(source, y, weights)
     if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
         return replace(begun, rows=source.n)
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
@@ -140,11 +142,15 @@ def recover_by_passes(
         accuracy=_ACCURACY,
         stopped=stopped,
     )
-    if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
+    if (
+        not math.isfinite(run.loss) and not run.interrupted
+    ):  # find the row, which only the whole pass has seen
         _refuse_rows(source)
+    if run.interrupted and not run.steps:
+        raise Interrupted(replace(begun, rows=source.n, status=Status.INTERRUPTED))
     residual = math.sqrt(run.loss / size) if size else 0.0
     status = Status.BEST_FIT if run.converged else Status.STALLED
-    if source.decided(lambda: history.budget.spent):
+    if run.interrupted or source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
         known = begun.status is Status.RECOVERED
@@ -159,7 +165,22 @@ def recover_by_passes(
     answers.samples[:], answers.needed[:] = int(begun.samples), needed_samples(source.d, r)
     answers.starts[:], answers.others[:] = int(begun.starts), int(begun.others)
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
-    return replace(found, rank_path=begun.rank_path)
+    found = replace(found, rank_path=begun.rank_path)
+    if run.interrupted:  # this process alone: the others see that it leaves
+        raise Interrupted(found)
+    return found
+
+
+def _sum_of_squares(source: Rows, y: Tensor, weights: Tensor | None) -> float:
+    """Return the sum of `w y^2` over all samples; its bits do not depend on who holds them."""
+    total = from_doubles(y.new_zeros(1, dtype=torch.float64))
+    for start in range(0, len(y), _SUMMED):
+        part = slice(start, start + _SUMMED)
+        squares = y[part].double().square()
+        if weights is not None:
+            squares = weights[part].double() * squares
+        total = total + from_doubles(squares).sum(0)
+    return float(source.total_twofold(total).high)
 
 
 def recover_collected(
@@ -203,7 +224,10 @@ def recover_by_moments(
         found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
         return found, limits.history, history.budget.steps
 
-    found, residuals, history.budget.steps = source.decided(solve)
+    try:
+        found, residuals, history.budget.steps = source.decided(solve)
+    except Interrupted as stop:
+        raise Interrupted(_answer(source, problem, stop.result, history)) from stop
     history.residuals.extend(residuals)
     return _answer(source, problem, found, history)
 

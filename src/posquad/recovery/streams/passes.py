@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
+from posquad.core.twofold import from_doubles
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
 from posquad.problems.fused import fused_line
@@ -58,16 +59,19 @@ def sweep_line(
     operator: RankOneRows, y: Tensor, weights: Tensor | None, U: Tensor, D: Tensor
 ) -> Line:
     """Return the sums along U + tD, in one pass over the rows."""
-    sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
-    for rows, block in operator.row_blocks():
-        w = None if weights is None else weights[rows]
-        (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
-        gradients += terms
-        w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
-        sums += torch.stack(
-            [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
-        )
-    packed = operator.total(torch.cat([sums, gradients.reshape(-1)]))
+    whole = from_doubles(U.new_zeros(5 + 4 * U.numel()))  # no rounding depends on who holds rows
+    for place, taken in operator.source.blocks():
+        sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
+        for rows, block in operator.split(place, taken):
+            w = None if weights is None else weights[rows]
+            (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
+            gradients += terms
+            w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
+            sums += torch.stack(
+                [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
+            )
+        whole = whole + from_doubles(torch.cat([sums, gradients.reshape(-1)]))
+    packed = operator.source.total_twofold(whole).high
     return Line(float(packed[0]), packed[1:5], packed[5:].view(4, *U.shape))
 
 
@@ -94,6 +98,7 @@ class Polish:
     loss: float  # sum of w e^2
     steps: int = 0
     converged: bool = False
+    interrupted: bool = False  # by Ctrl-C
     losses: list[float] = field(default_factory=list)
 
 
@@ -111,6 +116,8 @@ def polish(
 ) -> Polish:
     """Descend from `U[d, r]` until the responses are reproduced or the loss can hardly fall.
 
+    Ctrl-C ends the run at the last complete step, and `Polish.interrupted` says so.
+
     Args:
         operator, y, weights: the samples of this process.
         U: a factor of full rank.
@@ -120,12 +127,30 @@ def polish(
         accuracy: end when the expected decrease of the loss is below this share of it.
         stopped: called with the relative residual after every step; True ends the run.
     """
+    run = Polish(U, math.inf)
+    try:
+        _descend(run, operator, y, weights, metric, size, level, accuracy, stopped)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run
+
+
+def _descend(
+    run: Polish,
+    operator: RankOneRows,
+    y: Tensor,
+    weights: Tensor | None,
+    metric: Tensor,
+    size: float,
+    level: float,
+    accuracy: float,
+    stopped: Callable[[float], bool],
+) -> None:
     n = float(operator.n)
-    V = torch.linalg.solve(metric, U)
+    V = torch.linalg.solve(metric, run.U)
     pairs: list[tuple[Tensor, Tensor, float]] = []
-    zero = torch.zeros_like(U)
-    line = sweep_line(operator, y, weights, U, zero)
-    run = Polish(U, line.loss)
+    line = sweep_line(operator, y, weights, run.U, torch.zeros_like(run.U))
+    run.loss = line.loss
     g = metric.T @ line.gradient_at(0.0) * (2 / n)
     idle = 0
     while math.isfinite(run.loss):
@@ -139,7 +164,7 @@ def polish(
             decrease = -float(inner(D, g)) * n
         run.converged = residual <= level or decrease <= accuracy * run.loss
         if run.converged or idle >= _PATIENCE or stopped(residual):
-            return run
+            return
         line = sweep_line(operator, y, weights, metric @ V, metric @ D)
         t = line.step()
         new = metric.T @ line.gradient_at(t) * (2 / n)
@@ -149,7 +174,6 @@ def polish(
         pairs = _remembered(pairs, t * D, new - g)
         V, g = V + t * D, new
         run.U, run.loss, run.steps = metric @ V, loss, run.steps + 1
-    return run
 
 
 def _inverse(V: Tensor, g: Tensor, basis: object, pairs: list) -> Tensor:

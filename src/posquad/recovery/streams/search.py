@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
@@ -65,11 +66,17 @@ class _Trial(NamedTuple):
 def find_factor(
     problem: Compressed, rank: int | None, limits: Limits, max_rank: int | None = None
 ) -> Found:
-    """Return the best factor of a rank, or of the rank of the lowest information criterion."""
+    """Return the best factor of a rank, or of the rank of the lowest information criterion.
+
+    Ctrl-C raises `Interrupted` with the best factor of the descents that ended before it.
+    """
     search = _Search(problem, limits)
-    if rank is not None:
-        return search.at_rank(rank, [], 1.0)
-    return search.choose(max_rank)
+    try:
+        if rank is not None:
+            return search.at_rank(rank, [], 1.0)
+        return search.choose(max_rank)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(search.unfinished()) from stop
 
 
 class _Search:
@@ -78,6 +85,17 @@ class _Search:
         self.rng = np.random.default_rng(limits.seed)
         self.least = problem.size
         self.starts = 0
+        self.best = self._zero()  # of the descents that have ended
+
+    def unfinished(self) -> Found:
+        """Return the best so far."""
+        best = self.best
+        return Found(rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, [], math.nan)
+
+    def _descend(self, V: np.ndarray, *, polish: bool = False) -> Endpoint:
+        end = descend(self.problem, V, self.limits.budget, self._record, polish=polish)
+        self.best = end if end.loss < self.best.loss else self.best
+        return end
 
     def at_rank(
         self,
@@ -91,7 +109,7 @@ class _Search:
         best, settled = self._best(min(rank, problem.k), given)
         best = self._lowered(best)
         if best.V.size:
-            end = descend(problem, best.V, self.limits.budget, self._record, polish=True)
+            end = self._descend(best.V, polish=True)
             best = end if end.loss <= best.loss * (1 + _SAME) else best
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
@@ -112,9 +130,9 @@ class _Search:
 
         def trial(rank: int) -> _Trial:
             start = self._next_column(tried[-1].V) if tried else self._first(rank)
-            ends = [descend(problem, start, self.limits.budget, self._record)]
+            ends = [self._descend(start)]
             if tried:  # the next column may lead to a poor minimum
-                ends.append(descend(problem, self._first(rank), self.limits.budget, self._record))
+                ends.append(self._descend(self._first(rank)))
             self.starts += len(ends)
             return judged(rank, min(ends, key=lambda end: end.loss))
 
@@ -157,7 +175,7 @@ class _Search:
         for tried, V in enumerate(self._starts(rank, given)):
             if tried >= most or agreeing >= _AGREEING or self.limits.budget.spent:
                 break
-            end = descend(problem, V, self.limits.budget, self._record)
+            end = self._descend(V)
             self.starts += 1
             agreeing = 0 if end.loss < best.loss / agreement else agreeing
             agreeing += end.loss <= best.loss * agreement
@@ -209,7 +227,7 @@ class _Search:
                 break
             lower = self._zero()
             if len(s) > 1:
-                lower = descend(self.problem, V[:, :-1], self.limits.budget, self._record)
+                lower = self._descend(V[:, :-1])
             same = lower.loss <= best.loss * (1 + _SAME) + self.problem.rounding
             both = self._reproduces(lower.loss) and self._reproduces(best.loss)
             if not (same or (both and lower.loss <= 100 * best.loss)):
@@ -236,7 +254,7 @@ class _Search:
         for others, start in enumerate(self._starts(max(1, V.shape[1]), None)):
             if others >= _OTHERS or self.limits.budget.spent:
                 break
-            end = descend(problem, start, self.limits.budget, self._record)
+            end = self._descend(start)
             distance = float(np.linalg.norm(end.V @ end.V.T - V @ V.T))
             apart = DEFAULT.acceptance.apart * float(np.linalg.norm(V @ V.T))
             if self._reproduces(end.loss) and distance > apart:
