@@ -36,7 +36,7 @@ def dask_recover(
     time_limit: float | None = None,
     timeout: float = TIMEOUT,
 ) -> Recovery:
-    """Return `recover(X, y, rank)` for a Dask array or data frame X, whose rows stay where they are.
+    """Return `recover(X, y, rank)` for a Dask array or data frame; its rows stay where they are.
 
     X is computed by the cluster if it is not there yet. Each worker that holds partitions is one
     process of a `torch.distributed` group (gloo) and works on its rows; only sums travel, as for
@@ -122,7 +122,7 @@ def _run(
     finally:
         client.cancel([task for task in tasks if not task.done()])
         if first in client.nthreads():
-            on(first, close_store, name)
+            client.run(close_store, name, workers=[first], on_error="ignore")
 
 
 def _finished(
@@ -132,11 +132,11 @@ def _finished(
 
     After that, the other futures have `timeout` seconds to end as well.
     """
-    wait = import_extra("distributed", "dask").wait
+    library = import_extra("distributed.client", "dask")
     pending, deadline, gone = list(futures), None, set[str]()
     while pending and (deadline is None or time.monotonic() < deadline):
-        with suppress(TimeoutError):
-            wait(pending, timeout=_LOOK, return_when="FIRST_COMPLETED")
+        with suppress(TimeoutError, library.FuturesCancelledError):
+            library.wait(pending, timeout=_LOOK, return_when="FIRST_COMPLETED")
         pending = [future for future in pending if not future.done()]
         gone |= set(workers) - set(client.nthreads())
         failed = any(future.status in ("error", "cancelled", "lost") for future in futures)

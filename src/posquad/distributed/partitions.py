@@ -34,8 +34,9 @@ class _Pieces(NamedTuple):
 def held_parts(client: Any, X: Any, y: Any, weights: Any = None) -> tuple[list[Any], list[Any]]:
     """Return a future per partition of X, with its `Part`, and what they need until they are done.
 
-    Lengths are compared first. Collections are computed where the scheduler places them, and stay there. Responses and weights
-    in other partitions than X are cut to those of X; arrays of NumPy are sent to the workers.
+    Lengths are compared first. Collections are computed where the scheduler places them, and stay
+    there. Responses and weights in other partitions than X are cut to those of X; arrays of NumPy
+    are sent to the workers.
     """
     dask = import_extra("dask", "dask")
     width, dtype = _described(X)
