@@ -37,26 +37,26 @@ class GroupError(PosquadError, RuntimeError):
 
 
 class Exchange:
-    """Collectives among the processes of a group, on connections of their own (gloo).
+    """Collectives among the processes of a group (gloo).
 
-    Every process makes one, at the same time, and then makes the same calls in the same order.
+    Every process makes one, at the same time, and then makes the same calls in the same order. For
+    the group of all processes it makes connections with this timeout; a smaller group is used as it
+    is, and has a timeout of its own.
     """
 
-    def __init__(self, parent: Any, timeout: float) -> None:
-        ranks = distributed.get_process_group_ranks(parent)
-        self.rank, self.size = distributed.get_rank(parent), len(ranks)
+    def __init__(self, group: Any, timeout: float) -> None:
+        self.group = group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
         self.failure: GroupError | None = None
-        self._interval = timeout / _BEATS
+        self.timeout, self._interval = timeout, timeout / _BEATS
         self._lock = threading.Lock()  # one collective at a time
         self._depth = 0  # of nested calls of `together`
         self._last = time.monotonic()  # when the processes met last
-        with _ended_processes():
-            self.group = distributed.new_group(
-                ranks,
-                timedelta(seconds=timeout),
-                backend="gloo",
-                use_local_synchronization=self.size < distributed.get_world_size(),
-            )
+        if group is distributed.group.WORLD:
+            with _ended_processes():
+                self.group = distributed.new_group(
+                    timeout=timedelta(seconds=timeout), backend="gloo"
+                )
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call a collective when all processes are ready for it."""
@@ -185,6 +185,9 @@ def exchange_of(group: Any, timeout: float) -> Exchange:
         expected = "a process group (torch.distributed.init_process_group)"
         raise DomainError("group", expected=expected, got="none")
     parent = distributed.group.WORLD if group is None else group
+    backend = str(distributed.get_backend_config(parent))
+    if parent is not distributed.group.WORLD and "gloo" not in backend:
+        raise DomainError("group", expected="a group of the backend gloo", got=backend)
     made = _known.setdefault(parent, {})
     if timeout not in made or made[timeout].failure is not None:
         made[timeout] = Exchange(parent, timeout)

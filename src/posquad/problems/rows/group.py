@@ -154,9 +154,9 @@ def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) 
 
     Args:
         X_local: the rows of this process, an array or a source of rows.
-        group: the group of the processes; by default all of them.
+        group: the group of the processes (gloo); by default all processes.
         timeout: seconds after which the others end if a process says nothing. A process that only
-            takes long is waited for.
+            takes long is waited for. For a group that is given, this is the timeout that it has.
 
     >>> import tempfile, torch.distributed as distributed
     >>> with tempfile.TemporaryDirectory() as folder:

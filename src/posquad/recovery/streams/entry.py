@@ -118,7 +118,10 @@ def recover_by_passes(
         X = first[0].double()
         return in_memory(X, *first[1:]), whitening(X.T @ X / len(X))
 
-    begun, metric = source.decided(begin)
+    try:
+        begun, metric = source.decided(begin)
+    except Interrupted as stop:
+        raise Interrupted(replace(stop.result, rows=source.n)) from stop
     r = int(begun.rank)
     size = _sum_of_squares(source, y, weights)
     if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
