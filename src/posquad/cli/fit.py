@@ -195,24 +195,26 @@ def fit_command(
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
         try:
-            samples = read_samples(
-                data,
-                response=response,
-                weights=weights,
-                features=split_names(features),
-                drop=split_names(drop, "--drop") or (),
-                encode=parse_encodings(encode),
-                missing=missing or "refuse",
-                numbers=PLAIN.changed(decimal, thousands),
-                constant=options["intercept"] or options["linear"],
-                copies=_COPIES,
-                share=processes,
-            )
-            _require_rows(samples, certify=certify, validate=validate)
+            with processes.joint_work():
+                samples = read_samples(
+                    data,
+                    response=response,
+                    weights=weights,
+                    features=split_names(features),
+                    drop=split_names(drop, "--drop") or (),
+                    encode=parse_encodings(encode),
+                    missing=missing or "refuse",
+                    numbers=PLAIN.changed(decimal, thousands),
+                    constant=options["intercept"] or options["linear"],
+                    copies=_COPIES,
+                    share=processes,
+                )
+                _require_rows(samples, certify=certify, validate=validate)
+                with suitable_threads(samples.X.size):
+                    model, stopped = _fitted(samples, certify, options, out, processes)
+            if rank:  # the first process writes and prints
+                raise SystemExit(0)
             with suitable_threads(samples.X.size):
-                model, stopped = _fitted(samples, certify, options, out, processes)
-                if rank:  # the first process writes and prints
-                    raise SystemExit(0)
                 model.table_rules_ = samples.rules.to_json()
                 validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(

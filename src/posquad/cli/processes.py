@@ -9,8 +9,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
@@ -31,6 +32,17 @@ class Processes:
     rank: int = 0
     size: int = 1
     timeout: float = 30.0  # seconds without a sign of life after which one counts as ended
+    _group: list[Any] = field(default_factory=list, repr=False)  # the exchange, when it is made
+
+    @contextmanager
+    def joint_work(self) -> Iterator[None]:
+        """Begin and end work in which the processes may join, and say that they are alive."""
+        with ExitStack() as stack:
+            self._group[:] = [stack]
+            try:
+                yield
+            finally:
+                self._group.clear()
 
     def heed_interrupts(self) -> None:
         """Leave Ctrl-C to the first process, which torchrun interrupts twice."""
@@ -44,9 +56,8 @@ class Processes:
         import torch.distributed as distributed
 
         exchange = self._exchange()
-        with exchange.together():
-            made = make() if self.rank == 0 else None
-            exchange.call(distributed.barrier)
+        made = make() if self.rank == 0 else None
+        exchange.call(distributed.barrier)
         return make() if made is None else made
 
     def shared(self, source: Any) -> tuple[Any, slice]:
@@ -80,9 +91,15 @@ class Processes:
 
         from posquad.problems.rows.exchange import exchange_of, join_group
 
+        [stack, *made] = self._group
+        if made:
+            return made[0]
         if not distributed.is_initialized():
             join_group("gloo", timeout=timedelta(seconds=max(_START, self.timeout)))
-        return exchange_of(None, self.timeout)
+        exchange = exchange_of(None, self.timeout)
+        stack.enter_context(exchange.together())
+        self._group.append(exchange)
+        return exchange
 
 
 class _Once:
