@@ -10,8 +10,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-
 from distributed import Client, LocalCluster
+
 from posquad import recover
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.distributed import dask_recover

@@ -32,17 +32,17 @@ class Processes:
     rank: int = 0
     size: int = 1
     timeout: float = 30.0  # seconds without a sign of life after which one counts as ended
-    _group: list[Any] = field(default_factory=list, repr=False)  # the exchange, when it is made
+    joined: list[Any] = field(default_factory=list, repr=False)  # how to leave; the exchange
 
     @contextmanager
     def joint_work(self) -> Iterator[None]:
         """Begin and end work in which the processes may join, and say that they are alive."""
         with ExitStack() as stack:
-            self._group[:] = [stack]
+            self.joined[:] = [stack]
             try:
                 yield
             finally:
-                self._group.clear()
+                self.joined.clear()
 
     def heed_interrupts(self) -> None:
         """Leave Ctrl-C to the first process, which torchrun interrupts twice."""
@@ -91,14 +91,14 @@ class Processes:
 
         from posquad.problems.rows.exchange import exchange_of, join_group
 
-        [stack, *made] = self._group
+        [stack, *made] = self.joined
         if made:
             return made[0]
         if not distributed.is_initialized():
             join_group("gloo", timeout=timedelta(seconds=max(_START, self.timeout)))
         exchange = exchange_of(None, self.timeout)
         stack.enter_context(exchange.together())
-        self._group.append(exchange)
+        self.joined.append(exchange)
         return exchange
 
 
