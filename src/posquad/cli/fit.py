@@ -187,7 +187,7 @@ def fit_command(
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
     processes = launched(timeout)
     rank = processes.rank
-    processes.heed_interrupts()
+    processes.heed_signals()
     with reporting(f"{data}: the fit needs"):
         positive_number("--timeout", timeout)
         for name in ("tolerance", "time_limit", "scale"):

@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
 
+from posquad.core.errors import PosquadError
 from posquad.io.tables import Samples
 
 __all__ = ["Processes", "launched"]
@@ -44,10 +45,14 @@ class Processes:
             finally:
                 self.joined.clear()
 
-    def heed_interrupts(self) -> None:
-        """Leave Ctrl-C to the first process, which torchrun interrupts twice."""
+    def heed_signals(self) -> None:
+        """Leave Ctrl-C to the first process, which torchrun interrupts twice.
+
+        SIGTERM, by which torchrun ends the others when one ended, is an error with one sentence.
+        """
         if self.size > 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN if self.rank else _Once())
+            signal.signal(signal.SIGTERM, _terminate)
 
     def after_the_first(self, make: Callable[[], _T]) -> _T:
         """Call a function in the first process, and then in the others, which find its files."""
@@ -100,6 +105,18 @@ class Processes:
         stack.enter_context(exchange.together())
         self.joined.append(exchange)
         return exchange
+
+
+class Terminated(PosquadError, RuntimeError):
+    """SIGTERM, by which torchrun ends the processes of a fit when one of them has ended."""
+
+    exit_code = 1
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # to leave without a second error
+    expected, got = "all processes of the group to go on", "SIGTERM, as torchrun sends if one ended"
+    raise Terminated("group", expected=expected, got=got)
 
 
 class _Once:
