@@ -85,6 +85,7 @@ def run_case(name: str, folder: Path, rank: int, process: int) -> None:
 
 def run_dask(folder: Path, rank: int) -> None:
     """The same on two workers; chunks of 100,000 rows are read by the workers."""
+    import dask
     import dask.array as da
     from distributed import Client, LocalCluster
 
@@ -93,6 +94,15 @@ def run_dask(folder: Path, rank: int) -> None:
     def used() -> tuple[float, float]:  # on a worker
         known = resource.getrusage(resource.RUSAGE_SELF)
         return known.ru_utime + known.ru_stime, known.ru_maxrss / 1024
+
+    def read_by_workers(path: Path):
+        whole = np.load(path, mmap_mode="r")
+        read = dask.delayed(lambda start: np.load(path, mmap_mode="r")[start : start + 100_000])
+        parts = []
+        for start in range(0, len(whole), 100_000):
+            shape = (min(100_000, len(whole) - start), *whole.shape[1:])
+            parts.append(da.from_delayed(read(start), shape, whole.dtype))
+        return da.concatenate(parts)
 
     def watch() -> None:
         from posquad.distributed import worker
@@ -113,8 +123,7 @@ def run_dask(folder: Path, rank: int) -> None:
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         client.run(watch)
-        X = da.from_array(np.load(folder / "x.npy", mmap_mode="r"), chunks=(100_000, -1))
-        y = da.from_array(np.load(folder / "y.npy", mmap_mode="r"), chunks=100_000)
+        X, y = (read_by_workers(folder / name) for name in ("x.npy", "y.npy"))
         before = client.run(used)
         found = dask_recover(client, X, y, rank)
         after, read = client.run(used), client.run(passes)
