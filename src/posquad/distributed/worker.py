@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from posquad.core.errors import DomainError
 from posquad.distributed.partitions import Part
@@ -21,7 +22,7 @@ from posquad.recovery import Recovery, recover
 
 _START = 120.0  # seconds that the tasks may take to start: other tasks may come first
 
-_stores: dict[str, distributed.TCPStore] = {}  # open on this worker, by the name of the group
+_stores: dict[str, TCPStore] = {}  # open on this worker, by the name of the group
 
 
 class Place(NamedTuple):
@@ -65,7 +66,7 @@ def identity() -> tuple[str, int]:
 def open_store(name: str, host: str, timeout: float) -> int:
     """Open the store by which the processes of a group find each other; return its port."""
     wait = timedelta(seconds=max(_START, timeout))
-    store = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
     _stores[name] = store
     return store.port
 
@@ -85,7 +86,7 @@ def run_rank(
     wait = timedelta(seconds=max(_START, place.timeout))
     store = _stores.get(place.name) if rank == 0 else None
     if store is None:
-        store = distributed.TCPStore(place.host, place.port, is_master=False, timeout=wait)
+        store = TCPStore(place.host, place.port, is_master=False, timeout=wait)
     join_group("gloo", store=store, rank=rank, world_size=size, timeout=wait)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -45,7 +45,7 @@ class Exchange:
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
-        self.group = group
+        self.group: Any = group
         self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
         self.failure: GroupError | None = None
         self.timeout, self._interval = timeout, timeout / _BEATS
