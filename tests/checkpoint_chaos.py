@@ -153,7 +153,7 @@ def _die_after(units: int) -> None:
         return call
 
     gather.Moments.add = counted(gather.Moments.add)
-    operator.RankOneRows.row_blocks = _each(operator.RankOneRows.row_blocks, counted)
+    operator.RankOneRows.split = _each(operator.RankOneRows.split, counted)
     descents.Descents.next = counted(descents.Descents.next)
 
 

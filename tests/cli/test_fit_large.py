@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -16,8 +17,13 @@ from click.testing import CliRunner
 from posquad.cli import fit as fit_module
 from posquad.cli.main import main
 from posquad.cli.threads import require_scale
+from posquad.core.status import Status
+from posquad.core.threads import one_thread
 from posquad.estimator import PositiveQuadraticRegressor
+from posquad.io.models import load_model
 from posquad.io.tables import TableError, _memory, read_samples
+from posquad.problems import rows
+from posquad.problems.rows import disk
 from posquad.report.fitted_model import FittedModel
 
 N, D = 5000, 4
@@ -45,26 +51,18 @@ def call(*arguments):
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
 
-PROGRAM = """
-import sys
-from posquad.cli.main import main
-from posquad.io.tables import _memory
-from posquad.report import fit_report
-_memory.STREAMED = 1
-fit_report.panels = lambda fit: ()
-main(sys.argv[1:])
-"""
+PROGRAM = Path(__file__).with_name("processes_program.py")
 
 
 def launch(size, *arguments):
-    """Run a command in several processes, as `torchrun` does; return outputs and statuses."""
+    """Run a program in several processes without `torchrun`; return outputs and statuses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            [sys.executable, PROGRAM, *map(str, arguments)],
             env={**os.environ, **known, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -76,15 +74,30 @@ def launch(size, *arguments):
     return said, [process.returncode for process in processes]
 
 
-def test_two_processes_fit_and_one_predicts(tmp_path):
+def test_torchrun_fits_as_one_process_does(tmp_path, monkeypatch):
     X, y, w = table()
     path, out = tmp_path / "t.npy", tmp_path / "fit"
     np.save(path, np.column_stack([X, y, w]))
-    chosen = ("--response", "x5", "--weights", "x6", "--rank", 2, "--out", out)
-    said, statuses = launch(2, "fit", path, *chosen)
-    assert statuses == [0, 0], said
-    assert "read               block by block: the table stays in its file" in said[0]
-    assert said[1] == ""
+    chosen = ("--response", "x5", "--weights", "x6", "--rank", 2)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", 2, PROGRAM, "fit", path, *chosen, "--out", out]
+    run = subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("read               block by block: the table stays in its file") == 1
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 2**14)
+    alone = PositiveQuadraticRegressor(2, max_starts=50)
+    with one_thread():  # as the processes have
+        alone.fit(rows.from_npy(path, [0, 1, 2, 3]), y, w)
+    kept = load_model(out)
+    # The same blocks, and sums that do not depend on who adds them: the same bits.
+    np.testing.assert_array_equal(kept.components_, alone.components_)
+    assert (kept.n_iter_, kept.status_) == (alone.n_iter_, alone.status_)
     whole = PositiveQuadraticRegressor(2).fit(X, y, w)
     named = call("predict", out, path, "--features", "x1,x2,x3,x4", "--out", tmp_path / "p.npz")
     assert named.exit_code == 0, named.output
@@ -130,6 +143,24 @@ def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypa
     run = call("predict", out, path)
     assert run.exit_code == 2
     assert "expected 4 columns of inputs, as the model has (see --features); got 5" in run.stderr
+
+
+def test_processes_that_are_interrupted_or_killed(tmp_path):
+    X, y, _ = table()
+    np.save(tmp_path / "t.npy", np.column_stack([X, y]))
+    said, statuses = launch(2, "faults", tmp_path / "t.npy", tmp_path)
+    assert statuses == [0, -9], said
+    first, second = said[0].split("status 130\n")
+    assert "Interrupted: the best model so far was written." in first
+    model = load_model(tmp_path / "interrupted")
+    assert model.status_ is Status.INTERRUPTED
+    best = PositiveQuadraticRegressor(1).fit(X, y)  # the descent that was complete
+    np.testing.assert_allclose(model.predict(X), best.predict(X), atol=1e-6 * y.std())
+    assert said[1].splitlines() == ["Error: rank 0: expected a decision; got Ctrl-C", "status 1"]
+    ended = "Error: group: expected all processes of the group to go on; got one that ended or"
+    assert second.startswith(ended)
+    assert second.splitlines()[-1] == "status 1"
+    assert not (tmp_path / "killed").exists()
 
 
 @pytest.mark.parametrize("option", ["--certify", "--validate", "--criterion cv", "--loss huber"])
@@ -205,8 +236,8 @@ def test_a_parquet_table_stays_in_its_file(tmp_path):
     np.testing.assert_allclose(samples.rules.means, X[:, [2, 0]].mean(0), rtol=1e-10)
     known = samples.extremes
     assert known is not None
-    for rows, values in ((known.low_row, known.low), (known.high_row, known.high)):
-        np.testing.assert_array_equal(X[rows, [2, 0]], values)
+    for places, values in ((known.low_row, known.low), (known.high_row, known.high)):
+        np.testing.assert_array_equal(X[places, [2, 0]], values)
     np.testing.assert_array_equal(known.low, X[:, [2, 0]].min(0))
     np.testing.assert_array_equal(known.high, X[:, [2, 0]].max(0))
     assert len([item for item in tmp_path.iterdir() if item.name.endswith(".posquad.npy")]) == 1

@@ -148,10 +148,17 @@ def test_parts_of_a_file_are_its_rows(rng, kind, tmp_path):
     table = kept(kind, tmp_path, X)
     for count in (1, 2, 5, 30):
         parts = [table.part(index, count) for index in range(count)]
-        read = [p if isinstance(p, torch.Tensor) else p.read_all() for p in parts]
-        assert torch.equal(torch.cat(read), X)
+        held = [part for part in parts if not isinstance(part, torch.Tensor)]
+        assert torch.equal(torch.cat([part.read_all() for part in held]), X)
+        # They have the same blocks, so that sums over blocks are the same.
+        sizes = [len(block) for part in held for _, block in part.blocks()]
+        assert sizes == [len(block) for _, block in table.blocks()]
+        places = [table.part_rows(index, count) for index in range(count)]
+        assert [place.stop - place.start for place in places] == [len(part) for part in parts]
+        assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
     second = table.part(1, 2)
-    assert torch.equal(second.part(1, 2).read_all(), X[17:])
+    half = second.part(1, 2)
+    assert torch.equal(half.read_all(), X[len(X) - half.n :])
     assert second.name_row(0).startswith("row")
 
 

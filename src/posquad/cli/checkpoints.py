@@ -75,7 +75,7 @@ def keeping(checkpoint: Checkpoint | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        if checkpoint is None or launched()[0] or not checkpoint.path.exists():
+        if checkpoint is None or launched().rank or not checkpoint.path.exists():
             raise
         _tell(f"Interrupted: the same command goes on from {checkpoint.path}.")
         raise SystemExit(130) from None

@@ -28,7 +28,7 @@ from posquad.cli.options import (
     seed_option,
     split_names,
 )
-from posquad.cli.processes import launched, own_part
+from posquad.cli.processes import Processes, launched
 from posquad.cli.progress import fit_progress, table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
@@ -123,6 +123,14 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
 @checkpoint_options
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="With torchrun: end if another process gives no sign of life for this time.",
+)
 @seed_option("Seed of the random starts; the same seed gives the same answer.")
 @folder_option("fit", "Folder of the model and the report.")
 def fit_command(
@@ -138,6 +146,7 @@ def fit_command(
     certify: bool | None,
     validate: bool | None,
     checkpoint: bool | None,
+    timeout: float,
     out: Path,
     **options: Any,
 ) -> None:
@@ -183,34 +192,40 @@ def fit_command(
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
-    rank, _ = launched()
+    processes = launched(timeout)
+    rank = processes.rank
+    processes.heed_signals()
     with reporting(f"{data}: the fit needs"):
+        positive_number("--timeout", timeout)
         for name in ("tolerance", "time_limit", "scale", "checkpoint_every"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
         try:
-            with table_progress() as report:
-                samples = read_samples(
-                    data,
-                    response=response,
-                    weights=weights,
-                    features=split_names(features),
-                    drop=split_names(drop, "--drop") or (),
-                    encode=parse_encodings(encode),
-                    missing=missing or "refuse",
-                    numbers=PLAIN.changed(decimal, thousands),
-                    constant=options["intercept"] or options["linear"],
-                    copies=_COPIES,
-                    report=report,
-                )
-            _require_rows(samples, options, certify=certify, validate=validate)
-            saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
-            options["checkpoint"] = saved
-            with suitable_threads(samples.X.size), keeping(saved):
-                model, stopped = _fitted(samples, certify, options, out)
-                if rank:  # the first process writes and prints
-                    raise SystemExit(0)
+            with processes.joint_work():
+                with table_progress() as report:
+                    samples = read_samples(
+                        data,
+                        response=response,
+                        weights=weights,
+                        features=split_names(features),
+                        drop=split_names(drop, "--drop") or (),
+                        encode=parse_encodings(encode),
+                        missing=missing or "refuse",
+                        numbers=PLAIN.changed(decimal, thousands),
+                        constant=options["intercept"] or options["linear"],
+                        copies=_COPIES,
+                        report=report,
+                        share=processes,
+                    )
+                _require_rows(samples, options, certify=certify, validate=validate)
+                saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
+                options["checkpoint"] = saved
+                with suitable_threads(samples.X.size), keeping(saved):
+                    model, stopped = _fitted(samples, certify, options, out, processes)
+            if rank:  # the first process writes and prints
+                raise SystemExit(0)
+            with suitable_threads(samples.X.size):
                 model.table_rules_ = samples.rules.to_json()
                 validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(
@@ -244,7 +259,11 @@ def fit_command(
 
 
 def _fitted(
-    samples: Samples, certify: bool | None, options: dict[str, Any], out: Path
+    samples: Samples,
+    certify: bool | None,
+    options: dict[str, Any],
+    out: Path,
+    processes: Processes,
 ) -> tuple[Any, bool]:
     """Fit the model; return it, and whether Ctrl-C ended the search.
 
@@ -277,7 +296,7 @@ def _fitted(
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)
-    X, y, weights = own_part(samples)
+    X, y, weights = processes.own_part(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
         warnings.simplefilter("ignore", IdentifiabilityWarning)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from posquad.core.arguments import require_boolean
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
 from posquad.estimator._arguments import (
     checked_names,
@@ -141,6 +141,21 @@ class StreamFits(FittedAttributes):
         checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
+        with source.together():
+            watched = source.watched(progress)
+            self._fit_together(source, y, sample_weight, feature_names, watched, checkpoint)
+        self._warn()
+        return self
+
+    def _fit_together(
+        self,
+        source: Rows,
+        y: Any,
+        sample_weight: Any,
+        feature_names: Sequence[str] | None,
+        progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
+    ) -> None:
         y, sample_weight = own_responses(source, y, sample_weight)
         responses, weights = admitted_responses(source, y, sample_weight)
         self.n_features_in_ = source.d
@@ -170,8 +185,6 @@ class StreamFits(FittedAttributes):
             )
             self._fit_moments(moments, progress, source, keeper, seed)
             keeper.end()
-        self._warn()
-        return self
 
     def _fit_passes(
         self,
@@ -187,20 +200,27 @@ class StreamFits(FittedAttributes):
             if wanted:
                 expected = f"at most {MOMENT_MOST} columns of a source for this option"
                 raise DomainError(name, expected=expected, got=f"{source.d} columns")
-        found = recover(
-            source,
-            y.numpy(),
-            self.rank,
-            weights=None if weights is None else weights.numpy(),
-            seed=integer_seed(self.random_state),
-            tolerance=self.tolerance,
-            max_rank=self.max_rank,
-            max_starts=self.max_starts,
-            max_steps=self.max_steps,
-            time_limit=self.time_limit,
-            progress=progress,
-            checkpoint=checkpoint,
-        )
+        w = torch.ones_like(y) if weights is None else weights
+        sums = torch.stack([(w * y * y).sum(), w.sum(), (w > 0).sum()]).double()
+        squares, mass, count = source.total(sums).tolist()
+        stopped = None
+        try:
+            found = recover(
+                source,
+                y.numpy(),
+                self.rank,
+                weights=None if weights is None else weights.numpy(),
+                seed=integer_seed(self.random_state),
+                tolerance=self.tolerance,
+                max_rank=self.max_rank,
+                max_starts=self.max_starts,
+                max_steps=self.max_steps,
+                time_limit=self.time_limit,
+                progress=progress,
+                checkpoint=checkpoint,
+            )
+        except Interrupted as stop:
+            found, stopped = stop.result, stop
         tried = found.rank_path
         self.rank_path_ = {} if tried is None else dict(vars(tried))
         self.rank_confidence_, self.n_iter_ = float(found.rank_confidence), max(1, found.steps)
@@ -208,11 +228,10 @@ class StreamFits(FittedAttributes):
         self.effective_spectrum_ = np.full(2, np.nan)
         self.uncertainty_, self.kernel_dimension_ = None, np.nan
         self.residual_ = float(found.residual)
-        w = torch.ones_like(y) if weights is None else weights
-        sums = torch.stack([(w * y * y).sum(), w.sum(), (w > 0).sum()]).double()
-        squares, mass, count = source.total(sums).tolist()
         self._count(int(count), self.residual_**2 * squares * count / mass)
         self.certificate_ = None
+        if stopped is not None:
+            raise Interrupted(self) from stopped
 
     def _extras(self) -> list[tuple[str, bool]]:
         return [("fit_intercept", self._terms == "constant"), ("linear", self._terms == "linear")]
@@ -242,7 +261,12 @@ class StreamFits(FittedAttributes):
             found = find_factor(problem, self.rank, limits, self.max_rank)
             return found, limits.history, budget.steps
 
-        found, limits.history, budget.steps = solve() if source is None else source.decided(solve)
+        stopped = None
+        try:
+            decided = solve() if source is None else source.decided(solve)
+            found, limits.history, budget.steps = decided
+        except Interrupted as stop:
+            found, stopped = stop.result, stop
         names = ("rank", "residual", "score")
         columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
@@ -261,6 +285,8 @@ class StreamFits(FittedAttributes):
         squares = found.loss * problem.factor_unit**4 * problem.count
         self._count(problem.count, squares)
         self.certificate_ = None
+        if stopped is not None:
+            raise Interrupted(self) from stopped
 
     def _require_no_folds(self) -> None:
         if self.criterion == "cv" and self.rank is None:

@@ -170,6 +170,7 @@ def recover(
             raise DomainError("loss", expected=expected, got=repr(loss))
         responses, w = admitted_responses(X, y, weights)
         level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
+        progress = X.watched(progress)
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
 
         def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
@@ -189,7 +190,7 @@ def recover(
 
         options = {**wanted._asdict(), "max_steps": max_steps, "call": "recover"}
         keeper = open_keeper(checkpoint, X, responses, w, options)
-        with torch.no_grad():
+        with torch.no_grad(), X.together():
             if _fits(X):
                 found = recover_collected(X, responses, w, in_memory)
             elif moments_pay(X):

@@ -14,7 +14,7 @@ from posquad.io.tables._cells import PLAIN, NumberFormat
 from posquad.io.tables._loading import encodings_for, read_coded, read_numbers, settle_levels
 from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
-from posquad.io.tables._streamed import Extremes, Scanned, scan
+from posquad.io.tables._streamed import Extremes, Scanned, Share, scan
 from posquad.io.tables._table import Fact, Report, Table, TableError
 from posquad.io.tables.choosing import Choice, choose_columns, require_column
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Places, Request, Rules
@@ -71,6 +71,7 @@ def read_samples(
     constant: bool = False,
     copies: int = 2,
     report: Report | None = None,
+    share: Share | None = None,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -82,15 +83,8 @@ def read_samples(
     """
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
-    return load_samples(
-        table,
-        choice,
-        encode=encode,
-        missing=missing,
-        constant=constant,
-        copies=copies,
-        report=report,
-    )
+    how: dict[str, Any] = {"encode": encode, "missing": missing, "constant": constant}
+    return load_samples(table, choice, copies=copies, report=report, share=share, **how)
 
 
 def load_samples(
@@ -105,6 +99,7 @@ def load_samples(
     copies: int = 2,
     whole: bool = False,
     report: Report | None = None,
+    share: Share | None = None,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
@@ -123,6 +118,7 @@ def load_samples(
         whole: read all inputs into memory, also those of a large table.
         report: called with the work at hand and its share that is done, for a table that stays in
             its file.
+        share: how several processes read a large table together; None for one process.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -131,7 +127,8 @@ def load_samples(
     """
     source = None if whole else table.source
     if source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, scan(table, choice, source, report), choice, rules, missing)
+        known = scan(table, choice, source, report, share)
+        return _streamed_samples(table, known, choice, rules, missing)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:

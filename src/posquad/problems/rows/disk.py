@@ -62,12 +62,22 @@ class NpyRows(Rows):
         """Return the rows of other columns of the same files."""
         return NpyRows(self.shards, columns)
 
+    def part_rows(self, index: int, count: int) -> slice:
+        """Return which rows one of `count` parts has: whole blocks, about equally many.
+
+        Sums over blocks are then the same, whatever the number of parts.
+        """
+        starts = [rows.start for rows, _, _ in self._plan()]
+        bounds = [*starts, self.n]
+        first, last = (len(starts) * k // count for k in (index, index + 1))
+        return slice(bounds[first], bounds[last])
+
     def part(self, index: int, count: int) -> NpyRows | Tensor:
-        """Return one of `count` parts of consecutive rows; an empty tensor if it has no rows."""
-        start, stop = self.n * index // count, self.n * (index + 1) // count
+        """Return the rows of one of `count` parts; an empty tensor if it has no rows."""
+        wanted = self.part_rows(index, count)
         chosen, before = [], 0
         for shard in self.shards:
-            low, high = max(start - before, 0), min(stop - before, shard.rows)
+            low, high = max(wanted.start - before, 0), min(wanted.stop - before, shard.rows)
             if low < high:
                 chosen.append(replace(shard, first=shard.first + low, rows=high - low))
             before += shard.rows

@@ -58,24 +58,19 @@ class RankOneRows(RankOne):
         return RankOneRows(self.source.to(torch.float32))
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        return self.row_blocks()
+        for rows, block in self.source.blocks():
+            yield from self.split(rows, block)
 
-    def row_blocks(self, begin: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the rows of this process in blocks that stay in cache between two products.
-
-        Blocks that begin before the row `begin` are left out.
-        """
+    def split(self, rows: slice, block: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the parts of a block of the source that stay in cache between two products."""
         step = max(64, _CACHED_BYTES // (self.d * self.dtype.itemsize))
         if self.source.device.type != "cpu":  # no cache holds a block there, and launches cost
             step = self.held + 1
         recorded = torch.is_grad_enabled()  # what a gradient needs must outlive its block
-        for rows, block in self.source.blocks(begin):
-            for start in range(0, max(1, len(block)), step):
-                if rows.start + start < begin:
-                    continue
-                stop = min(start + step, len(block))
-                part = block[start:stop].clone() if recorded else block[start:stop]
-                yield slice(rows.start + start, rows.start + stop), part
+        for start in range(0, max(1, len(block)), step):
+            stop = min(start + step, len(block))
+            part = block[start:stop].clone() if recorded else block[start:stop]
+            yield slice(rows.start + start, rows.start + stop), part
 
     def _kept(self, per_row: Callable[[Tensor], Tensor]) -> Tensor:
         """Return what a function of a block gives for all rows, along the dimension of rows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from posquad.core.arrays import Array, tensors
 from posquad.core.errors import NonFiniteError, PosquadError, ShapeError
+from posquad.core.progress import Progress
+from posquad.core.twofold import Twofold
 
 __all__ = ["Rows", "in_memory"]
 
@@ -81,6 +84,10 @@ class Rows(ABC):
         """Return the sum of a small tensor over everyone who holds rows."""
         return value
 
+    def total_twofold(self, value: Twofold) -> Twofold:
+        """Return such a sum without rounding that depends on who holds which rows; in place."""
+        return value
+
     def gathered(self, value: Tensor) -> list[Tensor]:
         """Return a small tensor of everyone who holds rows, in order."""
         return [value]
@@ -88,6 +95,10 @@ class Rows(ABC):
     def largest(self, value: Tensor) -> Tensor:
         """Return the largest value of a small tensor over everyone who holds rows."""
         return value
+
+    def together(self) -> AbstractContextManager[None]:
+        """Context of long work: processes that hold rows tell each other that they are alive."""
+        return nullcontext()
 
     @property
     def is_shared(self) -> bool:
@@ -103,9 +114,17 @@ class Rows(ABC):
         """Return what one process decides, on all of them: by a clock, a signal or at random."""
         return decide()
 
+    def watched(self, progress: Callable[[Progress], None] | None) -> Any:
+        """Return a callback that also ends the work here when another process has ended."""
+        return progress
+
     def collect(self, value: Tensor) -> Tensor:
         """Return the entries of everyone, in order; `value` has one entry per row held here."""
         return value
+
+    def everyone(self, value: Any) -> list[Any]:
+        """Return the values of everyone who holds rows, in order."""
+        return [value]
 
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -184,6 +203,12 @@ class DerivedRows(Rows):
     def total(self, value: Tensor) -> Tensor:
         return self.source.total(value)
 
+    def total_twofold(self, value: Twofold) -> Twofold:
+        return self.source.total_twofold(value)
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.source.together()
+
     def largest(self, value: Tensor) -> Tensor:
         return self.source.largest(value)
 
@@ -202,6 +227,12 @@ class DerivedRows(Rows):
 
     def collect(self, value: Tensor) -> Tensor:
         return self.source.collect(value)
+
+    def everyone(self, value: Any) -> list[Any]:
+        return self.source.everyone(value)
+
+    def watched(self, progress: Callable[[Progress], None] | None) -> Any:
+        return self.source.watched(progress)
 
     def leading(self, count: int) -> Tensor:
         before = len(self.source.leading(count))

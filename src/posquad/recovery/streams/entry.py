@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import converted_tensor, require_shape
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.status import Status
+from posquad.core.twofold import from_doubles
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.budget import History
@@ -41,6 +42,7 @@ MOMENT_MOST = 100  # inputs up to which fourth moments are formed
 MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
 _MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
 _MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
+_SUMMED = 2**20  # responses whose squares are summed at a time
 _ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
 
 
@@ -135,10 +137,13 @@ def recover_by_passes(
             return found, metric
         return Begun.of(found), metric
 
-    begun, metric = source.decided(begin)
+    try:
+        begun, metric = source.decided(begin)
+    except Interrupted as stop:
+        raise Interrupted(replace(stop.result, rows=source.n)) from stop
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
-    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
+    size = _sum_of_squares(source, y, weights)
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
     # The limit is on all steps. The first pass, which is noted too, is not a step.
     history.budget.steps = begun.steps - 1
@@ -173,11 +178,12 @@ def recover_by_passes(
         known=known,
         keep=keep,
     )
-    if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
+    if run.losses and not math.isfinite(run.loss):  # find the row, which only the pass has seen
         _refuse_rows(source)
-    residual = relative_residual(run.loss, size)
+    # Ctrl-C in the first pass leaves the answer of the rows in memory.
+    residual = relative_residual(run.loss, size) if run.losses else begun.residual
     status = Status.BEST_FIT if run.converged else Status.STALLED
-    if source.decided(lambda: history.budget.spent):
+    if run.interrupted or source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
         unique = begun.status is Status.RECOVERED
@@ -192,7 +198,22 @@ def recover_by_passes(
     answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
     answers.starts[:], answers.others[:] = begun.starts, begun.others
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
-    return replace(found, rank_path=begun.path)
+    found = replace(found, rank_path=begun.path)
+    if run.interrupted:  # this process alone: the others see that it leaves
+        raise Interrupted(found)
+    return found
+
+
+def _sum_of_squares(source: Rows, y: Tensor, weights: Tensor | None) -> float:
+    """Return the sum of `w y^2` over all samples; its bits do not depend on who holds them."""
+    total = from_doubles(y.new_zeros(1, dtype=torch.float64))
+    for start in range(0, len(y), _SUMMED):
+        part = slice(start, start + _SUMMED)
+        squares = y[part].double().square()
+        if weights is not None:
+            squares = weights[part].double() * squares
+        total = total + from_doubles(squares).sum(0)
+    return float(source.total_twofold(total).high)
 
 
 def recover_collected(
@@ -238,7 +259,10 @@ def recover_by_moments(
         found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
         return found, limits.history, history.budget.steps
 
-    found, residuals, history.budget.steps = source.decided(solve)
+    try:
+        found, residuals, history.budget.steps = source.decided(solve)
+    except Interrupted as stop:
+        raise Interrupted(_answer(source, problem, stop.result, history)) from stop
     history.residuals.extend(residuals)
     return _answer(source, problem, found, history)
 

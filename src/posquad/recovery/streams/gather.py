@@ -12,7 +12,6 @@ from torch import Tensor
 
 from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
-from posquad.core.twofold import Twofold
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
@@ -100,8 +99,7 @@ class _Pass(NamedTuple):
         source.agree(problem)
         self.keeper.base = self._stored(moments, source.held)
         if source.is_shared:
-            sums = source.gathered(torch.stack(moments.sums))
-            moments.sums = sum((Twofold(*part) for part in sums[1:]), Twofold(*sums[0]))
+            moments.sums = source.total_twofold(moments.sums)
             moments.count = int(source.total(torch.tensor(moments.count)))
             moments.largest = float(source.largest(torch.tensor(moments.largest)))
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
+from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
 from posquad.recovery.solvers.fit import inner, regularized_frame
@@ -59,8 +60,7 @@ class Partial(NamedTuple):
     """The sums of a pass over the first rows."""
 
     rows: int
-    sums: Tensor  # [5]
-    gradients: Tensor  # [4, d, r]
+    sums: Twofold  # [5 + 4dr]  of the quartic, and of G by powers of t
 
 
 def sweep_line(
@@ -78,19 +78,22 @@ def sweep_line(
     The pass goes on from known sums; `keep` is called with those so far after every block.
     """
     if known is None:
-        known = Partial(0, U.new_zeros(5), U.new_zeros(4, *U.shape))
-    begin, sums, gradients = known
-    for rows, block in operator.row_blocks(begin):
-        w = None if weights is None else weights[rows]
-        (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
-        gradients += terms
-        w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
-        sums += torch.stack(
-            [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
-        )
+        known = Partial(0, from_doubles(U.new_zeros(5 + 4 * U.numel())))
+    begin, whole = known
+    for place, taken in operator.source.blocks(begin):
+        sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
+        for rows, block in operator.split(place, taken):
+            w = None if weights is None else weights[rows]
+            (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
+            gradients += terms
+            w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
+            sums += torch.stack(
+                [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
+            )
+        whole = whole + from_doubles(torch.cat([sums, gradients.reshape(-1)]))
         if keep is not None:
-            keep(Partial(rows.stop, sums, gradients))
-    packed = operator.total(torch.cat([sums, gradients.reshape(-1)]))
+            keep(Partial(place.stop, whole))
+    packed = operator.source.total_twofold(whole).high
     return Line(float(packed[0]), packed[1:5], packed[5:].view(4, *U.shape))
 
 
@@ -121,11 +124,12 @@ class Polish:
     idle: int = 0  # last steps without progress
     converged: bool = False
     partial: Partial | None = None  # of the pass that comes next
+    interrupted: bool = False  # by Ctrl-C
 
     @property
     def loss(self) -> float:
-        """The sum of w e^2."""
-        return self.losses[-1]
+        """The sum of w e^2; infinite before the first pass."""
+        return self.losses[-1] if self.losses else math.inf
 
     @property
     def steps(self) -> int:
@@ -143,7 +147,7 @@ class Polish:
         numbers["inverses"] = [inverse for _, _, inverse in self.pairs]
         if self.partial is not None:
             numbers["rows"] = self.partial.rows
-            arrays |= {"sums": self.partial.sums, "gradients": self.partial.gradients}
+            arrays |= {"sums": self.partial.sums.high, "sums_low": self.partial.sums.low}
         return numbers, {name: tensor.numpy() for name, tensor in arrays.items()}
 
     @classmethod
@@ -155,7 +159,8 @@ class Polish:
         inverses = enumerate(numbers["inverses"])
         run.pairs = [(held[f"move{k}"], held[f"turn{k}"], inverse) for k, inverse in inverses]
         if numbers["rows"] is not None:
-            run.partial = Partial(int(numbers["rows"]), held["sums"], held["gradients"])
+            sums = Twofold(held["sums"], held["sums_low"])
+            run.partial = Partial(int(numbers["rows"]), sums)
         return run
 
 
@@ -175,6 +180,8 @@ def polish(
 ) -> Polish:
     """Descend until the responses are reproduced or the loss can hardly fall; return the run.
 
+    Ctrl-C ends the run at the last complete step, and `Polish.interrupted` says so.
+
     Args:
         operator, y, weights: the samples of this process.
         run: where to begin: `begin_polish`, or the state of an earlier run, which is changed.
@@ -186,7 +193,6 @@ def polish(
         known: rows in memory, whose curvature is part of that of all rows.
         keep: called with the state after every block of rows.
     """
-    n = float(operator.n)
 
     def sweep(U: Tensor, D: Tensor) -> Line:
         def keep_block(partial: Partial) -> None:
@@ -199,6 +205,24 @@ def polish(
         run.partial = None
         return line
 
+    try:
+        _descend(run, sweep, float(operator.n), metric, size, level, accuracy, stopped, known)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run
+
+
+def _descend(
+    run: Polish,
+    sweep: Callable[[Tensor, Tensor], Line],
+    n: float,
+    metric: Tensor,
+    size: float,
+    level: float,
+    accuracy: float,
+    stopped: Callable[[float], bool],
+    known: Known | None,
+) -> None:
     if run.slope is None:
         line = sweep(run.U, torch.zeros_like(run.U))
         run.losses, run.slope = [line.loss], metric.T @ line.gradient_at(0.0) * (2 / n)
@@ -213,7 +237,7 @@ def polish(
             decrease = -float(inner(D, g)) * n
         run.converged = residual <= level or decrease <= accuracy * run.loss
         if run.converged or run.idle >= _PATIENCE or stopped(residual):
-            return run
+            return
         line = sweep(metric @ V, metric @ D)
         t = line.step()
         new = metric.T @ line.gradient_at(t) * (2 / n)
@@ -224,7 +248,6 @@ def polish(
         run.V, run.slope = V + t * D, new
         run.U = metric @ run.V
         run.losses.append(loss)
-    return run
 
 
 def begin_polish(U: Tensor, metric: Tensor) -> Polish:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
@@ -75,11 +76,17 @@ class _Trial(NamedTuple):
 def find_factor(
     problem: Compressed, rank: int | None, limits: Limits, max_rank: int | None = None
 ) -> Found:
-    """Return the best factor of a rank, or of the rank of the lowest information criterion."""
+    """Return the best factor of a rank, or of the rank of the lowest information criterion.
+
+    Ctrl-C raises `Interrupted` with the best factor of the descents that ended before it.
+    """
     search = _Search(problem, limits)
-    if rank is not None:
-        return search.at_rank(rank, [], 1.0)
-    return search.choose(max_rank)
+    try:
+        if rank is not None:
+            return search.at_rank(rank, [], 1.0)
+        return search.choose(max_rank)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(search.unfinished()) from stop
 
 
 class _Search:
@@ -88,6 +95,12 @@ class _Search:
         self.rng = np.random.default_rng(limits.seed)
         self.least = problem.size
         self.starts = 0
+        self.best = self._zero()  # of the descents that have ended
+
+    def unfinished(self) -> Found:
+        """Return the best so far."""
+        best = self.best
+        return Found(rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, [], math.nan)
 
     def at_rank(
         self,
@@ -306,6 +319,7 @@ class _Search:
         done = limits.descents.next(V, run)
         limits.budget.steps, self.least = done.steps, done.least
         limits.history[before:] = done.history.tolist()
+        self.best = done.end if done.end.loss < self.best.loss else self.best
         return done.end
 
     def _record(self, loss: float) -> None:
