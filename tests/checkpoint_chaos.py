@@ -97,8 +97,7 @@ def join_group(folder: Path, table: disk.NpyRows, y: np.ndarray) -> tuple[int, r
     distributed.init_process_group(
         "gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
-    half = slice(0, N // 2) if rank == 0 else slice(N // 2, N)
-    return rank, rows.sharded(table.part(rank, 2)), y[half]
+    return rank, rows.sharded(table.part(rank, 2)), y[table.part_rows(rank, 2)]
 
 
 def progress_of(state: Path) -> tuple:

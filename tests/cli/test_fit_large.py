@@ -160,7 +160,8 @@ def test_processes_that_are_interrupted_or_killed(tmp_path):
     ended = "Error: group: expected all processes of the group to go on; got one that ended or"
     assert second.startswith(ended)
     assert second.splitlines()[-1] == "status 1"
-    assert not (tmp_path / "killed").exists()
+    left = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert left <= {"model.checkpoint", "model.checkpoint.rank1"}  # from which it goes on
 
 
 @pytest.mark.parametrize("option", ["--certify", "--validate", "--criterion cv", "--loss huber"])
