@@ -1,14 +1,19 @@
-"""Kill the driver and the workers of a sweep at random; exits 1 if a result is lost or changed.
+"""Kill sweeps and fits of files at random; exits 1 if a result is lost or changed.
 
-    python benchmarks/chaos.py [--kills 200] [--seed 0]
+    python benchmarks/chaos.py [--kills 200] [--fits 50] [--seed 0]
 
-After each kill of the driver the sweep is resumed. At the end of each round the store must equal,
-bit for bit, that of an undisturbed run, and no stored cell may have been computed again.
+Fits go on from their checkpoints: after each kill the checkpoint must be whole and no earlier than
+the one before, and the answer must have the bits of an undisturbed fit.
+
+The driver and the workers of a sweep are killed too. After each kill of the driver the sweep is
+resumed. At the end of each round the store must equal, bit for bit, that of an undisturbed run, and
+no stored cell may have been computed again.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -16,14 +21,33 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import checkpoint_chaos
+from checkpoint_chaos import ROUTES
 from sweep_chaos import run_chaos
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--fits", type=int, default=50, help="kills of fits")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.fits:
+        kill_fits(options.fits, options.seed)
+    if options.kills:
+        kill_sweeps(options)
+
+
+def kill_fits(kills: int, seed: int) -> None:
+    """Kill fits by every route about equally often."""
+    shares = [kills // len(ROUTES) + (k < kills % len(ROUTES)) for k in range(len(ROUTES))]
+    words = [f"{route}={share}" for route, share in zip(ROUTES, shares, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(checkpoint_chaos.__file__)
+        subprocess.run([sys.executable, program, folder, str(seed), *words], check=True)
+
+
+def kill_sweeps(options: argparse.Namespace) -> None:
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         tally = run_chaos(Path(folder), options.kills, seed=options.seed)

@@ -1,11 +1,13 @@
-"""One problem in memory, on disk, in a stream and on two ranks: time, passes, memory, answers.
+"""One problem in memory, on disk, in a stream, on ranks and on Dask: time, passes, memory, answers.
 
     python benchmarks/rows.py [--n N] [--d D] [--rank R] [--only NAME ...]
 
 Every case runs in a process of its own, on one thread; its time is that of the processor, and its
-peak memory is measured from outside. The difference is that of the predictor from the one found in
-memory. The last table counts the reads of X that L-BFGS needs to a relative residual of 1e-10, with
-one read per step and with the two reads of the solver for arrays, and from a start in memory.
+peak memory is measured from outside. Of several processes, the largest time and memory count; on
+Dask they are those of a worker, which also holds its rows. The difference is that of the predictor
+from the one found on disk. The last table counts the reads of X that L-BFGS needs to a relative
+residual of 1e-10, with one read per step and with the two reads of the solver for arrays, and from
+a start in memory.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,10 +31,12 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.geometry import dimension
 from posquad.problems import rows
 from posquad.recovery import population_lbfgs, spectral_initializer
-from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.curvature import Known
+from posquad.recovery.streams.passes import begin_polish, polish, whitening
 from timing import machine
 
-CASES = ("memory", "disk", "stream", "estimator on disk", "two ranks")
+RANKS = {"two ranks": 2, "three ranks": 3, "five ranks": 5}
+CASES = ("disk", "memory", "stream", "estimator on disk", *RANKS, "dask")
 
 
 def write_table(folder: Path, n: int, d: int, rank: int, noise: float) -> None:
@@ -51,17 +56,18 @@ def run_case(name: str, folder: Path, rank: int, process: int) -> None:
     torch.set_num_threads(1)
     y = np.load(folder / "y.npy")
     source = rows.from_npy(folder / "x.npy")
-    if name == "two ranks":
-        distributed.init_process_group(
-            "gloo", init_method=f"file://{folder}/store", rank=process, world_size=2
-        )
-        half = source.n // 2
-        y = y[:half] if process == 0 else y[half:]
-        source = rows.sharded(source.part(process, 2))
+    if name == "dask":
+        run_dask(folder, rank)
+        return
+    if name in RANKS:
+        store, size = f"file://{folder}/{name.replace(' ', '-')}", RANKS[name]
+        distributed.init_process_group("gloo", init_method=store, rank=process, world_size=size)
+        y = y[source.part_rows(process, size)]
+        source = rows.sharded(source.part(process, size))
     begin = time.process_time()
     if name == "memory":
         Q = recover(np.load(folder / "x.npy"), y, rank).Q.dense()
-    elif name in ("disk", "two ranks"):
+    elif name == "disk" or name in RANKS:
         Q = recover(source, y, rank).Q.dense()
     elif name == "stream":
         model = PositiveQuadraticRegressor(rank)
@@ -74,7 +80,58 @@ def run_case(name: str, folder: Path, rank: int, process: int) -> None:
     seconds = time.process_time() - begin
     if process == 0:
         np.save(folder / f"{name}.npy", Q)
-    print(json.dumps({"seconds": seconds, "passes": source.passes}))
+    passes = float("nan") if name == "memory" else source.passes  # an array: not counted
+    print(json.dumps({"seconds": seconds, "passes": passes}))
+
+
+def run_dask(folder: Path, rank: int) -> None:
+    """The same on two workers; chunks of 100,000 rows are read by the workers."""
+    import dask
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    from posquad.distributed import dask_recover
+
+    def used() -> tuple[float, float]:  # on a worker
+        known = resource.getrusage(resource.RUSAGE_SELF)
+        return known.ru_utime + known.ru_stime, known.ru_maxrss / 1024
+
+    def read_by_workers(path: Path):
+        whole = np.load(path, mmap_mode="r")
+        read = dask.delayed(lambda start: np.load(path, mmap_mode="r")[start : start + 100_000])
+        parts = []
+        for start in range(0, len(whole), 100_000):
+            shape = (min(100_000, len(whole) - start), *whole.shape[1:])
+            parts.append(da.from_delayed(read(start), shape, whole.dtype))
+        return da.concatenate(parts)
+
+    def watch() -> None:
+        from posquad.distributed import worker
+
+        made = worker.PartitionRows.__init__
+
+        def remember(self, parts) -> None:
+            made(self, parts)
+            worker.PartitionRows.last = self
+
+        worker.PartitionRows.__init__ = remember
+
+    def passes() -> float:
+        from posquad.distributed import worker
+
+        return worker.PartitionRows.last.passes
+
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        client.run(watch)
+        X, y = (read_by_workers(folder / name) for name in ("x.npy", "y.npy"))
+        before = client.run(used)
+        found = dask_recover(client, X, y, rank)
+        after, read = client.run(used), client.run(passes)
+    np.save(folder / "dask.npy", found.Q.dense())
+    seconds = max(after[worker][0] - before[worker][0] for worker in after)
+    peak = max(each[1] for each in after.values())
+    print(json.dumps({"seconds": seconds, "passes": max(read.values()), "peak": peak}))
 
 
 def compare(folder: Path, n: int, d: int, rank: int, only: list[str]) -> None:
@@ -91,22 +148,20 @@ def compare(folder: Path, n: int, d: int, rank: int, only: list[str]) -> None:
                 stdout=subprocess.PIPE,
                 env=environment,
             )
-            for process in range(2 if name == "two ranks" else 1)
+            for process in range(RANKS.get(name, 1))
         ]
         found, peak = {}, 0
         for child in children:  # the times and the memory are those of the largest process
             assert child.stdout is not None
             told = json.loads(child.stdout.read())
             found = {key: max(value, found.get(key, 0.0)) for key, value in told.items()}
-            peak = max(peak, os.wait4(child.pid, 0)[2].ru_maxrss)
+            peak = max(peak, os.wait4(child.pid, 0)[2].ru_maxrss / 1024)
             child.returncode = 0
+        peak = found.get("peak", peak)
         Q = np.load(folder / f"{name}.npy")
         reference = Q if reference is None else reference
         away = np.linalg.norm(Q - reference) / np.linalg.norm(reference)
-        print(
-            f"{name:<20}{found['seconds']:>8.1f}{found['passes']:>8.2f}"
-            f"{peak / 1024:>9.0f}{away:>12.1e}"
-        )
+        print(f"{name:<20}{found['seconds']:>8.1f}{found['passes']:>8.2f}{peak:>9.0f}{away:>12.1e}")
 
 
 def count_reads(d: int, rank: int) -> None:
@@ -124,7 +179,7 @@ def count_reads(d: int, rank: int) -> None:
         start = spectral_initializer(X, y, rank, kind="bounded")
         level, share = (1e-10, 1e-30) if name == "exact" else (0.0, 0.01 * p / n)
 
-        def passes(U0, offset, y=y, level=level, share=share):
+        def passes(U0, offset, known=None, y=y, level=level, share=share):
             source = rows.in_memory(X)
             target = torch.from_numpy(y)
             with torch.no_grad():
@@ -132,18 +187,22 @@ def count_reads(d: int, rank: int) -> None:
                     RankOne(source),
                     target,
                     None,
-                    torch.from_numpy(np.ascontiguousarray(U0)),
+                    begin_polish(torch.from_numpy(np.ascontiguousarray(U0)), metric),
                     metric,
                     size=float(target @ target),
                     level=level,
                     accuracy=share,
                     stopped=lambda residual: False,
+                    known=known,
                 )
             return source.passes + offset
 
         print(f"  {name}: one read per step, from a spectral start: {passes(start, 1):.1f}")
         inside = recover(X[:half], y[:half], rank)
         print(f"  {name}: the same, from the half that is in memory: {passes(inside.U, 0.5):.1f}")
+        known = Known(torch.from_numpy(X[:half]), None, n)
+        count = passes(inside.U, 0.5, known)
+        print(f"  {name}: the same, with the curvature of that half: {count:.1f}")
         if name == "exact":
             found = population_lbfgs(X, y, start, tolerance=1e-10)
             print(f"  {name}: two reads per step, from a spectral start: {float(found.passes):.0f}")

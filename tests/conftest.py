@@ -14,6 +14,7 @@ pytest.register_assert_rewrite(
     "browser_support",
     "cli_support",
     "conformance",
+    "drawing_support",
     "experiments_support",
     "support",
     "tables_support",

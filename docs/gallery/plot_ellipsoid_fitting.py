@@ -25,13 +25,10 @@ J. Saunderson, P. Parrilo and A. Willsky (2013).
 
 import matplotlib.pyplot as plt
 
-from posquad.sweep import load_sweep
-from posquad.sweep.diagrams.results import diagram_results
+from posquad.sweep.diagrams.results import published_diagram
 
-table = diagram_results("ellipsoid")
-sweep = load_sweep("ellipsoid")
-for sentence in sweep.findings(table):
-    print(sentence + "\n")
+diagram = published_diagram("ellipsoid")
+print("\n\n".join(diagram.findings))
 
 # %%
 # The share of Gaussian designs with a fit
@@ -39,18 +36,8 @@ for sentence in sweep.findings(table):
 # The transition becomes sharper with d. Bands are 95% Wilson intervals; the dotted line is the
 # predicted limit.
 
-shares, drift, error = sweep.panels(table)
-
-
-def show(panel):
-    """Draw a panel of the report of the sweep."""
-    _, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    panel.draw(axes, table)
-    axes.set_title(panel.title)
-    plt.show()
-
-
-show(shares)
+diagram.figure("ellipsoid-shares")
+plt.show()
 
 # %%
 # The drift with the dimension
@@ -58,7 +45,8 @@ show(shares)
 # Where half of the designs have a fit, against 1/d, with 95% intervals. The stars at 1/d = 0 are
 # the predicted limits for the four kinds of coordinates.
 
-show(drift)
+diagram.figure("ellipsoid-drift")
+plt.show()
 
 # %%
 # The error above the threshold
@@ -66,7 +54,8 @@ show(drift)
 # Where no fit exists, the least squared error has a predicted limit too. For the relative residual
 # of posquad the limit concerns d times its square.
 
-show(error)
+diagram.figure("ellipsoid-error")
+plt.show()
 
 # %%
 # What agrees and what does not

@@ -27,24 +27,19 @@ G. Biroli and F. Bach, JMLR 27(136), 2026, arXiv:2601.10483).
 import matplotlib.pyplot as plt
 import numpy as np
 
-from posquad.sweep import load_sweep
-from posquad.sweep.diagrams.results import diagram_results
+from posquad.sweep.diagrams.results import published_diagram
 from posquad.sweep.thresholds import uniqueness_threshold
 
-table = diagram_results("recovery")
-sweep = load_sweep("recovery")
-for sentence in sweep.findings(table):
-    print(sentence + "\n")
+diagram = published_diagram("recovery")
+print("\n\n".join(diagram.findings))
 
 # %%
 # The shares, all ranks together
 # ------------------------------
 # Bands are 95% Wilson intervals.
 
-for panel in sweep.panels(table):
-    _, axes = plt.subplots(figsize=(7, 5), layout="constrained")
-    panel.draw(axes, table)
-    axes.set_title(panel.title)
+for key in diagram.panels:
+    diagram.figure(key)
     plt.show()
 
 # %%
@@ -53,6 +48,7 @@ for panel in sweep.panels(table):
 # The share that is proved below and above the predicted number of samples
 # :math:`\alpha(r/d) d^2`. A prediction that is exact would give 0% and 100%.
 
+table = diagram.table
 predicted = np.array(
     [uniqueness_threshold(r / d) * d * d for d, r in zip(table["d"], table["r"], strict=True)]
 )

@@ -23,13 +23,10 @@ not a theorem.
 
 import matplotlib.pyplot as plt
 
-from posquad.sweep import load_sweep
-from posquad.sweep.diagrams.results import diagram_results
+from posquad.sweep.diagrams.results import published_diagram
 
-table = diagram_results("certifiability")
-sweep = load_sweep("certifiability")
-for sentence in sweep.findings(table):
-    print(sentence + "\n")
+diagram = published_diagram("certifiability")
+print("\n\n".join(diagram.findings))
 
 # %%
 # One curve for each shape
@@ -37,18 +34,8 @@ for sentence in sweep.findings(table):
 # The share that is proved, against samples per unknown: :math:`p = dr - r(r-1)/2`. Bands are 95%
 # Wilson intervals.
 
-shares, collapse, trace = sweep.panels(table)
-
-
-def show(panel):
-    """Draw a panel of the report of the sweep."""
-    _, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    panel.draw(axes, table)
-    axes.set_title(panel.title)
-    plt.show()
-
-
-show(shares)
+diagram.figure("certifiability-shares")
+plt.show()
 
 # %%
 # The collapse
@@ -56,7 +43,8 @@ show(shares)
 # The same shares against n over the predicted number. If the prediction were exact at every d, all
 # curves would cross one half at 1.
 
-show(collapse)
+diagram.figure("certifiability-collapse")
+plt.show()
 
 # %%
 # Least trace
@@ -64,7 +52,8 @@ show(collapse)
 # The transition that the published prediction is about: the true matrix is proved to have the
 # least trace among all interpolants.
 
-show(trace)
+diagram.figure("certifiability-trace")
+plt.show()
 
 # %%
 # What agrees and what does not

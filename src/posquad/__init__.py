@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from posquad import core as core
     from posquad import curvature as curvature
     from posquad import dipy as dipy
+    from posquad import distributed as distributed
     from posquad import dynamics as dynamics
     from posquad import errors as errors
     from posquad import estimator as estimator
@@ -76,8 +77,8 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _SUBMODULES = (
-    *("certificates", "core", "curvature", "dipy", "dynamics", "errors", "estimator"),
-    *("fullspace",),
+    *("certificates", "core", "curvature", "dipy", "distributed", "dynamics", "errors"),
+    *("estimator", "fullspace"),
     *("geometry", "labels", "measurements", "objectives", "predictor", "problems", "recovery"),
     *("selection", "sharper", "status", "theory"),
 )

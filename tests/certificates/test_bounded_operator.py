@@ -94,6 +94,7 @@ def test_rows_come_in_blocks_of_bounded_size(kind, rows, monkeypatch):
     seen = []
     monomials = operator.monomials
     monkeypatch.setattr(operator, "monomials", lambda part: seen.append(part) or monomials(part))
+    del operator._monomial_gram  # which is kept
     np.testing.assert_allclose(operator.monomial_gram()[0], gram, rtol=1e-13)
     assert [(part.start, part.stop) for part in seen] == [(0, 2), (2, 4), (4, 6)]  # 12 // 6 rows
 
@@ -138,6 +139,18 @@ def test_adjoints(problem):
     product, sizes = operator.adjoint_factor(z, U)
     error = np.abs(exact(product) - true @ exact(U))
     assert np.all(error <= exact(gamma(operator.depth) * sizes))
+
+
+def test_a_step_of_the_power_iteration(problem):
+    """`N(vv')^2` and `A*(A(vv')) v` in rational arithmetic, for two vectors together."""
+    operator, A, _, rng = problem
+    V = rng.standard_normal((DIM, 2))
+    levels, moved = operator.power_step(V)
+    for k, v in enumerate(exact(V).T):
+        measured = np.array([v @ a @ v for a in A])
+        assert levels[k] == pytest.approx(float(measured @ measured / N), rel=1e-13)
+        step = sum(m * (a @ v) for m, a in zip(measured, A, strict=True))
+        np.testing.assert_allclose(moved[:, k], step.astype(float), rtol=1e-11)
 
 
 def test_grams_of_the_measurements(problem):

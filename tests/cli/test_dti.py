@@ -151,6 +151,14 @@ def test_images_that_cannot_be_used_are_refused(scan):
     assert_refused(run(scan), "a damaged compressed file")
     assert_refused(run(scan, image="missing.nii.gz"), "no such file")
     assert_refused(run(scan, image="missing.nii"), "no such file")
+    for value in (np.nan, 0.0):
+        empty = nibabel.Nifti1Image(np.full((*SHAPE, 32), value), AFFINE)
+        empty.to_filename(scan / "empty.nii.gz")
+        words = "a voxel whose signals above 0.0001 determine a tensor", "none in 120 voxels"
+        assert_refused(run(scan, image="empty.nii.gz"), "empty.nii.gz", *words)
+    assert not list((scan / "out").iterdir())
+    nibabel.Nifti1Image(np.ones((*SHAPE, 32), np.complex64), AFFINE).to_filename(scan / "c.nii")
+    assert_refused(run(scan, image="c.nii"), "c.nii", "an image of real numbers", "complex64")
     flat = nibabel.Nifti1Image(np.ones((3, 4, 5)), np.eye(4))
     flat.to_filename(scan / "flat.nii.gz")
     assert_refused(run(scan, image="flat.nii.gz"), "four dimensions", "(3, 4, 5)")
@@ -175,7 +183,7 @@ def test_tables_that_cannot_be_used_are_refused(scan):
     bvec.write_text("x y z\n")
     assert_refused(run(scan), "a text file of numbers")
     np.savetxt(bvec, np.tile(vectors[:, 2:3], 32))
-    assert_refused(run(scan), "gradients that determine a tensor and S0")
+    assert_refused(run(scan), "gradients that determine a tensor and S0", "dwi.bval, ")
     bvec.unlink()
     assert_refused(run(scan), "dwi.bvec", "No such file")
 
@@ -189,6 +197,9 @@ def test_masks_and_folders_that_cannot_be_used_are_refused(scan):
     assert_refused(run(scan, "--mask", mask), "mask.nii.gz", "the mask lies in another space")
     nibabel.Nifti1Image(np.zeros(SHAPE, dtype=np.uint8), AFFINE).to_filename(mask)
     assert_refused(run(scan, "--mask", mask), "a voxel that is not zero")
+    colours = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+    nibabel.Nifti1Image(colours, AFFINE).to_filename(mask)
+    assert_refused(run(scan, "--mask", mask), "mask.nii.gz", "an image of real numbers")
     (scan / "out").rmdir()
     (scan / "out").write_text("a file")
     assert_refused(run(scan), "expected a folder")

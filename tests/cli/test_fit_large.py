@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -13,10 +14,16 @@ import pyarrow.parquet as parquet
 import pytest
 from click.testing import CliRunner
 
+from posquad.cli import fit as fit_module
 from posquad.cli.main import main
 from posquad.cli.threads import require_scale
+from posquad.core.status import Status
+from posquad.core.threads import one_thread
 from posquad.estimator import PositiveQuadraticRegressor
+from posquad.io.models import load_model
 from posquad.io.tables import TableError, _memory, read_samples
+from posquad.problems import rows
+from posquad.problems.rows import disk
 from posquad.report.fitted_model import FittedModel
 
 N, D = 5000, 4
@@ -25,6 +32,12 @@ N, D = 5000, 4
 @pytest.fixture(autouse=True)
 def small_tables_are_large(monkeypatch):
     monkeypatch.setattr(_memory, "STREAMED", 1)
+
+
+@pytest.fixture
+def without_report(monkeypatch):
+    """The figures take most of the time of a small fit."""
+    monkeypatch.setattr(fit_module, "render", lambda fitted: "")
 
 
 def table(noise=0.1):
@@ -38,24 +51,18 @@ def call(*arguments):
     return CliRunner().invoke(main, [str(each) for each in arguments])
 
 
-PROGRAM = """
-import sys
-from posquad.cli.main import main
-from posquad.io.tables import _memory
-_memory.STREAMED = 1
-main(sys.argv[1:])
-"""
+PROGRAM = Path(__file__).with_name("processes_program.py")
 
 
 def launch(size, *arguments):
-    """Run a command in several processes, as `torchrun` does; return outputs and statuses."""
+    """Run a program in several processes without `torchrun`; return outputs and statuses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *map(str, arguments)],
+            [sys.executable, PROGRAM, *map(str, arguments)],
             env={**os.environ, **known, "RANK": str(rank), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,15 +74,30 @@ def launch(size, *arguments):
     return said, [process.returncode for process in processes]
 
 
-def test_two_processes_fit_and_one_predicts(tmp_path):
+def test_torchrun_fits_as_one_process_does(tmp_path, monkeypatch):
     X, y, w = table()
     path, out = tmp_path / "t.npy", tmp_path / "fit"
     np.save(path, np.column_stack([X, y, w]))
-    chosen = ("--response", "x5", "--weights", "x6", "--rank", 2, "--out", out)
-    said, statuses = launch(2, "fit", path, *chosen)
-    assert statuses == [0, 0], said
-    assert "read               block by block: the table stays in its file" in said[0]
-    assert said[1] == ""
+    chosen = ("--response", "x5", "--weights", "x6", "--rank", 2)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", 2, PROGRAM, "fit", path, *chosen, "--out", out]
+    run = subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("read               block by block: the table stays in its file") == 1
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 2**14)
+    alone = PositiveQuadraticRegressor(2, max_starts=50)
+    with one_thread():  # as the processes have
+        alone.fit(rows.from_npy(path, [0, 1, 2, 3]), y, w)
+    kept = load_model(out)
+    # The same blocks, and sums that do not depend on who adds them: the same bits.
+    np.testing.assert_array_equal(kept.components_, alone.components_)
+    assert (kept.n_iter_, kept.status_) == (alone.n_iter_, alone.status_)
     whole = PositiveQuadraticRegressor(2).fit(X, y, w)
     named = call("predict", out, path, "--features", "x1,x2,x3,x4", "--out", tmp_path / "p.npz")
     assert named.exit_code == 0, named.output
@@ -85,14 +107,122 @@ def test_two_processes_fit_and_one_predicts(tmp_path):
         np.testing.assert_allclose(held["standard_error"], error, rtol=1e-8)
 
 
-@pytest.mark.parametrize("option", ["--certify", "--validate"])
+@pytest.mark.usefixtures("without_report")
+def test_a_proof_reads_all_rows(tmp_path):
+    X, y, _ = (part[:200] for part in table(noise=0.0))
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    assert call("fit", path, "--response", "x5", "--rank", 2, "--out", out).exit_code == 0
+    run = call("certify", path, out)
+    assert run.exit_code == 0, run.output
+    assert "proved to be the only answer" in run.output
+
+
+@pytest.mark.usefixtures("without_report")
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_table_of_the_fit_is_predicted_as_it_is(streamed, tmp_path, monkeypatch):
+    """The columns have no names: response and weights are where they were in the fit."""
+    monkeypatch.setattr(_memory, "STREAMED", 1 if streamed else 2**40)
+    X, y, w = (part[:900] for part in table())
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([y, X, w]))
+    fitted = call("fit", path, "--response", "x1", "--weights", "x6", "--features", "x3,x4,x2,x5",
+                  "--rank", 2, "--no-validate", "--out", out)  # fmt: skip
+    assert fitted.exit_code == 0, fitted.output
+    whole = PositiveQuadraticRegressor(2).fit(X, y, w).predict(X)
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert run.exit_code == 0, run.output
+    assert "'x1' is taken as the response" in run.stderr
+    assert "Compared with column 'x1': R² 0.99" in run.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, X[:, [1, 2, 0, 3]])  # the inputs alone
+    run = call("predict", out, path, "--no-std", "--out", tmp_path / "p.npy")
+    assert (run.exit_code, run.stderr) == (0, "")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[:, 0], whole, rtol=1e-8, atol=1e-8)
+    np.save(path, np.column_stack([X, y]))  # neither
+    run = call("predict", out, path)
+    assert run.exit_code == 2
+    assert "expected 4 columns of inputs, as the model has (see --features); got 5" in run.stderr
+
+
+def test_processes_that_are_interrupted_or_killed(tmp_path):
+    X, y, _ = table()
+    np.save(tmp_path / "t.npy", np.column_stack([X, y]))
+    said, statuses = launch(2, "faults", tmp_path / "t.npy", tmp_path)
+    assert statuses == [0, -9], said
+    first, second = said[0].split("status 130\n")
+    assert "Interrupted: the best model so far was written." in first
+    model = load_model(tmp_path / "interrupted")
+    assert model.status_ is Status.INTERRUPTED
+    best = PositiveQuadraticRegressor(1).fit(X, y)  # the descent that was complete
+    np.testing.assert_allclose(model.predict(X), best.predict(X), atol=1e-6 * y.std())
+    assert said[1].splitlines() == ["Error: rank 0: expected a decision; got Ctrl-C", "status 1"]
+    ended = "Error: group: expected all processes of the group to go on; got one that ended or"
+    assert second.startswith(ended)
+    assert second.splitlines()[-1] == "status 1"
+    left = {path.name for path in (tmp_path / "killed").iterdir()}
+    assert left <= {"model.checkpoint", "model.checkpoint.rank1"}  # from which it goes on
+
+
+@pytest.mark.parametrize("option", ["--certify", "--validate", "--criterion cv", "--loss huber"])
 def test_options_that_need_all_rows(option, tmp_path):
     X, y, _ = table()
     np.save(tmp_path / "t.npy", np.column_stack([X, y]))
-    run = call("fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", option)
+    run = call(
+        "fit", tmp_path / "t.npy", "--response", "x5", "--out", tmp_path / "f", *option.split()
+    )
     assert run.exit_code == 2, run.output
     assert f"{option}: expected a smaller table" in run.output.replace("\n", " ")
     assert not (tmp_path / "f").exists()
+
+
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monkeypatch):
+    X, y, _ = table()
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
+        run = call(*words)
+        assert run.exit_code == 130
+        assert f"Interrupted: the same command goes on from {out}/model.checkpoint." in run.output
+        assert [item.name for item in out.iterdir()] == ["model.checkpoint"]
+        other = call("fit", path, "--response", "x5", "--rank", 1, "--out", out)
+        assert "model.checkpoint is not used, and the work begins anew" in other.output
+        call(*words)
+    run = call(*words)
+    assert run.exit_code == 0, run.output
+    assert f"Going on from {out}/model.checkpoint: 100% of the rows had been read." in run.output
+    assert sorted(item.name for item in out.iterdir()) == [
+        "model.json",
+        "model.safetensors",
+        "report.html",
+    ]
+
+
+def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
+    X, y, _ = table()
+    path, out = tmp_path / "t.npy", tmp_path / "fit"
+    np.save(path, np.column_stack([X, y]))
+    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
+    assert call(*words, "--no-checkpoint").exit_code == 130
+    assert not out.exists()
+    wrong = call(*words, "--checkpoint-every", 0)
+    assert wrong.exit_code == 2
+    assert "--checkpoint-every: expected" in wrong.output
+    monkeypatch.setattr(_memory, "STREAMED", 10**9)
+    small = call(*words, "--checkpoint")
+    assert small.exit_code == 2
+    assert "--checkpoint: expected a table of at least 256 MB" in small.output
 
 
 def test_a_parquet_table_stays_in_its_file(tmp_path):
@@ -107,8 +237,8 @@ def test_a_parquet_table_stays_in_its_file(tmp_path):
     np.testing.assert_allclose(samples.rules.means, X[:, [2, 0]].mean(0), rtol=1e-10)
     known = samples.extremes
     assert known is not None
-    for rows, values in ((known.low_row, known.low), (known.high_row, known.high)):
-        np.testing.assert_array_equal(X[rows, [2, 0]], values)
+    for places, values in ((known.low_row, known.low), (known.high_row, known.high)):
+        np.testing.assert_array_equal(X[places, [2, 0]], values)
     np.testing.assert_array_equal(known.low, X[:, [2, 0]].min(0))
     np.testing.assert_array_equal(known.high, X[:, [2, 0]].max(0))
     assert len([item for item in tmp_path.iterdir() if item.name.endswith(".posquad.npy")]) == 1

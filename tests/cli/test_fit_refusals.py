@@ -219,7 +219,7 @@ def test_ctrl_c_leaves_everything_as_it_was(tmp_path):
 def test_the_program_shows_no_traceback(tmp_path, content, suffix):
     data = tmp_path / f"data{suffix}"
     data.write_bytes(content)
-    if (suffix, content) not in [(".csv", b""), (".npy", b"\x93NUMPY"), (".npz", b"PK\x03\x04")]:
+    if (suffix, content) != (".npz", b"PK\x03\x04"):  # one in a process of its own
         assert_refused(command("fit", data, "--out", tmp_path / "out"), str(data))
         return
     out, err = (process := program("fit", data, "--out", tmp_path / "out")).communicate(timeout=120)

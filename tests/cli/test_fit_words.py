@@ -47,6 +47,13 @@ def test_every_status_has_words(status):
         assert text in page
 
 
+def test_an_error_that_rounding_hides_is_not_blamed_on_the_starts():
+    said = answer(fit_with(Status.STALLED, residual_=np.nan))
+    [step] = said.steps
+    assert step.words.startswith("Rounding hides the error of the fit: shuffle the rows")
+    assert "rounding hides the error" in said.message
+
+
 def test_statuses_that_a_fit_can_have_all_have_words():
     begun = list(Status).index(Status.RECOVERED)
     assert set(HEADINGS) == set(list(Status)[begun:])
@@ -151,7 +158,7 @@ def test_a_spectrum_of_which_only_the_ends_are_known():
     assert "Only the smallest and the largest eigenvalue were computed: 0.5 and 8." in page
 
 
-def test_many_rows_are_thinned_and_the_largest_residuals_kept():
+def test_many_rows_are_thinned_and_the_largest_residuals_kept(rendered):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30_000, 2))
     y = X[:, 0] ** 2 + 0.1 * rng.standard_normal(30_000)

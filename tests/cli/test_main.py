@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -125,8 +126,10 @@ def test_a_qualitative_claim_that_differs_is_named_and_exits_with_0(calls, monke
     assert f"differs: {affected.id}: published in words, measured false" in result.stdout
 
 
-def test_a_changed_parameter_is_marked_and_a_claim_that_differs_says_so(out):
+def test_a_changed_parameter_is_marked_and_a_claim_that_differs_says_so(monkeypatch, out):
     """The paper's y is (1, 0.3); with another one the minimum trace is another number."""
+    unpictured = dataclasses.replace(EXPERIMENTS["exp6"], panels=())
+    monkeypatch.setitem(EXPERIMENTS, "exp6", unpictured)
     arguments = ("--only", "6", "--set", "exp6.y=1,0.4", "--set", "exp6.samples=3", "--out", out)
     result = posquad_command("reproduce", *arguments)
     assert result.exit_code == 1

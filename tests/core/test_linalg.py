@@ -42,3 +42,17 @@ def test_the_spectral_norm_of_a_large_matrix():
     turned = 3.0 * scipy.stats.ortho_group.rvs(550, random_state=1)
     np.testing.assert_allclose(spectral_norm(torch.from_numpy(turned)), 3.0, rtol=1e-13)
     np.testing.assert_allclose(spectral_norm(torch.diag(torch.tensor([1.0, -4.0]))), 4.0)
+
+
+def test_a_norm_scales_exactly_with_powers_of_two():
+    """Also where the squares would overflow or underflow, in a batch with ordinary matrices."""
+    M = torch.from_numpy(np.random.default_rng(0).standard_normal((5, 4, 3)))
+    plain = norm(M)
+    np.testing.assert_allclose(plain, np.linalg.norm(M, axis=(1, 2)), rtol=1e-15)
+    for power in (-900, -520, -400, 400, 520, 900):
+        scale = 2.0**power
+        assert torch.equal(norm(scale * M), scale * plain)
+        assert torch.equal(norm(torch.cat([M, scale * M])), torch.cat([plain, scale * plain]))
+    odd = torch.tensor([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0], [5e-324, 0.0]]).double()
+    np.testing.assert_array_equal(norm(odd, (-1,)), [0.0, np.inf, np.nan, float(odd[3, 0])])
+    assert norm(torch.ones(2, 0, 3)).tolist() == [0.0, 0.0]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from posquad import RankOne
+from posquad.curvature import ends as ends_module
 from posquad.curvature.ends import spectrum_ends
 from posquad.curvature.lanczos import Lanczos
 from support import normal
@@ -57,6 +58,23 @@ def test_overflow_in_single_precision_is_not_known(rng):
     X, U = 1e15 * normal(rng, 200, 20), normal(rng, 20, 2)
     assert not bool(spectrum_ends(RankOne(X.float()), U, 0.1).known)
     assert bool(spectrum_ends(RankOne(X), U, 0.1).known)
+
+
+def test_what_single_precision_cannot_see_is_tried_once(rng, monkeypatch):
+    """The curvature is 1e-4 of the largest one; in double precision it is found."""
+    X, U = normal(rng, 300, 20), normal(rng, 20, 1)
+    X[:, 0] *= 1e-2
+    attempts = []
+    attempt = ends_module._Bounds.attempt
+    monkeypatch.setattr(
+        ends_module._Bounds, "attempt", lambda self: (attempts.append(1), attempt(self))
+    )
+    assert not bool(spectrum_ends(RankOne(X.float()), U, 0.1).known)
+    tried = len(attempts)
+    ends = spectrum_ends(RankOne(X), U, 0.1)
+    assert bool(ends.known)
+    assert abs(float(ends.low) / jacobian_spectrum(X, U)[-1] - 1) <= 0.1
+    assert tried == 1
 
 
 def test_an_exception_in_a_dense_spectrum_is_found(rng):

@@ -10,7 +10,7 @@ from dipy.reconst import dti
 from dti_support import S0, needles, signals, table, tensors, unconstrained
 
 import posquad
-from posquad.core.errors import DomainError, ShapeError
+from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.dipy import Flag, fit_tensors, positive_ols, positive_rwls, positive_wls
 
 
@@ -191,11 +191,16 @@ def test_gradients_of_one_plane_direction_more_than_others():
         ({"design_matrix": np.ones((5, 6))}, r"shape \(g, 7\)", ShapeError),
         ({"design_matrix": np.ones((5, 7))}, "last column of -1", DomainError),
         ({"design_matrix": -np.ones((9, 7))}, "rank 1, which is less than 7", DomainError),
+        ({"design_matrix": "x"}, "design_matrix: expected float64 or float32", DtypeError),
+        ({"data": [[1.0], [2.0, 3.0]]}, "data: expected an array", DtypeError),
+        ({"errors": "no"}, "errors: expected True or False; got 'no'", DomainError),
         ({"data": np.ones((2, 3))}, "one signal per row", ShapeError),
         ({"data": np.array(["a"] * 44)}, "real numbers", DomainError),
         ({"method": "nlls"}, "one of 'ols', 'wls', 'rwls'", DomainError),
         ({"rounds": 3}, "at least 4", DomainError),
         ({"weights": np.ones(3)}, "the shape of the data", ShapeError),
+        ({"weights": "x"}, "weights: expected float64 or float32", DtypeError),
+        ({"weights": np.full((2, 44), np.nan)}, "weights: expected finite", NonFiniteError),
         ({"weights": -np.ones((2, 44))}, "none negative", DomainError),
         ({"weights": np.ones((2, 44)), "method": "ols"}, "unless the method is 'wls'", DomainError),
     ],
@@ -205,3 +210,10 @@ def test_bad_input_is_refused(change, words, error):
     arguments = {"design_matrix": dti.design_matrix(gtab), "data": data} | change
     with pytest.raises(error, match=words):
         fit_tensors(**arguments)
+
+
+@pytest.mark.parametrize("number", [3, 4.0, "4"])
+def test_the_number_of_fits_is_called_as_the_user_calls_it(number):
+    gtab, data = needles(2)
+    with pytest.raises(DomainError, match="num_iter: expected"):
+        positive_rwls(dti.design_matrix(gtab), data, num_iter=number)

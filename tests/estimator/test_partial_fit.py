@@ -128,6 +128,23 @@ def test_a_column_that_is_a_combination_of_others(tmp_path):
     assert np.isinf(model.predict(away, return_std=True)[1]).all()
 
 
+def test_inputs_of_zero_determine_nothing():
+    X, y, _ = problem({})
+    for responses in (y, 0 * y):
+        for rank in (1, R, None):
+            with pytest.warns(IdentifiabilityWarning):
+                model = Regressor(rank).partial_fit(0 * X, responses)
+            assert (model.status_, model.rank_) == (Status.UNDETERMINED, 0)
+
+
+def test_inputs_whose_fourth_powers_overflow():
+    X, y, _ = problem({})
+    model, large = Regressor(R).partial_fit(X, y), Regressor(R).partial_fit(1e160 * X, y)
+    assert large.status_ is model.status_
+    np.testing.assert_allclose(large.predict(1e160 * X), model.predict(X), rtol=1e-9, atol=1e-9)
+    assert (large.effective_spectrum_ > 1e300).all()
+
+
 def test_a_source_is_fitted_and_predicted(tmp_path):
     X, y, weights = problem({})
     np.save(tmp_path / "x.npy", X)
@@ -153,6 +170,15 @@ def test_refusals(tmp_path):
     model.set_params(linear=True)
     with pytest.raises(DomainError, match="expected the terms of the first call of partial_fit"):
         model.partial_fit(X, y)
+    with pytest.raises(DomainError, match="sample_weight: expected a positive weight before"):
+        Regressor(R).partial_fit(X[:100], y[:100], np.zeros(100))
+    with pytest.raises(DomainError, match=r"X: expected an array, .* fit takes a source of rows"):
+        Regressor(R).partial_fit(rows.in_memory(X), y)
+    with pytest.raises(DomainError, match="max_starts: expected an integer >= 1; got 0"):
+        Regressor(R, max_starts=0).partial_fit(X, y)
+    for factor in (1e200, 1e-200):  # squares of such responses overflow, or vanish
+        with pytest.raises(DomainError, match="y: expected a largest size between 1e-100 and"):
+            Regressor(R).partial_fit(X, factor * y)
     with pytest.raises(ValueError, match="4 features"):
         Regressor(R).partial_fit(X, y).partial_fit(X[:, :4], y)
     with pytest.raises(DomainError, match="criterion: expected 'bic' for many rows"):

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from drawing_support import OnlySvg
 from posquad.experiments.framework import describe_parameters
 from posquad.experiments.registry import EXPERIMENTS
 from posquad.report.figures import picture, save_figures, themed_svg
@@ -97,28 +98,22 @@ def run_of(size, key):
     return finished(key, changes[size])
 
 
-class OnlySvg:
-    """A figure that leaves the other formats empty: they take most of the time."""
-
-    def __init__(self, figure):
-        self.figure = figure
-
-    def savefig(self, buffer, *, format, **options):
-        if format == "svg":
-            self.figure.savefig(buffer, format=format, **options)
+@functools.cache
+def picture_of(panel, size, key):
+    """The figure of a panel, which no test changes."""
+    return picture(panel, run_of(size, key))
 
 
-def svg_text(panel, key):
-    figure = OnlySvg(picture(panel, run_of("grid", key)))
+def svg_text(figure, panel):
     with tempfile.TemporaryDirectory() as folder:
-        plain = save_figures(figure, Path(folder), panel.key)
+        plain = save_figures(OnlySvg(figure), Path(folder), panel.key)
         assert (Path(folder) / f"{panel.key}.svg").read_text(encoding="utf-8") == plain
     return themed_svg(plain)
 
 
 @functools.cache
 def svg_of(panel, key):
-    return svg_text(panel, key)
+    return svg_text(picture_of(panel, "grid", key), panel)
 
 
 SIZES = ["grid", "quick", "minimal"]
@@ -129,7 +124,7 @@ SIZES = ["grid", "quick", "minimal"]
 def test_panels_draw_and_describe(size, key):
     """A warning of matplotlib, for instance an empty logarithmic axis, is an error here."""
     for panel in EXPERIMENTS[key].panels:
-        figure = picture(panel, run_of(size, key))
+        figure = picture_of(panel, size, key)
         if size == "minimal":  # the grid is drawn below, and quick is a coarser grid
             figure.draw_without_rendering()
         assert len(figure.axes) == len(panel.heights)
@@ -241,7 +236,7 @@ def test_svg_is_whole_repeatable_and_follows_the_page(key):
     for panel in EXPERIMENTS[key].panels:
         text = svg_of(panel, key)
         if panel is EXPERIMENTS[key].panels[0]:
-            assert text == svg_text(panel, key)
+            assert text == svg_text(picture(panel, run_of("grid", key)), panel)
         root = ElementTree.fromstring(text)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert root.get("viewBox")
@@ -296,7 +291,7 @@ def test_every_experiment_says_what_it_found(key):
 @pytest.mark.parametrize("key", KEYS)
 def test_published_values_are_hollow_markers(key):
     for panel in EXPERIMENTS[key].panels:
-        axes = picture(panel, run_of("grid", key)).axes
+        axes = picture_of(panel, "grid", key).axes
         hollow = [
             line
             for one in axes
@@ -313,7 +308,7 @@ def test_published_values_are_hollow_markers(key):
 def test_hollow_markers_are_where_the_paper_says():
     """Table 1 of the paper, typed here once more."""
     panel = EXPERIMENTS["exp2"].panels[0]
-    top, bottom = picture(panel, run_of("grid", "exp2")).axes
+    top, bottom = picture_of(panel, "grid", "exp2").axes
     (hollow,) = [line for line in top.lines if line.get_markerfacecolor() == "none"]
     np.testing.assert_array_equal(
         hollow.get_xdata(), [3.008130, 2.301692, 1.658780, 1.165631, 0.834176]

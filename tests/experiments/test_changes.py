@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from drawing_support import draw_unrendered
+from posquad.experiments import reproduce as reproduce_module
 from posquad.experiments.cells import shorten_numbers
 from posquad.experiments.changes import changed_parameters, describe_sources
 from posquad.experiments.registry import EXPERIMENTS
@@ -59,7 +61,8 @@ def test_long_numbers_are_shortened(text, short):
     assert shorten_numbers(text) == short
 
 
-def test_absurd_parameters_give_no_number_of_many_digits(tmp_path):
+def test_absurd_parameters_give_no_number_of_many_digits(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce_module, "draw", draw_unrendered)
     changes = {"exp6": {"y": "1e22,3e21", "samples": "3"}}  # traces of the same size
     reproduce(tmp_path, plan(["exp6"], changes=changes))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

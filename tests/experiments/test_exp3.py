@@ -12,7 +12,10 @@ from posquad.experiments.exp3 import run as exp3
 from posquad.experiments.exp3.run import EXPERIMENT, Initialization, run
 from posquad.experiments.problems import line_fit, planted
 
-SMALL = Initialization(d=4, ratios=(2, 6), trials=5, budgets=(20, 200, 800), tabled_budget=400)
+NO_FLOWS = {"flow_trials": 1, "flow_steps": 2}  # of which nothing is asked here
+SMALL = Initialization(
+    d=4, ratios=(2, 6), trials=5, budgets=(20, 200, 800), tabled_budget=400, **NO_FLOWS
+)
 P = 4 * 2 - 1  # dr - r(r-1)/2
 CASES = [(i, k) for i in range(2) for k in range(SMALL.trials)]
 
@@ -120,7 +123,7 @@ def test_the_trend_of_the_moment_error_needs_several_ratios(measured):
 
 def test_N_star_by_hand():
     """(kappa_d + 2) / (delta eps*^2) with d = 10, r = 2, eigenvalues (1, 0.5), delta = 0.05."""
-    q = Initialization(ratios=(2,), trials=1, budgets=(1,), tabled_budget=1)
+    q = Initialization(ratios=(2,), trials=1, budgets=(1,), tabled_budget=1, **NO_FLOWS)
     kappa = 10 * 12 * 14 * 16
     epsilon = 0.5 / (256 * 2 * 13**2) / np.sqrt(1**2 + 0.5**2)
     measured = run(q, lambda fraction: None)
@@ -131,7 +134,8 @@ def test_N_star_by_hand():
 
 def test_no_full_rank_start_is_no_recovery():
     """Three samples in two dimensions: some moment matrices have a negative eigenvalue."""
-    q = Initialization(d=2, lambda_r=0.01, ratios=(1,), trials=40, budgets=(5,), tabled_budget=5)
+    budgets = {"budgets": (5,), "tabled_budget": 5}
+    q = Initialization(d=2, lambda_r=0.01, ratios=(1,), trials=40, **budgets, **NO_FLOWS)
     measured = run(q, lambda fraction: None)
     full = np.isfinite(measured["distance_over_radius"][0])
     assert 0 < measured["full_rank"][0] < 1
@@ -148,7 +152,8 @@ def test_the_step_of_a_start_where_the_loss_is_concave(monkeypatch):
         return gradient_descent(objective, start, step=step, **options)
 
     monkeypatch.setattr(exp3, "gradient_descent", spy)
-    q = Initialization(d=2, r=1, ratios=(8,), trials=2, budgets=(5,), tabled_budget=5, seed=100)
+    budgets = {"budgets": (5,), "tabled_budget": 5}
+    q = Initialization(d=2, r=1, ratios=(8,), trials=2, seed=100, **budgets, **NO_FLOWS)
     measured = run(q, lambda fraction: None)
     assert measured["full_rank"].tolist() == [1.0]
     X, _, y = (v.numpy() for v in planted(100, "n/p = 8", 16, 2, [0.5], 2))

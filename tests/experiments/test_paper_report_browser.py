@@ -17,8 +17,10 @@ import pytest
 from PIL import Image
 
 from browser_support import LUMINANCE, unavailable, watched_pages
+from drawing_support import OnlySvg
 from posquad.experiments import registry, report, reproduce
 from posquad.experiments.claims import Agreement
+from posquad.report import figures
 from posquad.report.figures import Drawing
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -35,7 +37,10 @@ def made(tmp_path_factory):
     """A cheap run of three experiments, its folder and its outcome."""
     folder = tmp_path_factory.mktemp("report")
     parameters = reproduce.plan(["exp1", "exp5", "exp6"], changes=CHANGES)
-    outcome = reproduce.reproduce(folder, parameters, command="posquad reproduce --only 1,5,6")
+    with pytest.MonkeyPatch.context() as patch:
+        save = figures.save_figures  # the page shows the SVG image only
+        patch.setattr(figures, "save_figures", lambda figure, *rest: save(OnlySvg(figure), *rest))
+        outcome = reproduce.reproduce(folder, parameters, command="posquad reproduce --only 1,5,6")
     return folder, parameters, outcome
 
 

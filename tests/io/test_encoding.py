@@ -14,7 +14,8 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from posquad.cli.options import parse_encodings
 from posquad.core.errors import DomainError
 from posquad.io.tables import Encoding, Rules, TableError, _memory, open_table, read_samples
-from posquad.io.tables.reading import choose_columns, load_samples
+from posquad.io.tables.choosing import choose_columns
+from posquad.io.tables.reading import load_samples
 from tables_support import refusal, written
 
 PEOPLE = (

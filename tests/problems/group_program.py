@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from datetime import timedelta
 
 import numpy as np
 import torch
 import torch.distributed as distributed
 
-from posquad import LeastSquares, RankOne, recover
+from posquad import Interrupted, LeastSquares, RankOne, recover
 from posquad.core.errors import PosquadError
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.problems import rows
 from posquad.recovery.streams import entry
 
 N, D, SIZE = 5000, 8, 3
+SHORT = 3.0  # seconds: a timeout that ends a test soon
 
 
 def samples():
@@ -49,6 +52,7 @@ def faults(rank, store):
     calls = {
         "nan": lambda: recover(rows.sharded(np_rows(broken[own], store, rank)), y[own], 2),
         "widths": lambda: rows.sharded(X[own, : D - (rank == 1)]),
+        "dtypes": lambda: rows.sharded(X[own].astype("f4" if rank == 1 else "f8")),
         "responses": lambda: recover(source, y[own][rank == 1 :], 2),
         "weights": lambda: recover(source, y[own], 2, weights=w[own] if rank else None),
     }
@@ -59,6 +63,51 @@ def faults(rank, store):
         except PosquadError as problem:
             said[name] = str(problem)
     return said
+
+
+def slow_decision(rank, own):
+    """Rank 0 takes longer for a decision than the timeout, and says so."""
+    source = rows.sharded(own, timeout=SHORT)
+    with source.together():
+        return source.decided(lambda: time.sleep(2 * SHORT) or "decided")
+
+
+def early_leave(rank, own):
+    """Rank 1 leaves with an error that the others do not have."""
+    source = rows.sharded(own)
+    try:
+        with source.together():
+            if rank == 1:
+                raise MemoryError
+            source.total(torch.zeros(1))
+    except (MemoryError, PosquadError) as problem:
+        return str(problem) or type(problem).__name__
+
+
+class InterruptedRows(rows.Rows):
+    """Rows in memory whose fourth pass begins with Ctrl-C."""
+
+    def __init__(self, X):
+        self.inside, self.taken = rows.in_memory(X), 0
+        self.n, self.d = X.shape
+
+    def _blocks(self):
+        self.taken += 1
+        if self.taken == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield from self.inside.blocks()
+
+
+def interrupted(rank, own, y):
+    """Ctrl-C on rank 0, in the pass after the first step."""
+    source = rows.sharded(InterruptedRows(own) if rank == 0 else own)
+    entry.MOMENT_MOST, entry.MEMORY_ENTRIES = 0, 300 * D
+    try:
+        recover(source, y, 2)
+    except Interrupted as stop:
+        return stop.result
+    except PosquadError as problem:
+        return str(problem)
 
 
 def np_rows(X, store, rank):
@@ -85,7 +134,8 @@ def main():
         world_size=SIZE,
         timeout=timedelta(seconds=60),
     )
-    pair = distributed.new_group([0, 1], timeout=timedelta(seconds=3))
+    pair = distributed.new_group([0, 1], timedelta(seconds=30))
+    outer = distributed.new_group([0, 2], timedelta(seconds=SHORT))
     X, y, w = samples()
     cuts = {3: [0, 4000, 4000, N], 2: [0, 7, N]}
     for size, group in ((3, None), (2, pair)):
@@ -99,18 +149,36 @@ def main():
                 np.save(f"{store}.{size}.{name}.{rank}.npy", value)
     for name, words in faults(rank, store).items():
         sys.stdout.write(f"{name}: {words}\n")
-    if rank < 2:
-        half = slice(0, 2500) if rank == 0 else slice(2500, N)
-        source = rows.sharded(X[half], pair)
-        if rank == 1:
-            sys.stdout.flush()
-            os.kill(os.getpid(), 9)
-        try:
-            recover(source, y[half], 2)
-        except PosquadError as problem:
-            sys.stdout.write(f"killed: {problem}\n")
-            end(1)
-    end(0)
+    own = slice(cuts[3][rank], cuts[3][rank + 1])
+    sys.stdout.write(f"slow: {slow_decision(rank, X[own])}\n")
+    sys.stdout.write(f"leaves: {early_leave(rank, X[own])}\n")
+    stopped = interrupted(rank, X[own], y[own])
+    if rank == 0:
+        np.savez(f"{store}.interrupted.npz", Q=stopped.Q.dense(), residual=stopped.residual)
+        stopped = stopped.status.name
+    sys.stdout.write(f"interrupted: {stopped}\n")
+    pids = [None] * SIZE
+    distributed.all_gather_object(pids, os.getpid())
+    die(rank, outer, X, y, "hangs", 2, signal.SIGSTOP)
+    if rank == 0:
+        os.kill(pids[2], signal.SIGKILL)
+    die(rank, pair, X, y, "killed", 1, signal.SIGKILL)
+    end(1)
+
+
+def die(rank, group, X, y, name, victim, number):
+    """Rank 0 and another, which is stopped or killed, work together; rank 0 says how that ends."""
+    if rank not in (0, victim):
+        return
+    own = slice(0, 2500) if rank == 0 else slice(2500, N)
+    source = rows.sharded(X[own], group)
+    if rank == victim:
+        sys.stdout.flush()
+        os.kill(os.getpid(), number)
+    try:
+        recover(source, y[own], 2)
+    except PosquadError as problem:
+        sys.stdout.write(f"{name}: {problem}\n")
 
 
 if __name__ == "__main__":

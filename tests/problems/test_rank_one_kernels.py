@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posquad import Dense, GaussianPopulation, RankOne
-from posquad.problems import measurements
+from posquad.problems import measurements, products
 from support import normal
 
 BATCHES = [(), (2,), (2, 3)]
@@ -54,6 +54,43 @@ def test_normal_equations(rng, batch, entries, monkeypatch):
     matrix, right = RankOne(X).normal_equations(Z, e)
     np.testing.assert_allclose(matrix, np.einsum("...na,...nb->...ab", J, J), atol=1e-11)
     np.testing.assert_allclose(right, np.einsum("...na,...n->...a", J, e), atol=1e-12)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("r", [1, 2, 3, 5])
+def test_gauss_newton_products(rng, r, small, monkeypatch):
+    """Half of `J'J` from the Jacobian, for starts, directions and batches, in blocks of rows."""
+    if small:
+        monkeypatch.setattr(measurements, "_BLOCK_BYTES", {"cpu": 1})
+    X, U, D = normal(rng, 150, 6), normal(rng, 2, 6, r), normal(rng, 2, 6, r)
+    operator, Z = RankOne(X), X @ U
+    J = 2 * np.einsum("ni,snj->snij", X, Z).reshape(2, 150, 6 * r)
+    half = np.einsum("sna,snb->sab", J, J) / 2
+    expected = np.einsum("sab,sb->sa", half, D.flatten(1)).reshape(2, 6, r)
+    close = {"rtol": 1e-11, "atol": 1e-9}
+    np.testing.assert_allclose(operator.gauss_newton_product(Z)(D), expected, **close)
+    np.testing.assert_allclose(operator.gauss_newton_product(Z[0])(D[0]), expected[0], **close)
+    many = operator.gauss_newton_product(Z[0])(D)  # directions in front of one start
+    np.testing.assert_allclose(many[0], expected[0], **close)
+    batch = RankOne(torch.stack([X, X])).gauss_newton_product(Z)(D)
+    np.testing.assert_allclose(batch, expected, **close)
+
+
+def test_symmetric_products_of_a_large_matrix(rng, monkeypatch):
+    """One triangle by blocks of rows, for weights of both signs and zero, against NumPy."""
+    monkeypatch.setattr(products, "_SYMMETRIC_ENTRIES", 1)
+    monkeypatch.setattr(products, "_SYMMETRIC_BLOCK", 1)
+    X, z = normal(rng, 300, 5), normal(rng, 300)
+    z[7] = 0
+    x = X.numpy()
+    operator = RankOne(X)
+    weighted = operator.adjoint_kernel(z)
+    np.testing.assert_allclose(weighted, x.T @ (z.numpy()[:, None] * x), rtol=1e-12, atol=1e-11)
+    assert bool((weighted == weighted.mT).all())
+    np.testing.assert_allclose(operator.second_moments, x.T @ x / 300, rtol=1e-12, atol=1e-13)
+    assert bool(torch.isnan(operator.adjoint_kernel(torch.full_like(z, torch.nan))).all())
+    recorded = X.clone().requires_grad_(True)
+    assert RankOne(recorded).adjoint_kernel(z).requires_grad
 
 
 @pytest.mark.parametrize("batch", BATCHES)

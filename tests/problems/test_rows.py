@@ -104,6 +104,10 @@ def test_kernels_of_rank_one_measurements(rng, kind, tmp_path):
     matrix, right = operator.normal_equations(torch.from_numpy(Z), e)
     np.testing.assert_allclose(matrix, J.T @ J, **close)
     np.testing.assert_allclose(right, J.T @ e.numpy(), **close)
+    D = normal(rng, 3, 2)
+    product = operator.gauss_newton_product(torch.from_numpy(Z))(D)
+    expected = (J.T @ (J @ D.numpy().ravel()) / 2).reshape(3, 2)
+    np.testing.assert_allclose(product, expected, rtol=1e-11, atol=1e-11)
     i, j = np.triu_indices(3)
     system = x[:, i] * x[:, j] * np.where(i == j, 1, np.sqrt(2))
     np.testing.assert_allclose(operator.fourth_moments, system.T @ system, **close)
@@ -144,10 +148,17 @@ def test_parts_of_a_file_are_its_rows(rng, kind, tmp_path):
     table = kept(kind, tmp_path, X)
     for count in (1, 2, 5, 30):
         parts = [table.part(index, count) for index in range(count)]
-        read = [p if isinstance(p, torch.Tensor) else p.read_all() for p in parts]
-        assert torch.equal(torch.cat(read), X)
+        held = [part for part in parts if not isinstance(part, torch.Tensor)]
+        assert torch.equal(torch.cat([part.read_all() for part in held]), X)
+        # They have the same blocks, so that sums over blocks are the same.
+        sizes = [len(block) for part in held for _, block in part.blocks()]
+        assert sizes == [len(block) for _, block in table.blocks()]
+        places = [table.part_rows(index, count) for index in range(count)]
+        assert [place.stop - place.start for place in places] == [len(part) for part in parts]
+        assert [place.start for place in places[1:]] == [place.stop for place in places[:-1]]
     second = table.part(1, 2)
-    assert torch.equal(second.part(1, 2).read_all(), X[17:])
+    half = second.part(1, 2)
+    assert torch.equal(half.read_all(), X[len(X) - half.n :])
     assert second.name_row(0).startswith("row")
 
 
@@ -203,6 +214,10 @@ def test_parquet_refusals(tmp_path):
         rows.from_parquet(path, ["c"])
     with pytest.raises(FileError, match="expected a column 'z'; got a, b, c"):
         rows.from_parquet(path, ["z"])
+    with pytest.raises(DomainError, match="columns: expected a list of names; got 'bc'"):
+        rows.from_parquet(path, "bc")
+    with pytest.raises(DomainError, match="path: expected a path; got NoneType"):
+        rows.from_parquet(None)
     path.write_bytes(b"nothing")
     with pytest.raises(FileError, match="expected a Parquet file"):
         rows.from_parquet(path)
@@ -303,8 +318,16 @@ def test_pieces_that_cannot_be_used():
     pieces.parts = [slice(0, 12), slice(0, 12)]
     with pytest.raises(DomainError, match="expected 12 rows, as before; got more than 12"):
         table.read_all()
+    pieces.parts, pieces.X = [slice(0, 12)], X[:, :1]
+    with pytest.raises(ShapeError, match="data: expected pieces of one width; got 1 after 2"):
+        table.read_all()
     with pytest.raises(ShapeError, match="label: expected shape"):
         rows.from_iterator(Pieces(X, y=np.ones((12, 1))))
+    pieces = Pieces(X)
+    for calls in (0, 2):
+        pieces.next = lambda give, calls=calls: [give(X) for _ in range(calls)] or 1
+        with pytest.raises(DomainError, match=f"pieces: expected one call of .*; got {calls} call"):
+            rows.from_iterator(pieces)
 
 
 def test_memory_is_two_blocks_measured_from_outside(tmp_path):

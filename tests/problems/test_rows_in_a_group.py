@@ -55,6 +55,9 @@ def test_several_processes_give_the_answers_of_one(group, size):
     [
         ("nan", "rank 1: expected its rows to be usable; got X", "NaN in row 2100 of "),
         ("widths", "one d and one dtype on all ranks; got rank 0: 8 columns of float64", "rank 1"),
+        ("dtypes", "rank 0: 8 columns of float64; rank 1: 8 columns of float32", "rank 1"),
+        ("slow", "decided", "decided"),
+        ("leaves", "rank 1: expected it to go on; got an error or an interruption", "MemoryError"),
         ("responses", "rank 1: expected its rows to be usable", "one response per row"),
         ("weights", "the same on all ranks; got rank 0: no weights; rank 1: weights", "weights"),
     ],
@@ -65,10 +68,24 @@ def test_a_fault_of_one_process_is_said_by_all(group, name, by_others, by_rank_1
         assert words in lines[rank][name]
 
 
-def test_a_killed_process_ends_the_others(group):
+def test_ctrl_c_on_one_process_keeps_the_best_answer(group):
+    folder, said, _ = group
+    assert "interrupted: INTERRUPTED" in said[0]
+    for words in said[1:]:
+        assert "interrupted: rank 0: expected it to go on; got an error or an interruption" in words
+    X, y, _ = samples()
+    with np.load(folder / "s.interrupted.npz") as kept:
+        error = ((X @ kept["Q"]) * X).sum(1) - y
+        residual = np.linalg.norm(error) / np.linalg.norm(y)
+        np.testing.assert_allclose(kept["residual"], residual, rtol=1e-10)
+    assert residual < 0.1  # the noise: one step was complete
+
+
+@pytest.mark.parametrize("name", ["hangs", "killed"])
+def test_a_process_that_hangs_or_is_killed_ends_the_others(group, name):
     _, said, statuses = group
-    assert statuses == [1, -9, 0]
-    assert "killed: group: expected all processes of the group to go on; got one that" in said[0]
+    assert statuses == [1, -9, -9]
+    assert f"{name}: group: expected all processes of the group to go on; got one" in said[0]
 
 
 def test_without_a_group():

@@ -41,6 +41,8 @@ def test_kernels(pair):
         ):
             close(a, b)
     close(view.linearize(U, z)(D), copy.linearize(U, z)(D))
+    Z = copy.project(U)
+    close(view.gauss_newton_product(Z)(D), copy.gauss_newton_product(Z)(D))
 
 
 def test_moments_and_rows(pair):

@@ -80,24 +80,22 @@ def test_samples_that_are_not_independent_do_no_harm():
     for seed in range(10):
         X, U, y = gaussian_problem(torch.Generator().manual_seed(seed), 10, 4, 1)
         X[9], X[8] = X[0], 0.0
-        assert excluded(X, U).dtype is torch.bool  # and nothing is raised
+        assert excluded(X, U).dtype == bool  # and nothing is raised
         y = (X @ U).square().sum(-1)
         assert recover(X, y, 1).status is recover(X[:8], y[:8], 1).status
 
 
 def test_the_dual_matrix_is_checked_by_hand():
     """Rows e_1, e_2 and e_1 + e_2 for U = e_1: M = diag(0, 1) has z = (0, 1, 0)."""
-    Y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
-    good, indefinite, slanted = torch.tensor(
-        [[0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 1.0, 1e-9]], dtype=torch.float64
-    )
+    Y = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    good, indefinite, slanted = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 1.0, 1e-9]])
     assert [bool(_is_dual(Y, z, 1, 1e-6)) for z in (good, indefinite, slanted)] == [
         True,
         False,
         False,
     ]
     assert not bool(_is_dual(Y, good, 1, 1.0))  # the eigenvalue is 1 and so is the size
-    assert not bool(_is_dual(Y, good * torch.nan, 1, 1e-6))
+    assert not bool(_is_dual(Y, good * np.nan, 1, 1e-6))
 
 
 def test_recover_says_how_a_second_solution_was_ruled_out():

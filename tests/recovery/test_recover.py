@@ -56,12 +56,12 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     assert X.shape[0] * U.numel() > 2**23
     y = y + normal(rng, 22_000)
     budget = Budget(max_steps=1000)
-    one = torch.tensor(1)
-    eye = torch.eye(24, dtype=X.dtype)
-    prepared = Prepared(Problem(RankOne(X), y), eye, one.double(), one * 24, one * 22_000)
+    eye, scale = torch.eye(24, dtype=X.dtype), torch.ones((), dtype=X.dtype)
+    prepared = Prepared(Problem(RankOne(X), y), eye, scale, np.array(24), np.array(22_000))
     task = search.Task(1e-10, 0, History(budget))
     start = U + 0.01 * normal(rng, 24, 16)
-    given = search.Candidates(16, start, one.double(), one, one, one > 0, 0 * one)
+    one = np.array(1)
+    given = search.Candidates(16, start, np.array(1.0), one, one, one > 0, np.array(0.0))
     finder = search.refine(Shared(prepared), start, task, given)
     inputs, V = X.numpy(), finder.U.numpy()
     J = 2 * np.einsum("ia,ib->iab", inputs, inputs @ V).reshape(len(inputs), -1)
@@ -424,7 +424,7 @@ class TestNothingWrongIsCalledRecovered:
         U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-3], dtype=X.dtype)
         shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
         V = shared.prepared.enter(U)
-        at = [diagnose.diagnose(shared, V, V.new_full((), e)) for e in (1e-12, 1e-4)]
+        at = [diagnose.diagnose(shared, V, np.float64(e)) for e in (1e-12, 1e-4)]
         assert [bool(found.isolated) for found in at] == [True, False]
 
     def test_the_kernel_alone_refuses(self, rng):
@@ -433,12 +433,12 @@ class TestNothingWrongIsCalledRecovered:
         X[:40, :3], X[40:, 3:] = normal(rng, 40, 3), normal(rng, 40, 3)
         U = normal(rng, 6, 2)
         shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
-        found = diagnose.diagnose(shared, shared.prepared.enter(U), X.new_zeros(()))
+        found = diagnose.diagnose(shared, shared.prepared.enter(U), np.float64(0.0))
         assert bool(found.free)
         whole = gaussian_problem(rng, 80, 6, 2)
         shared = Shared(prepare(whole[0], whole[2], None))
         V = shared.prepared.enter(whole[1])
-        assert not bool(diagnose.diagnose(shared, V, V.new_zeros(())).free)
+        assert not bool(diagnose.diagnose(shared, V, np.float64(0.0)).free)
 
 
 class TestRank:

@@ -18,7 +18,8 @@ from posquad import (
 )
 from posquad.core.errors import DomainError, NonFiniteError, ShapeError
 from posquad.problems import rows
-from posquad.recovery.streams import entry
+from posquad.recovery.solvers.fit import regularized_frame
+from posquad.recovery.streams import curvature, entry
 from posquad.recovery.streams.passes import sweep_line
 
 
@@ -93,6 +94,17 @@ def test_passes_give_the_answer_in_memory(stored, noise):
 
 
 @pytest.mark.usefixtures("passing")
+def test_the_limit_of_steps_is_on_the_whole_call(stored):
+    X, _, y = samples(5000, 12, 2, 0.1)
+    first = recover(X[:900], y[:900], 2)  # the rows that fit into memory
+    source = stored(X)
+    found = recover(source, y, 2, max_steps=first.steps + 2)
+    assert (found.status, found.steps) == (Status.INTERRUPTED, first.steps + 2)
+    whole = recover(source, y, 2)
+    assert whole.steps == first.steps + len(whole.history) - 1  # of the start, and of each pass
+
+
+@pytest.mark.usefixtures("passing")
 def test_a_row_beyond_those_in_memory_is_named(stored):
     X, _, y = samples(5000, 12, 2, 0.1)
     X[4321, 7] = np.nan
@@ -121,6 +133,30 @@ def test_one_pass_gives_the_line_and_the_gradient_at_its_end(stored):
     t = line.step()
     grid = np.linspace(0, 2, 2001)
     assert loss(t) <= min(map(loss, grid)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("rows_in_all", [40, 100])
+def test_the_expected_curvature_of_all_rows(rows_in_all, monkeypatch):
+    """Against the pseudo-inverse of the dense matrix `f H + (1 - f) P` by its formulas."""
+    monkeypatch.setattr(curvature, "_ACCURACY", 1e-13)
+    monkeypatch.setattr(curvature, "_STEPS", 200)
+    rng = np.random.default_rng(0)
+    X, V, w = rng.standard_normal((40, 4)), rng.standard_normal((4, 2)), rng.random(40)
+    T = rng.standard_normal((4, 4)) + 3 * np.eye(4)
+    f, slopes = 40 / rows_in_all, np.einsum("ni,nj->nij", X @ T, X @ T @ V).reshape(40, 8)
+    H = 4 / 40 * slopes.T @ (w[:, None] * slopes)
+    P = np.empty((8, 8))
+    for k, D in enumerate(np.eye(8).reshape(8, 4, 2)):
+        P[:, k] = 4 * (D @ V.T @ V + V @ D.T @ V + np.trace(V.T @ D) * V).ravel()
+    turn = (V @ np.array([[0.0, 1.0], [-1.0, 0.0]])).ravel()
+    g = rng.standard_normal(8)
+    g -= turn * (turn @ g) / (turn @ turn)
+    expected = np.linalg.pinv(f * H + (1 - f) * P, rcond=1e-12, hermitian=True) @ g
+    given = [torch.from_numpy(a) for a in (V, g.reshape(4, 2))]
+    metric = torch.from_numpy(T)
+    known = curvature.Known(torch.from_numpy(X), torch.from_numpy(w), rows_in_all)
+    found = curvature.expected_solve(*given, regularized_frame(given[0]), metric, known)
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9, atol=1e-11)
 
 
 def test_descent_flow_spectrum_and_initializer(stored):

@@ -47,8 +47,8 @@ def shared_of(X, y, **changes):
     values = {
         "problem": Problem(RankOne(X), y),
         "transform": torch.eye(d, dtype=X.dtype).expand(*batch, d, d),
-        "scale": torch.ones(batch, dtype=X.dtype), "span": torch.full(batch, d),
-        "count": torch.full(batch, n),
+        "scale": torch.ones(batch, dtype=X.dtype), "span": np.full(batch, d),
+        "count": np.full(batch, n),
     }  # fmt: skip
     return Shared(Prepared(**{**values, **changes}))
 
@@ -96,13 +96,12 @@ def test_the_best_start_is_kept_and_those_within_a_thousandth_agree():
 )
 def test_how_many_starts_must_agree(n, max_starts, least):
     search = search_of(n, max_starts)
-    search.residual = vector(0.5)[0]
+    search.residual = np.float64(0.5)
     for agreeing, settled in ((least - 1, False), (least, True)):
-        search.agreeing = torch.tensor(agreeing)
+        search.agreeing = np.int64(agreeing)
         assert bool(search.settled) is settled
         assert bool(search.open) is not settled
-    search.optimal = torch.tensor(True)
-    search.agreeing = torch.tensor(0)
+    search.optimal, search.agreeing = np.bool_(True), np.int64(0)
     assert bool(search.settled)
 
 
@@ -120,12 +119,11 @@ def test_an_interpolating_kernel_is_formed_up_to_as_many_samples_as_symmetric_ma
 def test_a_search_ends_when_reproduced_or_out_of_starts():
     search = search_of(8, tolerance=1e-3)
     assert bool(search.open)
-    search.residual = vector(1e-3)[0]
+    search.residual = np.float64(1e-3)
     assert not bool(search.open)
-    search.residual = vector(1.1e-3)[0]
-    search.starts = torch.tensor(19)
+    search.residual, search.starts = np.float64(1.1e-3), np.int64(19)
     assert bool(search.open)
-    search.starts = torch.tensor(20)
+    search.starts = np.int64(20)
     assert not bool(search.open)
 
 
@@ -280,11 +278,9 @@ def solver_of(residuals):
 
     def solve(rank, starts, start=None, *, rough=False):
         asked.append((rank, starts))
-        one = torch.tensor(1)
+        one, residual = np.array(1), np.array(residuals[rank - 1])
         U = torch.eye(6, rank, dtype=torch.float64)
-        return search.Candidates(
-            rank, U, vector(residuals[rank - 1])[0], one, one, one > 0, vector(0.0)[0]
-        )
+        return search.Candidates(rank, U, residual, one, one, one > 0, np.array(0.0))
 
     return solve, asked
 
@@ -293,8 +289,8 @@ def setting(n, distinct=None, *, rows=None, spent=False):
     """A problem with d = 6 of n samples, and a task; `rows` is the number of rows if not n."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), rows or n, 6, 2)
     shared = SimpleNamespace(
-        problem=Problem(RankOne(X), y), prepared=SimpleNamespace(count=torch.tensor(n)),
-        distinct=torch.tensor(n if distinct is None else distinct), tuning=DEFAULT,
+        problem=Problem(RankOne(X), y), prepared=SimpleNamespace(count=np.array(n)),
+        distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
     )  # fmt: skip
     budget = SimpleNamespace(spent=spent)
     return shared, search.Task(1e-10, 0, SimpleNamespace(budget=budget))
@@ -350,9 +346,9 @@ def test_a_trial_that_missed_the_answer_is_repeated():
     def solve(rank, starts, start=None, *, rough=False):
         calls.append((rank, rough))
         residual = 1e-13 if rank == 3 or (rank == 2 and not rough) else 0.5 / rank
-        one = torch.tensor(1)
+        one = np.array(1)
         U = torch.eye(6, rank, dtype=torch.float64)
-        return search.Candidates(rank, U, vector(residual)[0], one, one, one > 0, vector(0.0)[0])
+        return search.Candidates(rank, U, np.array(residual), one, one, one > 0, np.array(0.0))
 
     choice = ranks.choose_rank(solve, *setting(100), 50, None)
     assert choice.found.rank == 2
@@ -447,7 +443,7 @@ def test_only_columns_that_are_negligible_are_tried_to_be_left_out(monkeypatch):
 
     def refined(shared, start, task, found):
         tried.append(start.shape[-1])
-        return replace(found, residual=vector(1.0)[0])
+        return replace(found, residual=np.array(1.0))
 
     monkeypatch.setattr(rank_changes, "refine", refined)
     found = replace(solve(4, 0), U=U)
@@ -468,7 +464,7 @@ def test_a_column_is_left_out_where_the_residual_stays_small(monkeypatch, residu
     solve, _ = solver_of([without, residual])
 
     def refined(shared, start, task, found):
-        return replace(found, rank=start.shape[-1], U=start, residual=vector(without)[0])
+        return replace(found, rank=start.shape[-1], U=start, residual=np.array(without))
 
     monkeypatch.setattr(rank_changes, "refine", refined)
     found = replace(solve(2, 0), U=torch.diag(vector(1.0, 1e-5)))
@@ -480,11 +476,12 @@ def test_a_column_is_left_out_where_the_residual_stays_small(monkeypatch, residu
 
 def diagnosis(**changes):
     told = {
-        "low": vector(0.1), "high": vector(1.0), "error": vector(1e-9), "needed": 5,
-        "free": torch.tensor([False]), "isolated": torch.tensor([True]),
-        "converged": torch.tensor([True]), "near": vector(0.01),
+        "low": 0.1, "high": 1.0, "error": 1e-9, "free": False, "isolated": True,
+        "converged": True, "near": 0.01,
     }  # fmt: skip
-    return Diagnosis(**{**told, **changes})
+    needed = changes.pop("needed", 5)
+    values = {name: np.array([value]) for name, value in {**told, **changes}.items()}
+    return Diagnosis(**values, needed=needed)
 
 
 @pytest.mark.parametrize(
@@ -496,20 +493,20 @@ def diagnosis(**changes):
         ({}, 1e-3, {"settled": True}, Status.BEST_FIT),
         ({}, 1e-3, {"interrupted": True}, Status.INTERRUPTED),
         ({}, 1e-12, {"interrupted": True}, Status.RECOVERED),
-        ({"low": vector(math.nan), "error": vector(math.nan)}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"low": math.nan, "error": math.nan}, 1e-12, {}, Status.NOT_IDENTIFIED),
         (
-            {"low": vector(math.nan), "error": vector(math.nan)},
+            {"low": math.nan, "error": math.nan},
             1e-12, {"interrupted": True}, Status.INTERRUPTED,
         ),
-        ({"free": torch.tensor([True])}, 1e-12, {}, Status.NOT_IDENTIFIED),
-        ({"isolated": torch.tensor([False])}, 1e-12, {}, Status.NOT_IDENTIFIED),
-        ({"converged": torch.tensor([False])}, 1e-12, {}, Status.NOT_IDENTIFIED),
-        ({"error": vector(1e-6)}, 1e-12, {}, Status.RECOVERED),
-        ({"error": vector(1.1e-6)}, 1e-12, {}, Status.NOT_IDENTIFIED),
-        ({"error": vector(0.99e-5)}, 1e-12, {"tolerance": 1e-6}, Status.RECOVERED),
-        ({"error": vector(1.1e-5)}, 1e-12, {"tolerance": 1e-6}, Status.NOT_IDENTIFIED),
-        ({"error": vector(1.1e-3)}, 1e-12, {"tolerance": 1e-2}, Status.NOT_IDENTIFIED),
-        ({"error": vector(0.9e-3)}, 1e-12, {"tolerance": 1e-2}, Status.RECOVERED),
+        ({"free": True}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"isolated": False}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"converged": False}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"error": 1e-6}, 1e-12, {}, Status.RECOVERED),
+        ({"error": 1.1e-6}, 1e-12, {}, Status.NOT_IDENTIFIED),
+        ({"error": 0.99e-5}, 1e-12, {"tolerance": 1e-6}, Status.RECOVERED),
+        ({"error": 1.1e-5}, 1e-12, {"tolerance": 1e-6}, Status.NOT_IDENTIFIED),
+        ({"error": 1.1e-3}, 1e-12, {"tolerance": 1e-2}, Status.NOT_IDENTIFIED),
+        ({"error": 0.9e-3}, 1e-12, {"tolerance": 1e-2}, Status.RECOVERED),
         ({}, 1e-12, {"off": 0.99e-10}, Status.RECOVERED),
         ({}, 1e-12, {"off": 1.01e-10}, Status.NOT_IDENTIFIED),
         ({"needed": 6}, 1e-12, {}, Status.RECOVERED),
@@ -527,13 +524,13 @@ def test_the_word_that_is_said(changes, residual, options, status):
     X = normal(torch.Generator().manual_seed(0), 1, 6, 3)
     y = X[..., 0].square()
     y[:, 0] += options.get("off", 0.0) * (y[:, 0] + X[:, 0].square().sum(-1))
-    shared = shared_of(X, y, count=torch.tensor([options.get("count", 6)]))
-    strengths = vector(*options.get("strengths", [1.0] * 6))[None]
-    shared.__dict__["_samples"] = torch.tensor([6]), strengths  # as if computed
-    rank, one = options.get("rank", 1), torch.tensor([1])
-    U = torch.diag(vector(1.0, 0.0, 0.0))[None]
-    settled = torch.tensor([options.get("settled", False)])
-    found = search.Candidates(rank, U[..., :rank], vector(residual), one, one, settled, vector(0.0))
+    shared = shared_of(X, y, count=np.array([options.get("count", 6)]))
+    strengths = np.array([options.get("strengths", [1.0] * 6)])
+    shared.__dict__["_samples"] = np.array([6]), strengths  # as if computed
+    rank, one = options.get("rank", 1), np.array([1])
+    U = torch.diag(vector(1.0, 0.0, 0.0))[None, :, :rank]
+    settled = np.array([options.get("settled", False)])
+    found = search.Candidates(rank, U, np.array([residual]), one, one, settled, np.zeros(1))
     budget = SimpleNamespace(spent=options.get("interrupted", False))
     task = search.Task(options.get("tolerance", 1e-10), 0, SimpleNamespace(budget=budget))
     codes = status_codes(
@@ -553,7 +550,7 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
     size = float(torch.linalg.vector_norm(y))
     limit = values[0] / (20 * math.sqrt(values[-1] / top)) * math.sqrt(60) / size
     for share in (0.99, 1.01):
-        found = diagnose(shared, U, vector(share * limit)[0])
+        found = diagnose(shared, U, np.float64(share * limit))
         assert float(found.low) == pytest.approx(values[0] / top, rel=1e-10)
         assert float(found.high) == pytest.approx(values[-1] / top, rel=1e-10)
         assert bool(found.isolated) is (share < 1)
@@ -566,7 +563,7 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
         error *= 60 / (60 - 7)  # the residual of a fit with 7 unknowns is that much smaller
         assert float(found.error) == pytest.approx(error, rel=1e-9)
     own = (y + 1).abs() + X.square().sum(-1) * top
-    off = largest_error(shared_of(X, y + 1, transform=T).problem, U, torch.linalg.svdvals(U))
+    off = largest_error(shared_of(X, y + 1, transform=T).problem, U, np.linalg.svd(U)[1])
     assert float(off) == pytest.approx(float((1 / own).max()), rel=1e-10)
 
 
@@ -584,12 +581,12 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     X = normal(rng, 60, 4)
     U = torch.diag(vector(1.0, smallest, 0.0, 0.0))[:, :2]
     X, U = X.to(dtype), U.to(dtype)
-    one = torch.tensor(1)
-    fit = search.Candidates(2, U, torch.zeros((), dtype=dtype), one, one, one > 0, vector(0.0)[0])
+    one, zero = np.array(1), np.zeros((), dtype=U.numpy().dtype)
+    fit = search.Candidates(2, U, zero, one, one, one > 0, zero)
     shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
     found = diagnose_any(shared, fit, Budget(max_steps=1))
-    assert bool(found.low.isfinite()) is known
-    assert bool(found.error.isfinite()) <= known
+    assert bool(np.isfinite(found.low)) is known
+    assert bool(np.isfinite(found.error)) <= known
 
 
 # Working coordinates.
@@ -678,7 +675,8 @@ def test_samples_of_one_length(rng, weighted):
     w = 1 if weights is None else weights.sqrt()
     expected = torch.linalg.vector_norm(e * w) / torch.linalg.vector_norm(y * w)
     here = told.problem.relative(told.problem.residual(told.problem.operator.project(V)))
-    torch.testing.assert_close(told.given_residual(V, here), expected, rtol=1e-10, atol=0)
+    given = told.given_residual(V, here.numpy())
+    np.testing.assert_allclose(given, expected, rtol=1e-10)
 
 
 def test_lengths_that_are_alike_stay():

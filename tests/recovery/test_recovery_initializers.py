@@ -103,16 +103,15 @@ def test_a_raised_factor_has_full_rank_by_hand():
     """The interpolant of `4 q_11 = 6` is diag(1.5, 0), whose zero is raised to a twentieth."""
     operator = RankOne(torch.tensor([[2.0, 0.0]], dtype=torch.float64))
     y = torch.tensor([6.0], dtype=torch.float64)
-    values, vectors = torch.linalg.eigh(initializers.least_interpolant(operator, y))
-    U = initializers.raised_factor(values.flip(-1), vectors.flip(-1), y)
+    values, vectors = np.linalg.eigh(initializers.least_interpolant(operator, y).numpy())
+    U = initializers.raised_factor(values[::-1], vectors[:, ::-1], y)
     np.testing.assert_allclose(U @ U.mT, np.diag([1.5, 0.075]), rtol=1e-14, atol=1e-16)
 
 
 def test_an_estimate_without_positive_eigenvalues_is_raised_to_the_size_of_the_responses():
     """Mean |y| = 3 and d = 2, so 1.5 takes the place of the largest eigenvalue."""
-    values = torch.tensor([-1.0, -2.0], dtype=torch.float64)
     y = torch.tensor([-2.0, 4.0], dtype=torch.float64)
-    U = initializers.raised_factor(values, torch.eye(2, dtype=torch.float64), y)
+    U = initializers.raised_factor(np.array([-1.0, -2.0]), np.eye(2), y)
     np.testing.assert_allclose(U @ U.mT, np.diag([0.075, 0.075]), rtol=1e-14)
 
 

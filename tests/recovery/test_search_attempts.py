@@ -164,8 +164,7 @@ def test_second_order_steps_follow_where_the_first_order_has_not_ended(monkeypat
 def polished(monkeypatch, n, sizes, residual, *, rank=1, optimal=False):
     """The solver of the refinement and its steps; None if there is none."""
     run, U = search_of(n, sizes, rank=rank)
-    run.U, run.residual = U.clone(), torch.tensor(residual, dtype=torch.float64)
-    run.optimal = torch.tensor(optimal)
+    run.U, run.residual, run.optimal = U.clone(), np.array(residual), np.array(optimal)
     told = count_steps(monkeypatch, run)
     run.polish()
     assert int(run.starts) == 0  # a refinement is no start
@@ -220,7 +219,7 @@ def test_the_best_result_so_far():
     run, U = search_of(12)
 
     def offered(residual, rank):
-        run.residual, run.rank = torch.tensor(residual, dtype=torch.float64), rank
+        run.residual, run.rank = np.array(residual), rank
         run._offer()
         return float(run.history.best.residual), run.history.best.rank
 
@@ -270,7 +269,7 @@ def test_perturbed_starts_are_around_the_first():
 
 def test_a_factor_of_another_rank_is_refined_with_its_history():
     run, U = search_of(12)
-    found = replace(run.candidates(), starts=torch.tensor(7), agreeing=torch.tensor(3))
+    found = replace(run.candidates(), starts=np.array(7), agreeing=np.array(3))
     near = U + 1e-4
     refined = module.refine(run.shared, near, run.task, found)
     assert (int(refined.starts), int(refined.agreeing), refined.rank) == (7, 3, 1)

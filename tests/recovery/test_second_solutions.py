@@ -28,8 +28,7 @@ def shared_of(n, d, r, sizes=DEFAULT.sizes):
 
 
 def candidates(U, residual=1e-16, starts=1):
-    number = torch.tensor(starts)
-    level = torch.tensor(residual, dtype=torch.float64)
+    number, level = np.array(starts), np.array(residual)
     return Candidates(U.shape[-1], U, level, number, number, number > 0, level * 0)
 
 

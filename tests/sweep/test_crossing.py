@@ -66,3 +66,9 @@ def test_bad_counts_are_refused():
         crossing([1, 1], [1, 1], [2, 2])
     with pytest.raises(DomainError, match="between 0 and 1"):
         crossing([0, 1], [1, 1], [2, 2], target=1.0)
+    with pytest.raises(DomainError, match="level: expected a rate between 0 and 1"):
+        crossing([0, 1], [1, 1], [2, 2], level=95)
+    with pytest.raises(DomainError, match="got 3 successes of 2 at 1"):
+        crossing([0, 1], [1, 3], [2, 2])
+    with pytest.raises(DomainError, match="got 1 successes of 2 at nan"):
+        crossing([np.nan, 1], [1, 3], [2, 2])

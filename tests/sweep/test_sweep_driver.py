@@ -10,6 +10,7 @@ import pytest
 
 from posquad import Interrupted
 from posquad.core.errors import DomainError
+from posquad.core.files import FileError
 from posquad.sweep import (
     Sweep,
     load_sweep,
@@ -20,6 +21,7 @@ from posquad.sweep import (
     transition,
 )
 from posquad.sweep.grid import cell_key, cell_seed, cell_text
+from posquad.sweep.report import plot_sweep
 from posquad.sweep.state import failed_cells
 from posquad.sweep.store import STORE
 
@@ -190,6 +192,9 @@ def test_an_adaptive_sweep_resumes_to_the_same_store(tmp_path):
     [
         ({"engine": "cloud"}, "'local' or 'dask'"),
         ({"workers": -1}, "0 or more"),
+        ({"workers": 1.5}, "workers: expected an integer, 0 or more; got 1.5"),
+        ({"workers": True}, "workers: expected an integer"),
+        ({"time_limit": "60"}, "time_limit: expected a positive number of seconds"),
         ({"scheduler": "tcp://127.0.0.1:1"}, "engine 'dask'"),
     ],
 )
@@ -197,6 +202,32 @@ def test_bad_engines_are_refused(tmp_path, options, words):
     sweep = Sweep("mine", lambda p, s: {"y": 1}, product(x=[1]))
     with pytest.raises(DomainError, match=words):
         run_sweep(sweep, tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"measure": "ok"}, "mine: expected the result 'ok', which the sweep declares .*; got y"),
+        ({"cell": lambda p, s: {"seed": 1}}, "the name 'seed', which every table of results has"),
+        ({"findings": lambda table: [1 / 0]}, "mine: findings: expected .* got ZeroDivisionError"),
+        ({"panels": lambda table: 3}, "mine: panels: expected .* got TypeError"),
+    ],
+)
+def test_declarations_that_do_not_suit_the_results_are_one_sentence(tmp_path, options, words):
+    sweep = Sweep(
+        **{"key": "mine", "cell": lambda p, s: {"y": 1}, "grid": product(x=[1])} | options
+    )
+    with pytest.raises(DomainError, match=words):
+        plot_sweep(run_sweep(sweep, tmp_path, workers=0).folder, sweep)
+
+
+def test_what_is_no_sweep_and_no_callback_is_refused(tmp_path):
+    with pytest.raises(DomainError, match=r"sweep: expected a posquad\.sweep\.Sweep"):
+        run_sweep("mine.py", tmp_path)
+    with pytest.raises(DomainError, match="progress: expected a callable"):
+        run(lambda p, s: {"y": 1}, tmp_path, progress=3)
+    with pytest.raises(FileError, match="expected a Parquet file of results; got no such file"):
+        read_table(tmp_path / "none.parquet")
 
 
 def test_a_file_without_a_sweep_is_refused(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import time
 from contextlib import closing
 
+import distributed
 import numpy as np
 import pytest
 
@@ -79,9 +80,40 @@ def test_a_function_of_this_process_can_be_sent_to_workers(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path, monkeypatch):
+@pytest.fixture
+def cluster():
+    """A scheduler at an address, with workers that are threads of this process."""
     distributed = pytest.importorskip("distributed")
+    local = {"host": "127.0.0.1", "protocol": "tcp", "dashboard_address": None}
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, silence_logs=50, **local
+    ) as made:
+        yield made
 
+
+def test_a_given_scheduler_is_used_and_left_running(tmp_path, cluster):
+    sweep = Sweep("local", lambda p, seed: {"y": seed % 1000 + p["x"]}, product(x=range(40)))
+    there = {"engine": "dask", "scheduler": cluster.scheduler_address}
+    with closing(engine_for(sweep, "dask", scheduler=there["scheduler"])) as engine:
+        assert engine.workers == 2
+    assert run_sweep(sweep, tmp_path / "dask", **there).computed == 40
+    assert run_sweep(sweep, tmp_path / "dask", **there).computed == 0
+    run_sweep(sweep, tmp_path / "here", workers=0)
+    for name in ("x", "y", "seed"):
+        one, other = (read_table(tmp_path / place) for place in ("dask", "here"))
+        assert sorted(one[name].tolist()) == sorted(other[name].tolist())
+
+
+def test_a_scheduler_that_goes_away_is_one_sentence(cluster):
+    sweep = Sweep("local", lambda p, seed: {"y": time.sleep(1) or 1}, product(x=range(2)))
+    with closing(engine_for(sweep, "dask", scheduler=cluster.scheduler_address)) as engine:
+        engine.submit(1, Task((("a", {"x": 0}, 0),)))
+        cluster.close()
+        with pytest.raises(EngineError, match="a scheduler that answers; got a connection that"):
+            _collected(engine)
+
+
+def test_a_scheduler_that_does_not_answer_is_one_sentence(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError("Timed out trying to connect to tcp://127.0.0.1:9 after 10 s")
 

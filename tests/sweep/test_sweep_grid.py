@@ -69,6 +69,21 @@ def test_the_key_hashes_sweep_version_and_parameters():
         (lambda: Sweep("mine", print, [{"x": 1}]), "product, listed or transition"),
         (lambda: Sweep("mine", print, product(x=[1]), version="2"), "an integer"),
         (lambda: Sweep("mine", print, product(x=[1]), quick=product(y=[1])), "the parameters x"),
+        (lambda: Sweep("mine", print, product(x=[1]), axis="n"), "axis: expected one of the para"),
+        (
+            lambda: Sweep("mine", print, product(x=[1]), by="n"),
+            "by: expected one of the parameters",
+        ),
+        (
+            lambda: Sweep("mine", print, product(x=["a"]), axis="x"),
+            "axis: expected .* with numbers",
+        ),
+        (lambda: Sweep("mine", print, product(x=[1]), target="1"), "target: expected a number"),
+        (lambda: product(seed=[1, 2]), "grid: expected another name than key, seed, seconds"),
+        (lambda: listed([{"host": 1}]), "grid: expected another name than key, seed, seconds"),
+        (lambda: listed(5), "cells: expected a sequence of mappings"),
+        (lambda: listed([1, 2]), "cells: expected a sequence of mappings"),
+        (lambda: joined(product(x=[1]), 2), "grids: expected a grid made by"),
     ],
 )
 def test_bad_grids_are_refused_before_anything_is_computed(make, words):

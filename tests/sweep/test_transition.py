@@ -97,6 +97,13 @@ def test_a_rate_that_never_crosses_uses_its_limit_and_says_so():
         ({"axis": "trial"}, "no other parameter"),
         ({"over": product(x=[1])}, "no other parameter"),
         ({"over": product(trial=[1])}, "no other parameter"),
+        ({"over": 5}, "over: expected a grid"),
+        ({"width": "0.1"}, "width: expected a number"),
+        ({"target": None}, "target: expected a number"),
+        ({"trials": 2.5}, "trials: expected an integer"),
+        ({"limit": True}, "limit: expected an integer"),
+        ({"axis": 3}, "axis: expected a name"),
+        ({"measure": None}, "measure: expected a name"),
     ],
 )
 def test_bad_transitions_are_refused(options, words):
@@ -104,3 +111,10 @@ def test_bad_transitions_are_refused(options, words):
     axis, values = given.pop("axis"), given.pop("values")
     with pytest.raises(DomainError, match=words):
         transition(axis, values, **given)
+
+
+@pytest.mark.parametrize("result", [{"found": 1}, {"ok": 2.5}, {"ok": -1}])
+def test_a_result_that_is_no_success_or_failure_is_refused(result):
+    grid = transition("x", VALUES, measure="ok", width=0.1)
+    with pytest.raises(DomainError, match="measure: expected a result 'ok' of 1 for a success"):
+        followed(grid, lambda cell: result)

@@ -23,6 +23,7 @@ from posquad.certificates.proofs.statements import (
 from posquad.certificates.search.curvature import extreme_values, quartic_below, quartic_guess
 from posquad.certificates.search.dual import DualSearch
 from posquad.certificates.search.trace import trace_dual
+from posquad.core.arguments import require_boolean
 from posquad.core.arrays import Array, doubles, positive_integer, positive_number
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.linalg import eigenvalue_rounding
@@ -85,6 +86,7 @@ def certify(
     """
     operator, y = bounded_problem(objective)
     factor = _factor(objective, U)
+    require_boolean(compare=compare)
     tolerance = positive_number("tolerance", tolerance)
     trace_tolerance = positive_number("trace_tolerance", trace_tolerance)
     seed = positive_integer("seed", seed, zero=True)

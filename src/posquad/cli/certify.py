@@ -27,8 +27,10 @@ from posquad.core.files import FileError
 from posquad.core.store import pair_paths
 from posquad.io.models import columns_for, is_certificate, load_model, table_rules
 from posquad.io.tables import PLAIN, Request, TableError, arrays, open_table
+from posquad.io.tables.choosing import choose_columns
 from posquad.io.tables.encoding import NO_REQUEST
-from posquad.io.tables.reading import Samples, choose_columns, load_samples, require_file
+from posquad.io.tables.opening import require_file
+from posquad.io.tables.reading import Samples, load_samples
 from posquad.problems.measurements import Dense, RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.report.fit_certificate import certificate_words, misses_responses
@@ -194,7 +196,7 @@ def _fitted(
     rules = table_rules(fitted, model)
     table = open_table(data, rules.numbers.changed(reading.decimal, reading.thousands))
     choice = columns_for(fitted, table, rules=rules, **column_options, optional_response=False)
-    samples = load_samples(table, choice, rules=rules, missing=rules.missing)
+    samples = load_samples(table, choice, rules=rules, missing=rules.missing, whole=True)
     return _least_squares(samples), fitted.components_.T
 
 
@@ -208,7 +210,8 @@ def _objective(data: Path, column_options: dict[str, Any], reading: _Reading) ->
             return LeastSquares(Dense(A), y)
     table = open_table(data, PLAIN.changed(reading.decimal, reading.thousands))
     choice, missing = choose_columns(table, **column_options), reading.missing or "refuse"
-    return _least_squares(load_samples(table, choice, encode=reading.encode, missing=missing))
+    samples = load_samples(table, choice, encode=reading.encode, missing=missing, whole=True)
+    return _least_squares(samples)
 
 
 def _least_squares(samples: Samples) -> LeastSquares:

@@ -15,9 +15,11 @@ from posquad.cli.progress import voxel_progress
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError, require_folder, write_file
+from posquad.dipy.design import TensorDesign
 from posquad.dipy.gradients import read_gradients
 from posquad.dipy.images import Image, open_image
 from posquad.dipy.volumes import MAPS, fit_image, read_mask, write_maps
+from posquad.dipy.weights import LEAST_SIGNAL
 from posquad.report.dti_report import TensorImage, render, summary
 
 __all__ = ["dti_command"]
@@ -43,7 +45,7 @@ def dti_command(
 
     Each tensor minimises the weighted sum of the squared errors of log S over all positive
     semidefinite tensors and all S0, exactly. The weights are those of DIPY's WLS, with --robust
-    those of its RWLS. Signals that are zero, negative or not finite are left out.
+    those of its RWLS. Signals that are not finite or not above 0.0001 are left out.
 
     The command writes tensor, fa, md, s0, their standard errors (tensor_se, fa_se, md_se), sigma
     and flags as .nii.gz files with the header and affine of IMAGE, and report.html. Each file is
@@ -66,12 +68,21 @@ def dti_command(
         with open_image(image) as volumes:
             _require_volumes(volumes)
             gradients = read_gradients(bval, bvec, volumes.shape[-1])
+            try:
+                TensorDesign.of(gradients.design_matrix)
+            except DomainError as problem:
+                where = f"{bval}, {bvec}"
+                raise DomainError(where, expected=problem.expected, got=problem.got) from None
             inside = read_mask(mask, volumes)
             if not inside.any():
                 raise DomainError(str(mask), expected="a voxel that is not zero", got="none")
             method = "rwls" if robust else "wls"
             with voxel_progress(int(inside.sum())) as advance:
                 maps = fit_image(volumes, gradients, inside, method, advance=advance)
+            if not maps.fitted.any():
+                expected = f"a voxel whose signals above {LEAST_SIGNAL:g} determine a tensor"
+                got = f"none in {inside.sum()} voxels"
+                raise DomainError(str(image), expected=expected, got=got)
             command = shlex.join(["posquad", *sys.argv[1:]])
             seconds = time.monotonic() - began
             made = TensorImage(image, maps, gradients, method, command, seconds)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from posquad.cli.checkpoints import CHECKPOINT, checkpoint_options, fit_checkpoint, keeping
 from posquad.cli.failure import reporting
 from posquad.cli.options import (
     DROP,
@@ -27,8 +28,8 @@ from posquad.cli.options import (
     seed_option,
     split_names,
 )
-from posquad.cli.processes import launched, own_part
-from posquad.cli.progress import fit_progress
+from posquad.cli.processes import Processes, launched
+from posquad.cli.progress import fit_progress, table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.arrays import positive_number
 from posquad.core.errors import (
@@ -121,6 +122,15 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     metavar="SECONDS",
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
+@checkpoint_options
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="With torchrun: end if another process gives no sign of life for this time.",
+)
 @seed_option("Seed of the random starts; the same seed gives the same answer.")
 @folder_option("fit", "Folder of the model and the report.")
 def fit_command(
@@ -135,6 +145,8 @@ def fit_command(
     thousands: str | None,
     certify: bool | None,
     validate: bool | None,
+    checkpoint: bool | None,
+    timeout: float,
     out: Path,
     **options: Any,
 ) -> None:
@@ -148,13 +160,17 @@ def fit_command(
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
     optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
     in .npy or .parquet files are read block by block, whatever their size. They must be complete:
-    --missing does not apply, and --certify, --validate and --criterion cv are refused.
+    --missing does not apply, and --certify, --validate, --criterion cv and --loss are refused.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
     column of 0 and 1 for each value. These add up to 1 in every row, which gives the model a
     constant and linear terms; so with --intercept or --linear, and for every further column of
     text, the first value gets no column.
+
+    The fit of a table that is read block by block saves its state into the output folder every few
+    minutes. If it is killed, the same command goes on from there, to the same answer; a changed
+    table or other options begin anew. The state is deleted when the model is written.
 
     The command prints how certain the answer is and what to do next. When everything is computed,
     it writes model.json, model.safetensors, report.html and, if one was made, the certificate
@@ -176,30 +192,40 @@ def fit_command(
     began = time.monotonic()
     columns = {"response": response, "weights": weights, "features": features, "drop": drop}
     columns |= {"missing": missing, "decimal": decimal, "thousands": thousands}
-    rank, _ = launched()
+    processes = launched(timeout)
+    rank = processes.rank
+    processes.heed_signals()
     with reporting(f"{data}: the fit needs"):
-        for name in ("tolerance", "time_limit", "scale"):
+        positive_number("--timeout", timeout)
+        for name in ("tolerance", "time_limit", "scale", "checkpoint_every"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
         new = [] if rank else _require_place(data, out)
         try:
-            samples = read_samples(
-                data,
-                response=response,
-                weights=weights,
-                features=split_names(features),
-                drop=split_names(drop, "--drop") or (),
-                encode=parse_encodings(encode),
-                missing=missing or "refuse",
-                numbers=PLAIN.changed(decimal, thousands),
-                constant=options["intercept"] or options["linear"],
-                copies=_COPIES,
-            )
-            _require_rows(samples, certify=certify, validate=validate)
+            with processes.joint_work():
+                with table_progress() as report:
+                    samples = read_samples(
+                        data,
+                        response=response,
+                        weights=weights,
+                        features=split_names(features),
+                        drop=split_names(drop, "--drop") or (),
+                        encode=parse_encodings(encode),
+                        missing=missing or "refuse",
+                        numbers=PLAIN.changed(decimal, thousands),
+                        constant=options["intercept"] or options["linear"],
+                        copies=_COPIES,
+                        report=report,
+                        share=processes,
+                    )
+                _require_rows(samples, options, certify=certify, validate=validate)
+                saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
+                options["checkpoint"] = saved
+                with suitable_threads(samples.X.size), keeping(saved):
+                    model, stopped = _fitted(samples, certify, options, out, processes)
+            if rank:  # the first process writes and prints
+                raise SystemExit(0)
             with suitable_threads(samples.X.size):
-                model, stopped = _fitted(samples, certify, options, out)
-                if rank:  # the first process writes and prints
-                    raise SystemExit(0)
                 model.table_rules_ = samples.rules.to_json()
                 validation, stopped = _validated(model, samples, validate, began, stopped)
                 fit = FittedModel(
@@ -220,6 +246,8 @@ def fit_command(
                 text = render(fit)
             replaced = fit.model_path.exists()
             _write(out, fit, text)
+            if saved is not None and not stopped:
+                saved.remove()
         finally:
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
@@ -231,7 +259,11 @@ def fit_command(
 
 
 def _fitted(
-    samples: Samples, certify: bool | None, options: dict[str, Any], out: Path
+    samples: Samples,
+    certify: bool | None,
+    options: dict[str, Any],
+    out: Path,
+    processes: Processes,
 ) -> tuple[Any, bool]:
     """Fit the model; return it, and whether Ctrl-C ended the search.
 
@@ -264,7 +296,7 @@ def _fitted(
     )
     names = list(samples.features) if samples.named else None
     require_scale(samples)
-    X, y, weights = own_part(samples)
+    X, y, weights = processes.own_part(samples)
     with fit_progress() as progress, warnings.catch_warnings():
         # the answer reports it in its own words
         warnings.simplefilter("ignore", IdentifiabilityWarning)
@@ -279,6 +311,7 @@ def _fitted(
                 feature_names=names,
                 response_name=samples.response if samples.named else None,
                 progress=progress,
+                checkpoint=options["checkpoint"],
             )
         except Interrupted as stop:
             if (out / f"{MODEL}.json").exists() or not stop.result.rank_:
@@ -312,17 +345,21 @@ def _validated(
     return found, False
 
 
-def _require_rows(samples: Samples, **wanted: bool | None) -> None:
+def _require_rows(samples: Samples, options: dict[str, Any], **wanted: bool | None) -> None:
     """Refuse what needs all rows in memory, for a table that stays in its file."""
+    if samples.extremes is None:
+        return
+    folds = options["criterion"] == "cv" and options["rank"] is None
+    wanted |= {"criterion cv": folds, f"loss {options['loss']}": options["loss"] != LOSS_NAMES[0]}
     for name, value in wanted.items():
-        if value and samples.extremes is not None:
+        if value:
             where, expected = f"--{name}", "a smaller table, all of which is read into memory"
             raise DomainError(where, expected=expected, got=f"{samples.X.n} rows")
 
 
 def _require_place(data: Path, out: Path) -> list[Path]:
     """Check, before any work, that results can be written; return the folders that are new."""
-    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT]
+    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT, CHECKPOINT]
     written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
     for name in written:
         if (out / name).resolve() == data.resolve():

@@ -19,12 +19,14 @@ from posquad.cli.options import (
     split_names,
     table_option,
 )
+from posquad.cli.progress import table_progress
 from posquad.cli.threads import require_scale, suitable_threads
 from posquad.core.errors import DomainError
 from posquad.core.files import FileError
 from posquad.io.models import columns_for, load_model, predict, table_rules
 from posquad.io.tables import Rules, Table, TableError, open_table, write_columns
-from posquad.io.tables.reading import Choice, Samples, load_samples
+from posquad.io.tables.choosing import Choice
+from posquad.io.tables.reading import Samples, load_samples
 from posquad.io.tables.writing import as_bytes, require_suffix
 
 __all__ = ["predict_command"]
@@ -67,12 +69,14 @@ def predict_command(
     """Predict the responses of DATA with MODEL, the model.json of a fit or its folder.
 
     DATA is a table as for `posquad fit`. Columns are found by name, in any order, and other columns
-    are ignored; if the model or the data have no names, columns are found by position. Columns that
-    were encoded in the fit are encoded in the same way; a value that the fit did not see is
-    refused. The output has a column `prediction` and, if
-    the model has them, a column `standard_error` of the mean response. It goes to standard output
-    as CSV, or to the file --out, which is written completely or not at all. If DATA holds the
-    response too, standard error shows how well the predictions match it.
+    are ignored; if the model or the data have no names, columns are found by position, and data
+    with as many columns as those of the fit have the response where they had it. Columns that were
+    encoded in the fit are encoded in the same way; a value that the fit did not see is refused.
+
+    The output has a column `prediction` and, if the model has them, a column `standard_error` of
+    the mean response. It goes to standard output as CSV, or to the file --out, which is written
+    completely or not at all. If DATA holds the response too, standard error shows how well the
+    predictions match it.
 
     Exit status: 0; 2 for files that cannot be used; 130 after Ctrl-C.
 
@@ -95,6 +99,8 @@ def predict_command(
             fitted, table, rules=rules, response=response, features=split_names(features)
         )
         samples = _samples(table, choice, rules, missing, required=response is not None)
+        if not table.named and choice.response not in (None, response, table.response):
+            click.echo(f"{data}: {choice.response!r} is taken as the response", err=True)
         if std is None:
             std = fitted.uncertainty_ is not None and math.isfinite(fitted.noise_std_)
         with suitable_threads(samples.X.size):
@@ -119,7 +125,8 @@ def _samples(
     """Load the inputs, and the response unless it cannot be used and was not asked for."""
     load = partial(load_samples, table, rules=rules, missing=missing, keep_rows=True)
     try:
-        samples = load(choice)
+        with table_progress() as report:
+            samples = load(choice, report=report)
         require_scale(samples, inputs=False, small=True)
     except TableError as problem:
         if required or choice.response is None:

@@ -25,7 +25,7 @@ from posquad.experiments.records import Record
 from posquad.experiments.reproduce import Watcher
 from posquad.experiments.suite import Suite
 
-__all__ = ["Bar", "Lines", "fit_progress", "voxel_progress", "watcher_for"]
+__all__ = ["Bar", "Lines", "fit_progress", "table_progress", "voxel_progress", "watcher_for"]
 
 
 class Lines(Watcher):
@@ -118,6 +118,30 @@ def voxel_progress(total: int) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("fitting", total=total)
         yield lambda voxels: shown.update(task, advance=voxels)
+
+
+@contextmanager
+def table_progress() -> Iterator[Callable[[str, float], None] | None]:
+    """Yield a callback that shows how far a large table is read, on a terminal; None elsewhere.
+
+    >>> with table_progress() as report:
+    ...     report is None or callable(report)
+    True
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as shown:
+        tasks: dict[str, Any] = {}
+
+        def report(work: str, share: float) -> None:
+            if work not in tasks:
+                tasks[work] = shown.add_task(work, total=1.0)
+            shown.update(tasks[work], completed=share)
+
+        yield report
 
 
 @contextmanager

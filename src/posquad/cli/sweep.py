@@ -54,7 +54,8 @@ def sweep_command() -> None:
 )
 @click.option("--scheduler", metavar="ADDRESS", help="Dask scheduler, such as tcp://host:8786.  "
               "[default: a cluster on this machine]")  # fmt: skip
-@click.option("--time-limit", type=float, metavar="S", help="Begin no cell after S seconds.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="S",
+              help="Begin no cell after S seconds.")  # fmt: skip
 @click.option("--retry", is_flag=True, help="Compute failed cells again.")
 @click.option("--no-report", is_flag=True, help="Write no report at the end.")
 def run_command(name: str, out: Path | None, no_report: bool, **options: Any) -> None:
@@ -104,7 +105,7 @@ def status_command(folder: Path, failures: bool) -> None:
     with reporting("the status needs"):
         state = sweep_status(folder)
         failed = failed_cells(folder) if failures else []
-    asked = f"{state.asked} asked for so far" if state.adaptive else str(state.asked)
+    asked = f"{state.asked} or more" if state.adaptive else str(state.asked)
     click.echo(f"{state.sweep}, version {state.version}: {state.done} of {asked} cells done, "
                f"{state.failed} failed, {state.waiting} left.")  # fmt: skip
     if state.driver:

@@ -51,11 +51,21 @@ def unified(**converted: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(torch.float64 if wide else torch.float32) for t in converted.values())
 
 
-def like(model: A, value: Tensor) -> A:
-    """Return `value` as the kind of array that `model` is: a tensor, or else a NumPy array."""
+def like(model: A, value: Array) -> A:
+    """Return `value` as the kind of array that `model` is: a tensor, or else a NumPy array.
+
+    A NumPy value becomes a tensor on the device of `model`; a tensor stays where it is.
+    """
     if isinstance(model, Tensor):
+        if not isinstance(value, Tensor):
+            return cast(A, torch.from_numpy(value).to(model.device))
         return cast(A, value)
-    return cast(A, value.detach().cpu().numpy())
+    return cast(A, host(value) if isinstance(value, Tensor) else value)
+
+
+def host(tensor: Tensor) -> np.ndarray:
+    """Values of a tensor as a NumPy array, which shares the memory of a tensor on the CPU."""
+    return tensor.numpy(force=True)  # without its gradient
 
 
 def doubles(tensor: Tensor) -> np.ndarray:
@@ -161,6 +171,8 @@ def broadcast_shape(*shapes: torch.Size) -> torch.Size:
 
     `torch.broadcast_shapes` would import sympy at its first call, which takes most of a second.
     """
+    if not any(shapes):
+        return torch.Size()
     return torch.Size(np.broadcast_shapes(*shapes))
 
 
@@ -198,6 +210,8 @@ def positive_numbers(name: str, value: float | Array, model: Tensor) -> Tensor:
 def positive_integer(name: str, value: int, *, zero: bool = False) -> int:
     """Return a positive (with `zero`, nonnegative) integer, or raise."""
     low = 0 if zero else 1
+    if type(value) is int and value >= low:  # most calls, without the cost of abstract classes
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < low:
         raise DomainError(name, expected=f"an integer >= {low}", got=repr(value))
     return int(value)

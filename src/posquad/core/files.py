@@ -69,11 +69,13 @@ def require_folder(folder: Path, names: Iterable[str]) -> None:
     probe.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, *parts: bytes | memoryview, temporary: Path | None = None) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part.
 
-    The temporary file lies in the same folder under a random name that must be new, so that
-    threads, processes and hosts that share the folder can write at the same time.
+    The content is that of the parts, one after the other. The temporary file lies in the same
+    folder under a random name that must be new, so that threads, processes and hosts that share
+    the folder can write at the same time; or at `temporary`, for a file of one writer, which then
+    replaces what a killed one left there.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -81,10 +83,11 @@ def write_whole(path: Path, data: bytes) -> None:
     ...     Path(folder, "a.txt").read_bytes()
     b'whole'
     """
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    partial = temporary or path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        with partial.open("xb") as file:
-            file.write(data)
+        with partial.open("xb" if temporary is None else "wb") as file:
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -14,6 +14,7 @@ LAYERS = (
     "selection",
     "certificates",
     "recovery",
+    "distributed",
     "dipy",
     "estimator",
     "io",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,10 +16,15 @@ def norm(M: Tensor, dim: tuple[int, ...] = (-2, -1)) -> Tensor:
 
     Scaling M by a power of two scales its norm exactly.
     """
+    plain = torch.linalg.vector_norm(M, dim=dim)
     if M.numel() == 0:
-        return torch.linalg.vector_norm(M, dim=dim)
-    largest = M.detach().abs().amax(dim, keepdim=True)
-    unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
+        return plain
+    least, most = (float(end) for end in torch.aminmax(plain.detach()))
+    limits = torch.finfo(M.dtype)
+    if (limits.tiny / limits.eps) ** 0.5 < least and most < math.inf:
+        return plain
+    _, exponent = torch.frexp(M.detach().abs().amax(dim, keepdim=True))
+    unit = torch.ldexp(torch.ones_like(exponent, dtype=M.dtype), exponent - 1)
     return unit.squeeze(dim) * torch.linalg.vector_norm(M / unit, dim=dim)
 
 

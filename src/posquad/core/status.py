@@ -80,8 +80,9 @@ class Status(Enum):
     )
     BEST_FIT = (
         "no predictor of this rank that reproduces the responses was found; the answer is the best "
-        "fit, a stationary point that several starts reached: suspect noise, negative responses, "
-        "outliers or too small a rank, and check the residual"
+        "fit that was found, a stationary point of the loss: noise explains that; without noise, "
+        "look for negative responses, outliers or (below rank d) too small a rank, and in any case "
+        "check the residual"
     )
     NO_MINIMUM = (
         "the squared error has no minimum: it falls as the quadratic form and the other terms grow "
@@ -90,8 +91,9 @@ class Status(Enum):
         "fit linear terms, or a smaller rank"
     )
     STALLED = (
-        "no start reached a predictor that reproduces the responses, and the starts do not agree "
-        "on a best one; allow more starts, add samples, or check the rank and the data for outliers"
+        "the search did not settle on an answer: too few starts ended at the same best fit, or the "
+        "iteration did not converge, or rounding hides the error of the fit; allow more starts or "
+        "steps, add samples, scale the columns, or check the rank and the data for outliers"
     )
     INTERRUPTED = (
         "the time limit, the step limit or the user ended the search before the outcome was "
@@ -108,6 +110,7 @@ _CODES = {status: position for position, status in enumerate(Status)}
 _MEMBERS = np.array(list(Status), dtype=object)
 
 
-def from_codes(codes: Tensor) -> Status | list:
+def from_codes(codes: Tensor | np.ndarray) -> Status | list:
     """A `Status` for a scalar code, nested lists of them for a batch."""
-    return _MEMBERS[codes.cpu().numpy()].tolist() if codes.ndim else _MEMBERS[int(codes)]
+    values = codes if isinstance(codes, np.ndarray) else codes.cpu().numpy()
+    return _MEMBERS[values].tolist() if values.ndim else _MEMBERS[int(values)]

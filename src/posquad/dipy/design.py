@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import tensors
+from posquad.core.arrays import converted_tensor
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.symmetric import symmetric_congruence, symmetric_matrix
 
@@ -45,13 +44,14 @@ class TensorDesign:
     def of(cls, design_matrix: Any) -> TensorDesign:
         """Check DIPY's design matrix `[g, 7]` and bring it to working coordinates.
 
+        >>> import numpy as np
         >>> g = np.random.default_rng(0).standard_normal((12, 3))
         >>> x, y, z = 30 * g.T
         >>> B = np.stack([x * x, 2 * x * y, y * y, 2 * x * z, 2 * y * z, z * z, np.ones(12)], 1)
         >>> TensorDesign.of(-B).A.shape
         torch.Size([12, 6])
         """
-        (matrix,) = tensors(design_matrix=np.asarray(design_matrix, dtype=float))
+        matrix = converted_tensor("design_matrix", design_matrix).double()
         if matrix.ndim != 2 or matrix.shape[1] != COLUMNS:
             got = f"shape {tuple(matrix.shape)}"
             raise ShapeError("design_matrix", expected="shape (g, 7), as DIPY makes it", got=got)

@@ -72,6 +72,9 @@ def open_image(path: Path) -> Iterator[Image]:
             raise _unreadable(path, f"a {type(content).__name__}")
         if min(content.shape, default=0) < 1:
             raise _unreadable(path, f"an image of shape {tuple(content.shape)}")
+        kind = content.get_data_dtype()
+        if kind.kind not in "fiu":
+            raise FileError(str(path), expected="an image of real numbers", got=f"type {kind}")
         _require_complete(path, plain, content)
         try:
             yield Image(path, content)

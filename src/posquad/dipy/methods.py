@@ -8,7 +8,14 @@ import numpy as np
 import torch
 
 from posquad.dipy.design import TensorDesign
-from posquad.dipy.tensors import TensorFits, fit_tensors, lower_triangular, parameters
+from posquad.dipy.tensors import (
+    Method,
+    TensorFits,
+    fit_tensors,
+    lower_triangular,
+    parameters,
+    require_rounds,
+)
 from posquad.dipy.weighted import fit_weighted, leverages
 
 __all__ = ["positive_ols", "positive_rwls", "positive_wls"]
@@ -36,9 +43,8 @@ def positive_ols(
     (array([1., 1., 0.]), None)
     """
     del step
-    fits = fit_tensors(design_matrix, data, "ols")
-    extra = _leverages(design_matrix, fits) if return_leverages else None
-    return _returned(fits, return_S0_hat, return_lower_triangular), extra
+    wanted = return_S0_hat, return_lower_triangular, return_leverages
+    return _least_squares("ols", design_matrix, data, None, *wanted)
 
 
 def positive_wls(
@@ -65,9 +71,8 @@ def positive_wls(
     (array([1., 1., 0.]), array([100.]))
     """
     del step
-    fits = fit_tensors(design_matrix, data, "wls", weights=weights)
-    extra = _leverages(design_matrix, fits) if return_leverages else None
-    return _returned(fits, return_S0_hat, return_lower_triangular), extra
+    wanted = return_S0_hat, return_lower_triangular, return_leverages
+    return _least_squares("wls", design_matrix, data, weights, *wanted)
 
 
 def positive_rwls(
@@ -94,13 +99,27 @@ def positive_rwls(
     False
     """
     del step
+    require_rounds("num_iter", num_iter)
     fits = fit_tensors(design_matrix, data, "rwls", rounds=num_iter)
-    return _returned(fits, return_S0_hat, False), {"robust": fits.kept}
+    return _parameters(fits, return_S0_hat), {"robust": fits.kept}
 
 
-def _returned(fits: TensorFits, with_S0: bool, triangular: bool) -> Any:
-    if triangular:
-        return lower_triangular(fits)
+def _least_squares(
+    method: Method,
+    design_matrix: Any,
+    data: Any,
+    weights: Any,
+    with_S0: bool,
+    triangular: bool,
+    with_leverages: bool,
+) -> tuple[Any, dict[str, np.ndarray] | None]:
+    """Fit, and return what DIPY's least squares methods return."""
+    fits = fit_tensors(design_matrix, data, method, weights=weights)
+    extra = _leverages(design_matrix, fits) if with_leverages else None
+    return lower_triangular(fits) if triangular else _parameters(fits, with_S0), extra
+
+
+def _parameters(fits: TensorFits, with_S0: bool) -> Any:
     return (parameters(fits), fits.S0) if with_S0 else parameters(fits)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import positive_integer
-from posquad.core.errors import DomainError, ShapeError
+from posquad.core.arguments import require_boolean
+from posquad.core.arrays import converted_tensor, positive_integer
+from posquad.core.errors import DomainError, DtypeError, ShapeError, first_line
 from posquad.core.results import Result
 from posquad.core.rotations import symmetric_eigen
 from posquad.core.threads import one_torch_thread
@@ -27,7 +28,7 @@ __all__ = ["Flag", "TensorFits", "fit_tensors"]
 Method = Literal["ols", "wls", "rwls"]
 _METHODS = ("ols", "wls", "rwls")
 _STEP = 4096  # voxels fitted together: their arrays stay in the cache
-_ROUNDS = 4  # fits of the robust method, as in DIPY
+_ROUNDS = 4  # least number of fits of the robust method, and the default, as in DIPY
 _LARGEST = 300.0  # logarithm of a weight up to which nothing overflows
 
 
@@ -106,8 +107,8 @@ def fit_tensors(
     if method not in _METHODS:
         expected = f"one of {', '.join(map(repr, _METHODS))}"
         raise DomainError("method", expected=expected, got=repr(method))
-    if positive_integer("rounds", rounds) < 4:
-        raise DomainError("rounds", expected="at least 4", got=str(rounds))
+    require_rounds("rounds", rounds)
+    require_boolean(errors=errors)
     signals = _signals(data, design.size)
     given = _given_weights(weights, signals.shape, method)
     shape, g = signals.shape[:-1], design.size
@@ -124,6 +125,12 @@ def fit_tensors(
     return replace(joined, errors=TensorErrors(**_joined([p.errors for p in parts], shape)))
 
 
+def require_rounds(name: str, rounds: int) -> None:
+    """Require the number of fits of the robust method, an argument of this name."""
+    if positive_integer(name, rounds) < _ROUNDS:
+        raise DomainError(name, expected=f"at least {_ROUNDS}", got=str(rounds))
+
+
 def _joined(parts: list[Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """The arrays of results, concatenated and in the shape of the voxels."""
     names = [name for name, value in vars(parts[0]).items() if isinstance(value, np.ndarray)]
@@ -138,7 +145,10 @@ def _blocks(count: int) -> Iterator[slice]:
 
 
 def _signals(data: Any, g: int) -> np.ndarray:
-    signals = np.asarray(data)
+    try:
+        signals = np.asarray(data)
+    except (ValueError, TypeError, RuntimeError) as problem:  # ragged lists, for instance
+        raise DtypeError("data", expected="an array", got=first_line(problem)) from None
     if signals.dtype.kind not in "fiub":
         raise DomainError("data", expected="real numbers", got=f"dtype {signals.dtype}")
     if signals.ndim == 0 or signals.shape[-1] != g:
@@ -152,14 +162,14 @@ def _given_weights(weights: Any, shape: tuple[int, ...], method: str) -> np.ndar
         return None
     if method != "wls":
         raise DomainError("weights", expected="None unless the method is 'wls'", got=method)
-    given = np.asarray(weights, dtype=float)
+    given = converted_tensor("weights", weights).double().numpy()
     if given.shape != shape:
         raise ShapeError(
             "weights", expected=f"the shape of the data, {shape}", got=f"{given.shape}"
         )
-    if not np.isfinite(given).all() or (given < 0).any():
+    if (given < 0).any():
         got = f"least {np.min(given):.3g}"
-        raise DomainError("weights", expected="finite weights, none negative", got=got)
+        raise DomainError("weights", expected="weights, none negative", got=got)
     return given
 
 

@@ -81,7 +81,7 @@ class _RungeKutta(Method[FactorState]):
     ) -> FactorState:
         loss, gradient = evaluate(self.objective, U)
         # Multiply by h before squaring, because squared norms overflow before the loss does.
-        spent = [(h.sqrt() * norm(slope)).square() for slope in slopes]
+        spent = (h.sqrt() * norm(torch.stack(slopes))).square()
         return replace(
             state,
             U=U,
@@ -89,7 +89,7 @@ class _RungeKutta(Method[FactorState]):
             gradient=gradient,
             time=end,
             scale=norm(U),
-            dissipated=state.dissipated + _combine(self.weights, spent),
+            dissipated=state.dissipated + _combine(self.weights, spent.unbind()),
             steps=state.steps + (h > 0),
             attempts=state.attempts + (h > 0),
         )
@@ -132,7 +132,7 @@ class DormandPrince(_RungeKutta):
         U = state.U - h[..., None, None] * _combine(self.weights, slopes)
         new = self._finish(state, h, end, slopes, U)
         local = h * norm(_combine(self.defect, [*slopes, new.gradient]))
-        allowed = self.atol + self.rtol * torch.maximum(norm(state.U), norm(U))
+        allowed = self.atol + self.rtol * torch.maximum(state.scale, new.scale)
         error = torch.nan_to_num(local / allowed, nan=torch.inf).clamp_min(1e-10)
         accepted = error <= 1
 
@@ -156,5 +156,5 @@ def _combine(weights: Sequence[float], terms: Sequence[Tensor]) -> Tensor:
     pairs = [(w, term) for w, term in zip(weights, terms, strict=True) if w != 0.0]
     total = pairs[0][0] * pairs[0][1]
     for w, term in pairs[1:]:
-        total = total + w * term
+        total = torch.add(total, term, alpha=w)
     return total

@@ -84,8 +84,8 @@ def iterate(
     state = _apply_rules(state, rules)
     record(state)
     recorded = True
-    while bool(state.running.any()):
-        state = _apply_rules(merge(state.running, method.advance(state.park_ended()), state), rules)
+    while bool((running := state.running).any()):
+        state = _apply_rules(merge(running, method.advance(state.park_ended()), state), rules)
         recorded = method.record_due(state)
         if recorded:
             record(state)
@@ -106,11 +106,13 @@ def merge(take: Tensor, new: S, old: S) -> S:
 
 
 def _apply_rules(state: S, rules: Sequence[Rule[S]]) -> S:
+    running = state.running
     for status, met in rules:
-        ended = state.running & met(state)
+        ended = running & met(state)
         if bool(ended.any()):
             outcome = torch.where(ended, status.code, state.outcome)
             state = replace(state, outcome=outcome)
+            running = state.running
     return state
 
 

@@ -28,9 +28,10 @@ class FactorState(State):
 
     def park_ended(self) -> Self:
         """Move ended trajectories to a point where every objective is finite, without velocity."""
-        if bool(self.running.all()):
+        running = self.running
+        if bool(running.all()):
             return self
-        mask = self.running[..., None, None]
+        mask = running[..., None, None]
         eye = torch.eye(*self.U.shape[-2:], dtype=self.U.dtype, device=self.U.device)
         U = torch.where(mask, self.U, eye)
         return replace(self, U=U, gradient=torch.where(mask, self.gradient, 0.0))

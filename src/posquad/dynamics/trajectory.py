@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arguments import require_boolean
 from posquad.core.arrays import Array, like, require_callable
 from posquad.core.errors import DtypeError, ShapeError
 from posquad.core.linalg import norm
@@ -66,6 +67,7 @@ class Recorder:
     ) -> None:
         self.U0, self.save_factors, self.progress = U0, save_factors, progress
         self.observables = _named_callables(observables)
+        require_boolean(save_factors=save_factors)
         if progress is not None:
             require_callable("progress", progress, "progress(Progress)")
         self.end, self.flow = float(end), flow

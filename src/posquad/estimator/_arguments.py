@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
+from posquad.core.arguments import require_boolean
 from posquad.core.arrays import positive_integer
 from posquad.core.errors import DomainError
 from posquad.recovery.losses import Poisson, chosen_loss
@@ -18,10 +19,9 @@ def require_choices(options: Any, d: int) -> None:
     """Refuse options, the attributes of a regressor, that do not fit d inputs."""
     if options.criterion not in ("bic", "cv"):
         raise DomainError("criterion", expected="'bic' or 'cv'", got=repr(options.criterion))
-    for name in ("fit_intercept", "linear"):
-        value = getattr(options, name)
-        if not isinstance(value, bool | np.bool_):
-            raise DomainError(name, expected="True or False", got=repr(value))
+    require_boolean(
+        fit_intercept=options.fit_intercept, linear=options.linear, certify=options.certify
+    )
     errors = options.standard_errors
     if errors not in (True, False, "auto"):
         raise DomainError("standard_errors", expected="True, False or 'auto'", got=repr(errors))

@@ -21,7 +21,9 @@ def moment_spectrum(problem: Compressed, V: np.ndarray) -> np.ndarray:
     back = problem.back.numpy() * problem.unit.numpy()  # [k, d]  V = back U
     J = problem.derivative(V * problem.factor_unit).reshape(-1, k, r)
     J = np.einsum("mkr,kd->mdr", J, back).reshape(len(J), -1)
-    values = np.linalg.eigvalsh(J.T @ J)[r * (r - 1) // 2 :]
+    size = np.abs(J).max() or 1.0  # the squares of J may overflow, those of J / size do not
+    with np.errstate(over="ignore"):
+        values = np.linalg.eigvalsh((J / size).T @ (J / size))[r * (r - 1) // 2 :] * size**2
     return values if count_unknowns(problem.d, r) <= DENSE_MOST else values[[0, -1]]
 
 

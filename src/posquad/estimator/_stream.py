@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from posquad.core.errors import DomainError
-from posquad.core.twofold import Twofold
 from posquad.estimator._model import Terms
-from posquad.problems.moments import Frame, Moments, begin_moments
+from posquad.problems.moments import Moments, begin_moments
 from posquad.problems.rebasing import extended
 from posquad.recovery.streams.entry import MOMENT_MOST
 from posquad.recovery.streams.gather import kept_rows
@@ -57,18 +56,23 @@ class Stream:
             weights = np.concatenate(parts)
         return np.concatenate(X), np.concatenate(y), weights
 
+    def weighted_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return `samples`, at least one of which must have a positive weight."""
+        X, y, weights = self.samples()
+        if weights is not None and not weights.any():
+            expected = "a positive weight before the first fit; refit=False only adds samples"
+            raise DomainError("sample_weight", expected=expected, got="only zeros so far")
+        return X, y, weights
+
     def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a file keeps: plain values, and arrays by name."""
-        body: dict[str, Any] = {"terms": self.terms}
-        known = self.moments
-        if known is None:
+        if self.moments is None:
+            body: dict[str, Any] = {"terms": self.terms}
             X, y, w = self.samples()
-            rest = {} if w is None else {"weights": w}
-            return body, {f"{_PREFIX}{name}": a for name, a in {"X": X, "y": y, **rest}.items()}
-        body |= {"count": known.count, "largest": known.largest, "center": known.center}
-        body |= {"narrow": known.narrow, "doubt": known.doubt}
-        parts = {**known.frame._asdict(), **known.sums._asdict(), "reference": known.reference}
-        return body, {f"{_PREFIX}{name}": tensor.numpy() for name, tensor in parts.items()}
+            arrays = {"X": X, "y": y} | ({} if w is None else {"weights": w})
+        else:
+            body, arrays = self.moments.to_store()
+        return body, {f"{_PREFIX}{name}": array for name, array in arrays.items()}
 
     @classmethod
     def from_store(cls, d: int, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> Stream:
@@ -85,24 +89,7 @@ class Stream:
                 _require_shape("weights", w, y.shape)
             stream.held = [(X, y, w)]
             return stream
-        tensors = {name: torch.from_numpy(array) for name, array in held.items()}
-        frame = Frame(*(tensors[name] for name in Frame._fields))
-        moments = Moments(
-            terms,
-            frame,
-            tensors["reference"],
-            float(body["center"]),
-            int(body["count"]),
-            float(body["largest"]),
-            Twofold(tensors["high"], tensors["low"]),
-            bool(body["narrow"]),
-            float(body.get("doubt", 0.0)),
-        )
-        shapes = {"unit": (d,), "origin": (d,), "T": (d, d), "high": (moments.size,)}
-        shapes |= {"low": (moments.size,), "reference": (moments.layout.pairs,)}
-        for name, shape in shapes.items():
-            _require_shape(name, held[name], shape)
-        stream.moments = moments
+        stream.moments = Moments.from_store(d, body, held)
         return stream
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -10,7 +11,8 @@ import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from posquad.core.errors import DomainError
+from posquad.core.arguments import require_boolean
+from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
 from posquad.estimator._arguments import (
     checked_names,
@@ -28,11 +30,13 @@ from posquad.problems.moments import Moments
 from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
+from posquad.recovery.streams.checkpoint import Checkpoint, Keeper, open_keeper
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import Found, Limits, find_factor
-from posquad.recovery.wanted import reproduction_level
+from posquad.recovery.wanted import Wanted
 
 
 class StreamFits(FittedAttributes):
@@ -85,6 +89,10 @@ class StreamFits(FittedAttributes):
         >>> model.status_.name, model.n_samples_, bool(np.allclose(model.predict(X), y))
         ('RECOVERED', 9000, True)
         """
+        require_boolean(refit=refit)
+        if isinstance(X, Rows):
+            expected = "an array, because a stream is read once; fit takes a source of rows"
+            raise DomainError("X", expected=expected, got=type(X).__name__)
         stream: Stream | None = getattr(self, "_stream", None)
         if stream is None:
             name = getattr(y, "name", None)
@@ -111,10 +119,10 @@ class StreamFits(FittedAttributes):
         before = stream.held.copy(), stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
-            if refit and stream.moments is None:
-                self._fit_rows(*stream.samples(), progress)
-            elif refit and stream.moments is not None:
+            if refit and stream.moments is not None:
                 self._fit_moments(stream.moments, progress)
+            elif refit:
+                self._fit_rows(*stream.weighted_samples(), progress)
         except BaseException:
             stream.held, stream.moments = before
             raise
@@ -130,8 +138,24 @@ class StreamFits(FittedAttributes):
         sample_weight: Any,
         feature_names: Sequence[str] | None,
         progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
+        with source.together():
+            watched = source.watched(progress)
+            self._fit_together(source, y, sample_weight, feature_names, watched, checkpoint)
+        self._warn()
+        return self
+
+    def _fit_together(
+        self,
+        source: Rows,
+        y: Any,
+        sample_weight: Any,
+        feature_names: Sequence[str] | None,
+        progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
+    ) -> None:
         y, sample_weight = own_responses(source, y, sample_weight)
         responses, weights = admitted_responses(source, y, sample_weight)
         self.n_features_in_ = source.d
@@ -148,15 +172,19 @@ class StreamFits(FittedAttributes):
         elif self.loss != "least-squares":
             require_least_squares(self, "rows that are not kept in memory")
         elif source.d > MOMENT_MOST:
-            self._fit_passes(source, responses, weights, progress)
+            self._fit_passes(source, responses, weights, progress, checkpoint)
         else:
             self._require_no_folds()
+            seed = integer_seed(self.random_state)
+            names = ("rank", "max_rank", "max_starts", "max_steps", "tolerance")
+            options = {name: getattr(self, name) for name in names} | {"call": "fit", "seed": seed}
+            options |= {"terms": self._terms}
+            keeper = open_keeper(checkpoint, source, responses, weights, options)
             moments = gather_moments(
-                source, responses, weights, terms=self._terms, progress=progress
+                source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
             )
-            self._fit_moments(moments, progress, source)
-        self._warn()
-        return self
+            self._fit_moments(moments, progress, source, keeper, seed)
+            keeper.end()
 
     def _fit_passes(
         self,
@@ -164,6 +192,7 @@ class StreamFits(FittedAttributes):
         y: Tensor,
         weights: Tensor | None,
         progress: Callable[[Progress], None] | None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> None:
         """Fit to a source of many columns by passes over it, without standard errors."""
         self._require_no_folds()
@@ -171,19 +200,27 @@ class StreamFits(FittedAttributes):
             if wanted:
                 expected = f"at most {MOMENT_MOST} columns of a source for this option"
                 raise DomainError(name, expected=expected, got=f"{source.d} columns")
-        found = recover(
-            source,
-            y.numpy(),
-            self.rank,
-            weights=None if weights is None else weights.numpy(),
-            seed=integer_seed(self.random_state),
-            tolerance=self.tolerance,
-            max_rank=self.max_rank,
-            max_starts=self.max_starts,
-            max_steps=self.max_steps,
-            time_limit=self.time_limit,
-            progress=progress,
-        )
+        w = torch.ones_like(y) if weights is None else weights
+        sums = torch.stack([(w * y * y).sum(), w.sum(), (w > 0).sum()]).double()
+        squares, mass, count = source.total(sums).tolist()
+        stopped = None
+        try:
+            found = recover(
+                source,
+                y.numpy(),
+                self.rank,
+                weights=None if weights is None else weights.numpy(),
+                seed=integer_seed(self.random_state),
+                tolerance=self.tolerance,
+                max_rank=self.max_rank,
+                max_starts=self.max_starts,
+                max_steps=self.max_steps,
+                time_limit=self.time_limit,
+                progress=progress,
+                checkpoint=checkpoint,
+            )
+        except Interrupted as stop:
+            found, stopped = stop.result, stop
         tried = found.rank_path
         self.rank_path_ = {} if tried is None else dict(vars(tried))
         self.rank_confidence_, self.n_iter_ = float(found.rank_confidence), max(1, found.steps)
@@ -191,11 +228,10 @@ class StreamFits(FittedAttributes):
         self.effective_spectrum_ = np.full(2, np.nan)
         self.uncertainty_, self.kernel_dimension_ = None, np.nan
         self.residual_ = float(found.residual)
-        w = torch.ones_like(y) if weights is None else weights
-        sums = torch.stack([(w * y * y).sum(), w.sum(), (w > 0).sum()]).double()
-        squares, mass, count = source.total(sums).tolist()
         self._count(int(count), self.residual_**2 * squares * count / mass)
         self.certificate_ = None
+        if stopped is not None:
+            raise Interrupted(self) from stopped
 
     def _extras(self) -> list[tuple[str, bool]]:
         return [("fit_intercept", self._terms == "constant"), ("linear", self._terms == "linear")]
@@ -205,6 +241,8 @@ class StreamFits(FittedAttributes):
         moments: Moments,
         progress: Callable[[Progress], None] | None,
         source: Rows | None = None,
+        keeper: Keeper | None = None,
+        seed: int | None = None,
     ) -> None:
         """Fit to the samples of which these are the moments, and set the fitted attributes.
 
@@ -212,15 +250,23 @@ class StreamFits(FittedAttributes):
         """
         self._require_no_folds()
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
-        level = reproduction_level(self.tolerance, narrow=moments.narrow)
-        limits = Limits(level, budget, integer_seed(self.random_state), self.max_starts, progress)
+        seed = integer_seed(self.random_state) if seed is None else seed
+        wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
+        level = wanted.level(moments.d, narrow=moments.narrow)
+        limits = Limits(level, budget, seed, self.max_starts, progress)
+        limits.descents = Descents(keeper)
         problem = Compressed(moments)
 
         def solve() -> tuple[Found, list[float], int]:
             found = find_factor(problem, self.rank, limits, self.max_rank)
             return found, limits.history, budget.steps
 
-        found, limits.history, budget.steps = solve() if source is None else source.decided(solve)
+        stopped = None
+        try:
+            decided = solve() if source is None else source.decided(solve)
+            found, limits.history, budget.steps = decided
+        except Interrupted as stop:
+            found, stopped = stop.result, stop
         names = ("rank", "residual", "score")
         columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
@@ -239,6 +285,8 @@ class StreamFits(FittedAttributes):
         squares = found.loss * problem.factor_unit**4 * problem.count
         self._count(problem.count, squares)
         self.certificate_ = None
+        if stopped is not None:
+            raise Interrupted(self) from stopped
 
     def _require_no_folds(self) -> None:
         if self.criterion == "cv" and self.rank is None:

@@ -17,6 +17,7 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
 from posquad.estimator import _files
@@ -45,6 +46,7 @@ from posquad.recovery.losses import (
     describe_likelihood,
     require_counts,
 )
+from posquad.recovery.streams.checkpoint import Checkpoint
 
 __all__ = ["PositiveQuadraticRegressor"]
 
@@ -191,6 +193,7 @@ class PositiveQuadraticRegressor(
         feature_names: Sequence[str] | None = None,
         response_name: str | None = None,
         progress: Callable[[Progress], None] | None = None,
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit to inputs `X[n, d]` and responses `y[n]`.
 
@@ -204,13 +207,18 @@ class PositiveQuadraticRegressor(
                 inverse variances, up to a factor.
             feature_names, response_name: names, for arrays that carry none.
             progress: called with a `Progress` at every step of every search.
+            checkpoint: a file in which the state of long work on the rows of a file is saved, from
+                which the same call goes on after it was killed; as for `posquad.recover`.
         """
         name = getattr(y, "name", None) if response_name is None else response_name
         self.response_name_ = name if isinstance(name, str) else None
         self.table_rules_ = None
         self._stream = None
         if isinstance(X, Rows):
-            return self._fit_source(X, y, sample_weight, feature_names, progress)
+            return self._fit_source(X, y, sample_weight, feature_names, progress, checkpoint)
+        if checkpoint is not None:
+            expected = "None unless X is a source of rows in files (posquad.problems.rows)"
+            raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
         X, y = validate_data(
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, multi_output=False
         )
@@ -275,6 +283,7 @@ class PositiveQuadraticRegressor(
         the other terms, because the first-order term of the form vanishes.
         """
         check_is_fitted(self, "components_")
+        require_boolean(return_std=return_std)
         if return_std and self.uncertainty_ is None:
             p = count_unknowns(self.n_features_in_, self.rank_)
             expected = "a model fitted with standard_errors=True"

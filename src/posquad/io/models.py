@@ -14,8 +14,8 @@ from posquad.core.errors import first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import read_json
 from posquad.io.tables import Rules, Table, TableError
-from posquad.io.tables.encoding import NO_RULES
-from posquad.io.tables.reading import Choice, choose_columns
+from posquad.io.tables.choosing import Choice, choose_columns
+from posquad.io.tables.encoding import NO_RULES, Places
 
 __all__ = ["columns_for", "is_certificate", "load_model", "predict", "table_rules"]
 
@@ -104,6 +104,9 @@ def columns_for(
 ) -> Choice:
     """Choose the columns that a model needs: by name if both have names, else by position.
 
+    A table without names that has as many columns as that of the fit has its response, its weights
+    and its other columns in the same places.
+
     >>> from types import SimpleNamespace
     >>> model = SimpleNamespace(n_features_in_=2, feature_names_in_=["a", "b"])
     >>> table = Table(Path("t.csv"), ("b", "id", "a"), 1, True, read=lambda names: np.zeros((1, 1)))
@@ -118,6 +121,9 @@ def columns_for(
     if features is None and names is not None and table.named:
         features = [str(name) for name in names]
         _require_names(table, features)
+    places = _same_places(rules.places, table, response)
+    if features is None and not drop and places is not None:
+        features, response = places.inputs, places.response
     trained = getattr(model, "response_name_", None) if table.named else None
     by_name = response is None and trained is not None
     if by_name and (trained in table.names or not optional_response):
@@ -139,6 +145,14 @@ def columns_for(
             got=f"{len(choice.features)}: {', '.join(choice.features[:8])}",
         )
     return choice
+
+
+def _same_places(places: Places | None, table: Table, response: str | None) -> Places | None:
+    """Return the places of the columns in the fit, if those of a table may be the same."""
+    if places is None or table.named or table.response is not None:
+        return None
+    same = len(table.names) == places.count and response in (None, places.response)
+    return places if same else None
 
 
 def _require_names(table: Table, features: Sequence[str]) -> None:

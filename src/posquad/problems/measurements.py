@@ -24,7 +24,15 @@ from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
 from posquad.problems.fused import fused_sweep
 from posquad.problems.operator import Measurements, factor_scale
-from posquad.problems.products import RunningSum, adjoint_product, tall_product
+from posquad.problems.products import (
+    RunningSum,
+    adjoint_product,
+    column_products,
+    has_symmetric_products,
+    tall_product,
+    weighted_column_products,
+    weighted_form_product,
+)
 from posquad.problems.rows.source import Rows
 
 __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
@@ -65,6 +73,17 @@ class RankOne(Measurements):
             raise ShapeError(
                 "X", expected="shape (..., n, d) with n, d >= 1", got=f"shape {tuple(self.X.shape)}"
             )
+        self._set_shape()
+
+    @staticmethod
+    def of_checked(X: Tensor) -> RankOne:
+        """The operator of a tensor that is known to be valid, which is not checked again."""
+        operator = object.__new__(RankOne)
+        operator.X = X
+        operator._set_shape()
+        return operator
+
+    def _set_shape(self) -> None:
         self.n, self.d = self.X.shape[-2:]
         self.batch_shape = self.X.shape[:-2]
         self.dtype, self.device = self.X.dtype, self.X.device
@@ -81,6 +100,9 @@ class RankOne(Measurements):
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
         budget = _BLOCK_BYTES.get(self.X.device.type, _BLOCK_BYTES_ELSEWHERE)
         rows = max(64, budget // row_bytes)
+        if rows >= self.n:
+            yield slice(0, self.n), self.X
+            return
         for start in range(0, self.n, rows):
             block = slice(start, min(start + rows, self.n))
             yield block, self.X[..., block, :]
@@ -99,6 +121,8 @@ class RankOne(Measurements):
         return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
+        if z.ndim == 1 and not z.requires_grad and has_symmetric_products(self.X):
+            return weighted_column_products(self.X, z)
         total = RunningSum()
         for block, Xb in self._blocks():
             total.add_product(Xb.mT, z[..., block, None] * Xb)
@@ -128,6 +152,13 @@ class RankOne(Measurements):
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
         return adjoint_product(self.X, w[..., None] * Z)
 
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map `D -> 2 X' diag(Z.XD) Z` of `[..., d, r]`, half of `J'J` at U, for `Z = XU`."""
+        if self.X.ndim > 2:
+            return lambda D: 2 * self.weighted_adjoint((Z * self.project(D)).sum(-1), Z)
+        Zt = Z.mT.contiguous()  # [..., r, n]
+        return lambda D: 2 * weighted_form_product(self._product_blocks(), Zt, D)
+
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
@@ -135,11 +166,13 @@ class RankOne(Measurements):
         if X is not None:
             return RankOne(X).squared_lengths.expand(self.X.shape[:-1])
         parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
     @cached_property
     def second_moments(self) -> Tensor:
         """`X'X / n`, `[..., d, d]`."""
+        if has_symmetric_products(self.X):
+            return column_products(self.X) / self.n
         total = RunningSum()
         for _, Xb in self._blocks():
             total.add_product(Xb.mT, Xb)
@@ -157,13 +190,15 @@ class RankOne(Measurements):
     def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
         """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
         width = self.d * Z.shape[-1]
-        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e[..., 0].numel())))
+        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e.numel() // self.n)))
+        if rows >= self.n:
+            return _normal_block(self.X, Z, e)
         matrix, right = RunningSum(), RunningSum()
         parts = zip(self.X.split(rows, -2), Z.split(rows, -2), e.split(rows, -1), strict=True)
-        for Xb, Zb, eb in parts:
-            J = 2 * (Xb[..., :, None] * Zb[..., None, :]).flatten(-2)  # [..., rows, dr]
-            matrix.add(J.mT @ J)
-            right.add((J.mT @ eb[..., None])[..., 0])
+        for part in parts:
+            square, product = _normal_block(*part)
+            matrix.add(square)
+            right.add(product)
         return matrix.value, right.value
 
     def absolute_moments(self) -> Tensor:
@@ -200,11 +235,11 @@ class RankOne(Measurements):
     def normalized(self) -> RankOne:
         """The operator with rows of length one; zero rows stay."""
         lengths = self.squared_lengths.sqrt()[..., None]
-        return RankOne(self.X / torch.where(lengths > 0, lengths, 1.0))
+        return RankOne.of_checked(self.X / torch.where(lengths > 0, lengths, 1.0))
 
     def select(self, index: Tensor) -> RankOne:
         """The operators of a batch at these indices."""
-        return RankOne(select_designs(self.X, index))
+        return RankOne.of_checked(select_designs(self.X, index))
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = RunningSum()
@@ -239,6 +274,12 @@ class RankOne(Measurements):
         return product
 
 
+def _normal_block(X: Tensor, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+    """`J'J` and `J'e` of a block of rows, with J in rows of dr numbers."""
+    J = (2 * X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., rows, dr]
+    return J.mT @ J, (J.mT @ e[..., None])[..., 0]
+
+
 class Dense(Measurements):
     """Measurements by arbitrary symmetric matrices `A[..., n, d, d]`, stored in full.
 
@@ -262,10 +303,16 @@ class Dense(Measurements):
     def double(self) -> Dense:
         return Dense(self.A.double())
 
+    # Without broadcasting a plain product is a third as expensive for small matrices.
+
     def apply_kernel(self, Q: Tensor) -> Tensor:
+        if Q.shape[:-2] == self.batch_shape:
+            return (self.A.flatten(-2) @ Q.flatten(-2)[..., None])[..., 0]
         return torch.einsum("...iab,...ab->...i", self.A, Q)
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
+        if z.shape[:-1] == self.batch_shape:
+            return (z[..., None, :] @ self.A.flatten(-2)).view(*z.shape[:-1], self.d, self.d)
         return torch.einsum("...i,...iab->...ab", z, self.A)
 
 

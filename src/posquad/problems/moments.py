@@ -11,13 +11,15 @@ the sums of chunks are added in double-double arithmetic, so that their order do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
 from posquad.core.symmetric import svec_weights
 from posquad.core.twofold import Twofold, from_doubles
@@ -33,6 +35,7 @@ _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be ac
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
 ROUNDING = 1e-15  # relative rounding of a sum
 _CHUNK = 2**21  # entries of the rows that are transformed at a time
+_LARGEST = 1e100  # responses up to this size have squares whose sums neither overflow nor vanish
 
 
 class Frame(NamedTuple):
@@ -104,6 +107,7 @@ class Moments:
             if not len(yp):
                 continue
             count, largest = count + len(yp), max(largest, float(yp.abs().max()))
+            require_response_size(largest, least=0.0)
             t, root = self.frame.enter(Xp), w.sqrt()
             second.addmm_((t * root[:, None]).T, t * root[:, None])
             Z = self._rows(t) if weights is None else self._rows(t) * root.sqrt()[:, None]
@@ -166,6 +170,37 @@ class Moments:
         """The weighted mean of t, `[d]`, which only moments with other terms know."""
         last = self.layout.gram_row(self.raw_fourth(), self.layout.k - 1)
         return last[:-1] / (self.mass or 1.0)
+
+    def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what a file keeps: plain values, and arrays by name."""
+        body = {"terms": self.terms, "count": self.count, "largest": self.largest}
+        body |= {"center": self.center, "narrow": self.narrow, "doubt": self.doubt}
+        parts = {**self.frame._asdict(), **self.sums._asdict(), "reference": self.reference}
+        return body, {name: tensor.numpy() for name, tensor in parts.items()}
+
+    @classmethod
+    def from_store(cls, d: int, body: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
+        """Restore moments; raise ValueError or LookupError if the parts do not fit together."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        moments = cls(
+            body["terms"],
+            Frame(*(tensors[name] for name in Frame._fields)),
+            tensors["reference"],
+            float(body["center"]),
+            int(body["count"]),
+            float(body["largest"]),
+            Twofold(tensors["high"], tensors["low"]),
+            bool(body["narrow"]),
+            float(body.get("doubt", 0.0)),
+        )
+        shapes: dict[str, tuple[int, ...]] = {"unit": (d,), "origin": (d,), "T": (d, d)}
+        shapes |= {"high": (moments.size,), "low": (moments.size,)}
+        shapes |= {"reference": (moments.layout.pairs,)}
+        for name, shape in shapes.items():
+            array = arrays[name]
+            if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+                raise ValueError(f"{name} of the stream is not {shape} finite numbers")
+        return moments
 
     # The sums as matrices. `svec` scales off-diagonal entries by sqrt(2).
 
@@ -244,6 +279,18 @@ def begin_moments(
         right = _correlation(layout, t, target, moments.reference)[rows]
         moments.reference[rows] += solve(right)
     return moments
+
+
+def require_response_size(largest: float, *, least: float = 1 / _LARGEST) -> None:
+    """Refuse responses, of this largest size, whose squares overflow or vanish in the sums.
+
+    >>> require_response_size(1e200)
+    Traceback (most recent call last):
+    posquad.core.errors.DomainError: y: expected a largest size between 1e-100 and 1e+100, or 0; got 1e+200: choose another unit
+    """  # noqa: E501
+    if largest > _LARGEST or 0 < largest < least:
+        expected = f"a largest size between {1 / _LARGEST:.0e} and {_LARGEST:.0e}, or 0"
+        raise DomainError("y", expected=expected, got=f"{largest:.3g}: choose another unit")
 
 
 def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import broadcast_shape
+
 _PADDED_ENTRIES = 2**18  # entries of a matrix from which rows of zeros pay
+_SYMMETRIC_ENTRIES = 2**20  # entries from which half of a symmetric product is worth NumPy's call
+_SYMMETRIC_BLOCK = 2**18  # entries of rows with weights that are formed at a time
 
 
 def tall_product(M: Tensor, V: Tensor) -> Tensor:
@@ -28,9 +34,62 @@ def _few_rows(R: Tensor, M: Tensor) -> Tensor:
         return R @ M
     rows = R.reshape(R.shape[:-1].numel(), R.shape[-1])
     count = len(rows)
-    if count > 2 and count % 4 and M.numel() >= _PADDED_ENTRIES:
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, -count % 4))
+    if M.numel() >= _PADDED_ENTRIES:
+        rows = _with_full_groups(rows)
     return (rows @ M)[:count].reshape(*R.shape[:-1], M.shape[-1])
+
+
+def _with_full_groups(rows: Tensor) -> Tensor:
+    """The rows and as many rows of zeros as make full groups of four."""
+    count = len(rows)
+    if count <= 2 or count % 4 == 0:
+        return rows
+    return torch.nn.functional.pad(rows, (0, 0, 0, -count % 4))
+
+
+def weighted_form_product(blocks: Iterable[tuple[slice, Tensor]], Zt: Tensor, D: Tensor) -> Tensor:
+    """`M' diag(Z.MD) Z`, `[..., d, r]`, for one M in blocks of rows and `Zt = Z'`, `[..., r, n]`.
+
+    M is read once, and what belongs to a block stays in cache.
+    """
+    D = D.expand(*broadcast_shape(D.shape[:-2], Zt.shape[:-2]), *D.shape[-2:])
+    lead = (*D.shape[:-2], D.shape[-1])
+    rows = D.mT.reshape(-1, D.shape[-2])
+    count = len(rows)
+    rows = _with_full_groups(rows)
+    total = torch.zeros_like(rows)
+    for block, Mb in blocks:
+        moved, z = rows @ Mb.mT, Zt[..., block]
+        own = moved[:count].view(*lead, len(Mb))
+        torch.mul((own * z).sum(-2, keepdim=True), z, out=own)
+        total.addmm_(moved, Mb)
+    return total[:count].reshape(*lead, -1).mT
+
+
+def has_symmetric_products(M: Tensor) -> bool:
+    """Whether M is one large matrix on a CPU, of which `column_products` needs one triangle."""
+    plain = M.ndim == 2 and M.device.type == "cpu" and not M.requires_grad
+    return plain and M.numel() >= _SYMMETRIC_ENTRIES
+
+
+def column_products(M: Tensor) -> Tensor:
+    """`M'M`, exactly symmetric: BLAS computes one triangle, which torch does not ask of it."""
+    m = M.detach().numpy()
+    return torch.from_numpy(m.T @ m)
+
+
+def weighted_column_products(M: Tensor, z: Tensor) -> Tensor:
+    """`M' diag(z) M` for `z[n]`, the difference of the sums over positive z_i and the others.
+
+    Each is a sum of `column_products` of blocks of the rows `|z_i|^(1/2) x_i`.
+    """
+    root = z.abs().sqrt()
+    total = M.new_zeros(M.shape[1], M.shape[1])
+    step = max(64, _SYMMETRIC_BLOCK // M.shape[1])
+    for chosen, sign in ((z > 0, 1), (~(z > 0), -1)):  # NaN stays NaN
+        for rows in chosen.nonzero()[:, 0].split(step):
+            total.add_(column_products(M[rows] * root[rows, None]), alpha=sign)
+    return total
 
 
 class RunningSum:

@@ -89,6 +89,11 @@ class RankOneView(RankOne):
         w = w if self.rows is None else self.rows * w
         return self.T.mT @ self.base.weighted_adjoint(w, Z)
 
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        Z = Z if self.rows is None else self.rows[:, None] * Z
+        product = self.base.gauss_newton_product(Z)
+        return lambda D: self.T.mT @ product(self.T @ D)
+
     def transformed(self, T: Tensor) -> RankOne:
         return RankOneView(self.base, self.T @ T, self.rows)
 

@@ -15,3 +15,4 @@ from posquad.recovery.solvers.gauss_newton import gauss_newton as gauss_newton
 from posquad.recovery.solvers.irls import logdet_irls as logdet_irls
 from posquad.recovery.solvers.lbfgs import population_lbfgs as population_lbfgs
 from posquad.recovery.solvers.levenberg import levenberg_marquardt as levenberg_marquardt
+from posquad.recovery.streams.checkpoint import Checkpoint as Checkpoint

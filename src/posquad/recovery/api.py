@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posquad.certificates import certifier
+from posquad.core.arguments import require_boolean
 from posquad.core.arrays import (
     Array,
     converted_tensor,
@@ -34,6 +36,7 @@ from posquad.recovery.losses import LossName, chosen_loss
 from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
+from posquad.recovery.streams.checkpoint import Checkpoint, open_keeper
 from posquad.recovery.streams.entry import (
     MEMORY_ENTRIES,
     MOMENT_MOST,
@@ -71,6 +74,7 @@ def recover(
     tuning: Tuning | None = None,
     loss: LossName = "least-squares",
     scale: float | None = None,
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
 ) -> Recovery:
     """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
 
@@ -124,6 +128,10 @@ def recover(
             (`posquad.recovery.losses`); `weights` multiply the loss of a sample.
         scale: standard deviation of normal noise without outliers, for a robust loss; by default
             the median absolute error at the answer over 0.6745 (MAD).
+        checkpoint: a file in which the state of long work on the rows of a file is saved every five
+            minutes, or a `posquad.recovery.Checkpoint` with another interval. If the process is
+            killed, the same call goes on from the last state, to the same answer: the same bits on
+            the same machine with the same number of threads. The file is deleted at the end.
 
     Returns:
         `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
@@ -139,9 +147,13 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
+    require_boolean(certify=certify, diagnose=diagnose)
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     if isinstance(X, Rows):
         y, weights = own_responses(X, y, weights)
+    elif checkpoint is not None:
+        expected = "None unless X is a source of rows in files (posquad.problems.rows)"
+        raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
     if isinstance(X, Rows) and _fits(X) and not X.is_shared:
         responses, w = admitted_responses(X, y, weights)
         inputs = X.read_all()
@@ -150,13 +162,18 @@ def recover(
         weights = None if w is None else w.numpy()
     if isinstance(X, Rows):
         _require_plain(
-            certify=certify, diagnose=diagnose, start=start, precision=precision, tuning=tuning
+            certify=bool(certify),
+            diagnose=bool(diagnose),
+            start=start,
+            precision=precision,
+            tuning=tuning,
         )
         if chosen_loss(loss, scale) is not None:
             expected = "'least-squares' for a source that is not read into memory"
             raise DomainError("loss", expected=expected, got=repr(loss))
         responses, w = admitted_responses(X, y, weights)
         level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
+        progress = X.watched(progress)
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
 
         def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
@@ -174,12 +191,17 @@ def recover(
                 progress=progress,
             )
 
-        with torch.no_grad():
+        options = {**wanted._asdict(), "max_steps": max_steps, "call": "recover"}
+        keeper = open_keeper(checkpoint, X, responses, w, options)
+        with torch.no_grad(), X.together():
             if _fits(X):
-                return recover_collected(X, responses, w, in_memory)
-            if moments_pay(X):
-                return recover_by_moments(X, responses, w, wanted, level, history)
-            return recover_by_passes(X, responses, w, wanted, level, history, in_memory)
+                found = recover_collected(X, responses, w, in_memory)
+            elif moments_pay(X):
+                found = recover_by_moments(X, responses, w, wanted, level, history, keeper)
+            else:
+                found = recover_by_passes(X, responses, w, level, history, in_memory, keeper)
+        keeper.end()
+        return found
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)
     if certify and not diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"

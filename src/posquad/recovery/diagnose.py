@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.linalg import eigenvalue_rounding, spectral_norm
 from posquad.core.status import Status
 from posquad.core.symmetric import (
@@ -21,23 +23,23 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, singular_values
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of a batch of problems; every tensor has shape `[...]`."""
+    """Diagnosis of a batch of problems; every array has shape `[...]`."""
 
-    low: Tensor  # smallest effective eigenvalue over lambda_1(Q), in working coordinates, or NaN
-    high: Tensor  # largest effective eigenvalue over lambda_1(Q), or NaN if unknown
-    error: Tensor  # estimate of ||Q - Q*||_F / ||Q||_F in the user's coordinates, or NaN
+    low: np.ndarray  # smallest effective eigenvalue over lambda_1(Q), working coordinates, or NaN
+    high: np.ndarray  # largest effective eigenvalue over lambda_1(Q), or NaN if unknown
+    error: np.ndarray  # estimate of ||Q - Q*||_F / ||Q||_F in the user's coordinates, or NaN
     needed: int  # distinct samples that identify a generic predictor of this rank
-    free: Tensor  # whether the samples leave a direction undetermined
-    isolated: Tensor  # whether the first-order estimate of the error is valid
-    converged: Tensor  # whether the curvature was computed to the accuracy required
-    near: Tensor  # relative distance from Q within which there is no other solution; 0 if unknown
+    free: np.ndarray  # whether the samples leave a direction undetermined
+    isolated: np.ndarray  # whether the first-order estimate of the error is valid
+    converged: np.ndarray  # whether the curvature was computed to the accuracy required
+    near: np.ndarray  # relative distance from Q within which no other solution is; 0 if unknown
 
 
 def needed_samples(d: int, rank: int) -> int:
@@ -48,58 +50,59 @@ def needed_samples(d: int, rank: int) -> int:
     return min(dimension(d, rank) + 1, d * (d + 1) // 2)
 
 
-def diagnose(shared: Shared, U: Tensor, residual: Tensor, s: Tensor | None = None) -> Diagnosis:
+@np.errstate(all="ignore")  # NaN stands for what is not known
+def diagnose(
+    shared: Shared, U: Tensor, residual: np.ndarray, s: np.ndarray | None = None
+) -> Diagnosis:
     """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual.
 
     `s[..., r]` are their singular values, if they are known.
     """
-    problem, prepared, acceptance = shared.problem, shared.prepared, shared.tuning.acceptance
+    problem, acceptance = shared.problem, shared.tuning.acceptance
     d, r = U.shape[-2:]
     p = dimension(d, r)
-    s = torch.linalg.svdvals(U) if s is None else s
+    s = singular_values(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        low, high, clear = _clear_curvature(problem.operator, U, s)
-        free, known = torch.zeros_like(clear), torch.ones_like(clear)
-        if not bool(clear.all()):
-            operator, open = problem.operator, ...
-            if clear.ndim:
-                open = (~clear).nonzero()[:, 0]
-                operator = operator.select(open)
-            spectrum = effective_spectrum(_fitted_objective(operator, U[open]), U[open])
-            low[open], high[open] = spectrum.values[..., 0], spectrum.values[..., -1]
-            free[open], known[open] = spectrum.is_kernel.any(-1), spectrum.kernel_is_known
+        low, high, free, known = _whole_spectrum(problem.operator, U, s)
     else:
-        low, high, free, known = _ends(shared, U)
-    converged = torch.isfinite(low) & torch.isfinite(high)  # NaN where not converged
-    top = s[..., 0].square()
+        low, high, free, known = (host(end) for end in _ends(shared, U))
+    converged = np.isfinite(low) & np.isfinite(high)  # NaN where not converged
+    top = s[..., 0] ** 2
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
-    # ||Q - Q*|| <= 2 ||U|| ||Delta||. In the user's coordinates Q is TQT'.
+    # ||Q - Q*|| <= 2 ||U|| ||Delta||.
     rounding = torch.finfo(U.dtype).eps
-    rms = residual.clamp_min(rounding) * problem.size / problem.n**0.5
-    positive = torch.where(low > 0, low, torch.nan)
-    T = prepared.transform
-    if one_design(T) is not None:
-        T = T[:1]
-    T = T / T.abs().amax((-2, -1), keepdim=True)
-    V = T @ U
-    stretch = spectral_norm(T).square() / torch.linalg.matrix_norm(V.mT @ V)
+    rms = np.maximum(residual, rounding) * host(problem.size) / problem.n**0.5
+    positive = np.where(low > 0, low, np.nan)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
     hidden = problem.n / max(problem.n - p, 1)
-    error = 2 * top.sqrt() * rms * hidden / positive.sqrt() * stretch
+    stretch = _stretch(shared.prepared.transform, U)
+    error = 2 * s[..., 0] * rms * hidden / np.sqrt(positive) * stretch
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
     # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
-    isolated = low > acceptance.linear * (high / top).sqrt() * rms
+    isolated = low > acceptance.linear * np.sqrt(high / top) * rms
     isolated = isolated & known & (low > acceptance.flat * high)
     free = free | (low <= 0)
     # If V = U + D has the responses of U, with D horizontal, then A(DU' + UD') = -A(DD'), so ||D||
     # is at least (low lambda_1 / high)^(1/2), and ||VV' - UU'|| >= 0.9 s_r ||D||.
-    reach = s[..., 0] * s[..., -1] * (low.clamp_min(0) / high).sqrt()
-    near = shared.tuning.schedule.others_near * reach / torch.linalg.vector_norm(s.square(), dim=-1)
+    reach = s[..., 0] * s[..., -1] * np.sqrt(np.maximum(low, 0) / high)
+    size = np.sqrt((s**4).sum(-1))  # ||UU'||
+    near = shared.tuning.schedule.others_near * reach / size
+    near = np.where(isolated & converged, near, 0.0)
     needed = needed_samples(d, r)
-    near = torch.where(isolated & converged, near, 0.0)
     return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, near)
+
+
+def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
+    """`||T||^2 / ||TUU'T'||`, by which errors grow in the user's coordinates, `[...]`."""
+    T = T[:1] if one_design(T) is not None else T
+    T = T / T.abs().amax((-2, -1), keepdim=True)
+    V = host(T @ U)
+    size = np.sqrt(((V.swapaxes(-1, -2) @ V) ** 2).sum((-2, -1)))
+    if T.shape[-1] == T.shape[-2] and int(T.count_nonzero()) == T[..., 0].numel():
+        return 1 / size  # one entry per row of an invertible matrix: its norm is the largest entry
+    return host(spectral_norm(T)) ** 2 / size
 
 
 def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
@@ -110,14 +113,34 @@ def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
     return LeastSquares(operator, operator.apply_factor_kernel(U))
 
 
-def largest_error(problem: Problem, U: Tensor, s: Tensor) -> Tensor:
+def largest_error(problem: Problem, U: Tensor, s: np.ndarray) -> np.ndarray:
     """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`; `s[..., r]` are those of U."""
+    top = torch.as_tensor(s[..., :1] ** 2, device=U.device)
     e = (problem.operator.apply_factor_kernel(U) - problem.y).abs()
-    own = problem.y.abs() + problem.operator.squared_lengths * s[..., :1].square()
-    return (e / torch.where(own > 0, own, 1.0)).amax(-1)
+    own = problem.y.abs() + problem.operator.squared_lengths * top
+    return host((e / torch.where(own > 0, own, 1.0)).amax(-1))
 
 
-def _clear_curvature(operator: RankOne, U: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _whole_spectrum(operator: RankOne, U: Tensor, s: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
+    low, high, clear = _clear_curvature(operator, U, s)
+    if clear.all():
+        return low, high, ~clear, clear
+    low, high, free, known = np.array(low), np.array(high), np.array(~clear), np.array(clear)
+    open, where = ..., ...
+    if clear.ndim:
+        where = (~clear).nonzero()[0]
+        open = torch.from_numpy(where).to(U.device)
+        operator = operator.select(open)
+    spectrum = effective_spectrum(_fitted_objective(operator, U[open]), U[open])
+    low[where], high[where] = host(spectrum.values[..., 0]), host(spectrum.values[..., -1])
+    free[where], known[where] = host(spectrum.is_kernel.any(-1)), host(spectrum.kernel_is_known)
+    return low, high, free, known
+
+
+def _clear_curvature(
+    operator: RankOne, U: Tensor, s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ends of the effective spectrum where the data are fitted.
 
     The third value `[...]` says whether they are all that has to be known: no direction is so flat
@@ -126,15 +149,15 @@ def _clear_curvature(operator: RankOne, U: Tensor, s: Tensor) -> tuple[Tensor, T
     r, m = U.shape[-1], operator.d * U.shape[-1]
     D = operator.d * (operator.d + 1) // 2
     if r == operator.d and operator.n >= D and operator.batch_shape:
-        values = torch.linalg.eigvalsh(_square_curvature(operator, U)) / operator.n
-        low, high = values[..., 0], values[..., -1]
+        curvature, gauge = _square_curvature(operator, U), 0
     else:
         Z = operator.project(U)
-        values = torch.linalg.eigvalsh(operator.normal_equations(Z, Z[..., 0])[0]) / operator.n
-        low, high = values[..., r * (r - 1) // 2], values[..., -1]  # the first are the gauge
+        curvature, gauge = operator.normal_equations(Z, Z[..., 0])[0], r * (r - 1) // 2
+    values = host(torch.linalg.eigvalsh(curvature)) / operator.n
+    low, high = values[..., gauge], values[..., -1]
     # A curvature is seen if it exceeds a hundred times its rounding in population coordinates, by
     # which the ratio of two curvatures changes by at most (2 + r) lambda_1 / lambda_r.
-    rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]).square()
+    rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]) ** 2
     seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
     return low, high, (low > seen * high) & (U.dtype == torch.float64)
 
@@ -186,7 +209,7 @@ def status_codes(
     task: Task,
     *,
     ambient: int,
-) -> Tensor:
+) -> np.ndarray:
     """Return the status codes `[...]`; in doubt, the more cautious one.
 
     `ambient` is the dimension of the user's inputs. Other solutions are not sought here.
@@ -201,36 +224,31 @@ def status_codes(
     enough = shared.checks(10 * residual / most) >= diagnosis.needed
     enough = enough & (shared.prepared.count > p)
     sure = reproduced & known & enough
-    if bool(sure.any()):
-        problem, chosen = shared.problem.where(sure)
+    if sure.any():
         U, s = found.U, found.singular_values
+        problem, chosen = shared.problem.where(torch.as_tensor(sure, device=U.device))
         if chosen is None:
             sure = sure & (largest_error(problem, U, s) <= task.tolerance)
         else:
-            sure[chosen] = largest_error(problem, U[chosen], s[chosen]) <= task.tolerance
-
-    def choose(condition: Tensor, status: Status, otherwise: Tensor) -> Tensor:
-        return torch.where(condition, status.code, otherwise)
-
+            sure[sure] = largest_error(problem, U[chosen], s[sure]) <= task.tolerance
     interrupted = task.history.budget.spent
-    undecided = Status.INTERRUPTED if interrupted else Status.STALLED
-    codes = torch.full(residual.shape, undecided.code, device=residual.device)
-    codes = choose(found.settled, Status.BEST_FIT, codes)
-    codes = choose(reproduced, Status.NOT_IDENTIFIED, codes)
+    codes = np.full(residual.shape, (Status.INTERRUPTED if interrupted else Status.STALLED).code)
+    codes[found.settled] = Status.BEST_FIT.code
+    codes[reproduced] = Status.NOT_IDENTIFIED.code
     if interrupted:
-        codes = choose(reproduced & diagnosis.low.isnan(), Status.INTERRUPTED, codes)
-    codes = choose(sure, Status.RECOVERED, codes)
-    return choose(shared.prepared.span < ambient, Status.UNDETERMINED, codes)
+        codes[reproduced & np.isnan(diagnosis.low)] = Status.INTERRUPTED.code
+    codes[sure] = Status.RECOVERED.code
+    codes[shared.prepared.span < ambient] = Status.UNDETERMINED.code
+    return codes
 
 
 def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     """Return the diagnosis of factors of which nothing is known."""
     del shared, budget
     d, r = found.U.shape[-2:]
-    nothing = torch.full_like(found.residual, torch.nan)
-    never = torch.zeros_like(nothing, dtype=torch.bool)
+    nothing = np.full_like(found.residual, np.nan)
+    never, zero = np.zeros_like(nothing, dtype=bool), np.zeros_like(nothing)
     needed = needed_samples(d, r)
-    zero = torch.zeros_like(nothing)
     return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
@@ -238,24 +256,22 @@ def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis
     """Diagnose factors of any rank; of those without full rank, nothing is known."""
     U, residual = found.U, found.residual
     d, r = U.shape[-2:]
-    nothing = torch.full_like(residual, torch.nan)
-    s = found.singular_values
-    least = max(1e-7, 10 * max(d, r) * torch.finfo(U.dtype).eps)
-    limits = torch.finfo(U.dtype)
-    within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
-    full = torch.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
         return undiagnosed(shared, found, budget)  # it could take longer than the search
+    s, limits = found.singular_values, torch.finfo(U.dtype)
+    least = max(1e-7, 10 * max(d, r) * limits.eps)
+    within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
+    full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
+    if full.all():
+        return diagnose(shared, U, residual, s)
     # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
-    safe = torch.where(full[..., None, None], U, torch.eye(d, r).to(U))
-    found_here = diagnose(shared, safe, residual, torch.where(full[..., None], s, 1.0))
-    return Diagnosis(
-        low=torch.where(full, found_here.low, nothing),
-        high=torch.where(full, found_here.high, nothing),
-        error=torch.where(full, found_here.error, nothing),
-        needed=found_here.needed,
-        free=found_here.free & full,
-        isolated=found_here.isolated & full,
-        converged=found_here.converged & full,
-        near=torch.where(full, found_here.near, 0.0),
-    )
+    is_full = torch.as_tensor(full, device=U.device)
+    safe = torch.where(is_full[..., None, None], U, torch.eye(d, r).to(U))
+    known = diagnose(shared, safe, residual, np.where(full[..., None], s, 1.0))
+    nothing = undiagnosed(shared, found, budget)
+    each = {
+        name: np.where(full, value, getattr(nothing, name))
+        for name, value in vars(known).items()
+        if name != "needed"
+    }
+    return Diagnosis(**each, needed=known.needed)

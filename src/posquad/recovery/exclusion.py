@@ -8,15 +8,16 @@ checked in floating point; `posquad.certify` bounds every rounding error.
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_system
+from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.shared import Shared
 
 
-def excludes_others(shared: Shared, U: Tensor) -> Tensor:
+@np.errstate(all="ignore")
+def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     """Return where `[...]` a dual matrix excludes every solution but UU', for `U[..., d, r]`.
 
     The vectors z with `A*(z)U = 0` are a linear space of dimension n - p. Alternating projections
@@ -27,41 +28,46 @@ def excludes_others(shared: Shared, U: Tensor) -> Tensor:
     n, (d, r) = operator.n, U.shape[-2:]
     p = dimension(d, r)
     free = dimension(d, d) - p  # the dimension of the symmetric matrices of order d - r
-    none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
+    found = np.zeros(U.shape[:-2], dtype=bool)
     if not 0 < n - p <= free or n * n * (p + free) > shared.tuning.sizes.exclusion_operations:
-        return none
-    frame = torch.linalg.qr(U, mode="complete").Q
-    Y = operator.project(frame)
-    inside, outside = Y[..., :r], Y[..., r:]
-    mixed = (inside[..., :, None] * outside[..., None, :]).flatten(-2)
-    seen = torch.cat([symmetric_system(inside), mixed], dim=-1)  # tangent directions, [..., n, p]
-    space = torch.linalg.qr(seen, mode="complete").Q[..., p:]  # an orthonormal basis of the z
-    products = (outside[..., :, None] * outside[..., None, :]).flatten(-2)
-    basis, R = torch.linalg.qr(products.mT @ space)  # of the matrices, [..., (d - r)^2, n - p]
-    target = torch.eye(d - r, dtype=U.dtype, device=U.device).expand(*U.shape[:-2], -1, -1)
-    found, c = none, basis.mT @ target.flatten(-2)[..., None]
+        return found
+    frame = np.linalg.qr(host(U), mode="complete").Q
+    Y = host(operator.X) @ frame
+    # Columns that span the derivatives of the responses along tangent directions, [..., n, p].
+    seen = np.concatenate([Y[..., a : a + 1] * Y[..., a:] for a in range(r)], axis=-1)
+    space = np.linalg.qr(seen, mode="complete").Q[..., p:]  # an orthonormal basis of the z
+    outside = Y[..., r:]
+    products = outside[..., :, None] * outside[..., None, :]
+    products = products.reshape(*Y.shape[:-1], -1)  # [..., n, (d - r)^2]
+    basis, R = np.linalg.qr(products.swapaxes(-1, -2) @ space)  # of the matrices
+    back, target = basis.swapaxes(-1, -2), np.eye(d - r, dtype=Y.dtype)
+    c = back @ target.reshape(-1, 1)
     for _ in range(schedule.exclusion_steps):
-        values, vectors = torch.linalg.eigh((basis @ c).reshape(target.shape))
+        values, vectors = np.linalg.eigh((basis @ c).reshape(*found.shape, d - r, d - r))
         found = values[..., 0] > schedule.exclusion_margin * values[..., -1]
-        if bool(found.all()):
+        if found.all():
             break
-        raised = torch.maximum(values, schedule.exclusion_floor * values.mean(-1, keepdim=True))
-        target = (vectors * raised[..., None, :]) @ vectors.mT
-        c = torch.where(found[..., None, None], c, basis.mT @ target.flatten(-2)[..., None])
-    z = (space @ torch.linalg.solve_triangular(R, c, upper=True))[..., 0]
-    found = found & torch.isfinite(z).all(-1)  # R is singular if samples are not independent
-    z = torch.where(found[..., None], z, 0.0)
+        raised = np.maximum(values, schedule.exclusion_floor * values.mean(-1, keepdims=True))
+        target = (vectors * raised[..., None, :]) @ vectors.swapaxes(-1, -2)
+        projected = back @ target.reshape(*found.shape, -1, 1)
+        c = np.where(found[..., None, None], c, projected)
+    # R is singular if samples are not independent.
+    sound = (np.diagonal(R, axis1=-2, axis2=-1) != 0).all(-1)
+    R = R if sound.all() else np.where(sound[..., None, None], R, np.eye(n - p))
+    z = space @ np.linalg.solve(R, c)
+    found = found & sound & np.isfinite(z).all((-2, -1))
+    z = np.where(found[..., None], z[..., 0], 0.0)
     return found & _is_dual(Y, z, r, shared.tuning.acceptance.dual)
 
 
-def _is_dual(Y: Tensor, z: Tensor, r: int, margin: float) -> Tensor:
+def _is_dual(Y: np.ndarray, z: np.ndarray, r: int, margin: float) -> np.ndarray:
     """Whether `M = sum_i z_i y_i y_i'` is zero on the first r coordinates, else positive definite.
 
     Both are relative to `sum_i |z_i| ||y_i||^2`, which bounds the rounding errors of M.
     """
-    M = Y.mT @ (z[..., None] * Y)
-    size = (z.abs() * Y.square().sum(-1)).sum(-1)
-    smallest = torch.linalg.eigvalsh(M[..., r:, r:])[..., 0]
-    largest = M[..., :, :r].abs().amax((-2, -1))
-    rounding = Y.shape[-2] * torch.finfo(Y.dtype).eps
+    M = Y.swapaxes(-1, -2) @ (z[..., None] * Y)
+    size = (abs(z) * np.vecdot(Y, Y)).sum(-1)
+    smallest = np.linalg.eigvalsh(M[..., r:, r:])[..., 0]
+    largest = abs(M[..., :, :r]).max((-2, -1))
+    rounding = Y.shape[-2] * np.finfo(Y.dtype).eps
     return (smallest > margin * size) & (largest <= rounding * size)  # False for NaN

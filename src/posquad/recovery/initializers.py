@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posquad.core.arrays import (
     A,
     broadcast_shape,
+    host,
     like,
     positive_integer,
     require_batch,
@@ -116,23 +118,24 @@ def spectral_initializer(
     return like(X, vectors * values.sqrt()[..., None, :])
 
 
-def raised_factor(values: Tensor, vectors: Tensor, y: Tensor) -> Tensor:
+def raised_factor(values: np.ndarray, vectors: np.ndarray, y: Tensor) -> Tensor:
     """Return a factor of full rank from eigenpairs, descending, of an estimate of Q.
 
     Eigenvalues below a twentieth of the largest are raised to it. This is meant for solvers, which
     correct it; `spectral_initializer` raises an error instead.
     """
-    size = y.abs().mean(-1)[..., None] / vectors.shape[-2]
-    top = torch.where(values[..., :1] > 0, values[..., :1], size.clamp_min(1e-300))
-    return vectors * torch.maximum(values, 0.05 * top).sqrt()[..., None, :]
+    size = abs(host(y)).mean(-1)[..., None] / vectors.shape[-2]
+    top = np.where(values[..., :1] > 0, values[..., :1], np.maximum(size, 1e-300))
+    raised = np.sqrt(np.maximum(values, 0.05 * top))
+    return torch.from_numpy(vectors * raised[..., None, :]).to(y.device)
 
 
 def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
     """Return `K^+ y` for a positive semidefinite K, by Cholesky, or by eigenvalues if singular."""
     L, info = torch.linalg.cholesky_ex(K)
-    pivots = L.diagonal(dim1=-2, dim2=-1)
-    sound = (info == 0) & (pivots.amin(-1) > 1e-7 * pivots.amax(-1))
-    if bool(sound.all()):
+    pivots = host(L.diagonal(dim1=-2, dim2=-1))
+    sound = (host(info) == 0) & (pivots.min(-1) > 1e-7 * pivots.max(-1))
+    if sound.all():
         return torch.cholesky_solve(y[..., None].expand(*K.shape[:-1], 1), L)[..., 0]
     return solve_by_eigenvalues(K, y)
 

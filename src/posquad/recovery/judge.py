@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
@@ -38,50 +40,51 @@ def judge(
     excluded = _excluded(shared, found, codes, budget)
     open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
     another, others = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
-    codes = torch.where(another, Status.NOT_IDENTIFIED.code, codes)
+    codes[another] = Status.NOT_IDENTIFIED.code
     if budget.spent:  # whether there is another solution is not known
-        codes = torch.where(open & ~another, Status.INTERRUPTED.code, codes)
+        codes[open & ~another] = Status.INTERRUPTED.code
     reproduced = residual <= task.tolerance
     if not diagnose:
-        reached = codes == Status.NOT_IDENTIFIED.code
-        codes = torch.where(reached, Status.LOSS_REACHED.code, codes)
-    rank = torch.full_like(codes, found.rank)
-    if not bool(reproduced.all()):
-        rank = torch.where(reproduced, rank, numerical_rank(shared, found.singular_values))
-    U = shared.prepared.restore(found.U)
+        codes[codes == Status.NOT_IDENTIFIED.code] = Status.LOSS_REACHED.code
+    rank = np.full_like(codes, found.rank)
+    if not reproduced.all():
+        rank = np.where(reproduced, rank, numerical_rank(shared, found.singular_values))
+    U = host(shared.prepared.restore(found.U))
     given = shared.prepared.given_residual(found.U, residual)
     worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
-    U = torch.where(worse[..., None, None], 0.0, U)
+    if worse.any():
+        U = np.where(worse[..., None, None], 0.0, U)
     # A bound for rows of length one is none for the user's rows.
     even = shared.prepared.rows is not None
     answers = Answers(
         U=U,
         codes=codes,
-        residual=given.clamp_max(1.0),
-        rank=torch.where(worse, 0, rank),
-        confidence=torch.full_like(residual, sure),
-        curvature=torch.stack([diagnosis.low, diagnosis.high], dim=-1),
+        residual=np.minimum(given, 1.0),
+        rank=np.where(worse, 0, rank),
+        confidence=np.full_like(residual, sure),
+        curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
         error=diagnosis.error,
         samples=shared.distinct,
-        needed=torch.full_like(rank, diagnosis.needed),
+        needed=np.full_like(rank, diagnosis.needed),
         starts=found.starts,
         excluded=excluded,
         others=others,
-        bound=torch.zeros_like(found.bound) if even else found.bound,
+        bound=np.zeros_like(residual) if even else found.bound,
     )
     return answers if residual.ndim else answers.one()
 
 
-def _excluded(shared: Shared, found: Candidates, codes: Tensor, budget: Budget) -> Tensor:
+def _excluded(shared: Shared, found: Candidates, codes: np.ndarray, budget: Budget) -> np.ndarray:
     """Return which of the problems that would be called recovered have no second solution."""
     open = (codes == Status.RECOVERED.code) & ~shared.linear
-    if not bool(open.any()) or budget.spent:
-        return torch.zeros_like(open)
+    if not open.any() or budget.spent:
+        return np.zeros_like(open)
     if open.ndim == 0:
         return excludes_others(shared, found.U)
-    chosen = open.nonzero()[:, 0]
-    excluded = excludes_others(shared.select(chosen), found.U[chosen])
-    return torch.zeros_like(open).index_copy(0, chosen, excluded)
+    chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
+    excluded = np.zeros_like(open)
+    excluded[open] = excludes_others(shared.select(chosen), found.U[chosen])
+    return excluded
 
 
 def _others(
@@ -89,28 +92,33 @@ def _others(
     found: Candidates,
     task: Task,
     diagnosis: Diagnosis,
-    open: Tensor,
+    open: np.ndarray,
     *,
     nongeneric: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Seek a second solution of the problems that are still `open`.
 
     Return where there is one, and the number of starts.
     """
-    count = torch.zeros_like(open, dtype=torch.int64)
-    none = torch.zeros_like(open)
-    if not bool(open.any()) or task.history.budget.spent:
-        return none, count
-    apart = torch.clamp_min(100 * diagnosis.error, shared.tuning.acceptance.apart)
-    radii = Radii(diagnosis.near, apart)
+    another, starts = np.zeros_like(open), np.zeros_like(open, dtype=np.int64)
+    if not open.any() or task.history.budget.spent:
+        return another, starts
+    apart = np.maximum(100 * diagnosis.error, shared.tuning.acceptance.apart)
+    near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
+    radii = Radii(near, apart)
     if open.ndim == 0:
-        return find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
-    chosen = open.nonzero()[:, 0]
-    part = shared.select(chosen)
-    another, starts = find_second_solution(
-        part, found.select(chosen), task, radii.select(chosen), nongeneric=False
+        both = find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
+        return host(both[0]), host(both[1])
+    chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
+    both = find_second_solution(
+        shared.select(chosen),
+        found.select(chosen),
+        task,
+        radii.select(chosen),
+        nongeneric=False,
     )
-    return none.index_copy(0, chosen, another), count.index_copy(0, chosen, starts)
+    another[open], starts[open] = host(both[0]), host(both[1])
+    return another, starts
 
 
 def zero_answer(shared: Shared, X: Tensor) -> Answers:
@@ -120,26 +128,25 @@ def zero_answer(shared: Shared, X: Tensor) -> Answers:
     """
     prepared = shared.prepared
     answers = blank_answers(X[None], 1)
-    answers.samples = shared.distinct[None]
-    answers.needed = torch.full_like(answers.rank, X.shape[-1])
+    answers.samples[:] = shared.distinct
+    answers.needed[:] = X.shape[-1]
     if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
-        answers.residual = torch.ones_like(answers.residual)
-        answers.error = torch.full_like(answers.error, torch.nan)
+        answers.residual[:], answers.error[:] = 1.0, np.nan
     spans = int(prepared.span) == X.shape[-1]
     status = Status.RECOVERED if spans else Status.UNDETERMINED
-    answers.codes = torch.full_like(answers.rank, status.code)
+    answers.codes[:] = status.code
     return answers
 
 
-def numerical_rank(shared: Shared, s: Tensor) -> Tensor:
+def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
     """Return the numerical rank of a factor with singular values `s[..., r]`.
 
     It is 0 if the predictions are negligible beside the responses.
     """
     problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    squares = s.square()
+    squares = s**2
     matters = squares > negligible * squares[..., :1]
-    predicted = squares[..., 0] * problem.operator.squared_lengths.mean(-1)
+    predicted = squares[..., 0] * host(problem.operator.squared_lengths.mean(-1))
     mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
-    nothing = predicted <= negligible * mean
-    return torch.where(nothing, 0, matters.sum(-1))
+    nothing = predicted <= negligible * host(mean)
+    return np.where(nothing, 0, matters.sum(-1))

@@ -47,13 +47,14 @@ def find_second_solution(
     U, schedule, sizes = found.U, shared.tuning.schedule, shared.tuning.sizes
     d, r = U.shape[-2:]
     n, p = shared.problem.n, dimension(d, r)
-    none = torch.zeros_like(found.residual, dtype=torch.bool)
+    none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
+    count = torch.zeros_like(none, dtype=torch.int64)
     if r == 1 and d <= sizes.sign_dimension:
         starts = sign_candidates(shared.problem)
         different = _ends(shared, found, radii, task, starts)[1].any(0)
-        return different, torch.full_like(found.starts, 2 ** (d - 1))
+        return different, torch.full_like(count, 2 ** (d - 1))
     if n * d * r > sizes.others_entries and not nongeneric:
-        return none, torch.zeros_like(found.starts)
+        return none, count
     many, most, least = (
         max(1, schedule.others_round),
         schedule.others_most,
@@ -70,7 +71,7 @@ def find_second_solution(
     if not sizes.is_overhead(n, d, r, p):
         many = most = schedule.large_others
         local = 0
-    different, reached, used = none, torch.zeros_like(found.starts), torch.zeros_like(found.starts)
+    different, reached, used = none, count.clone(), count
     together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
     where: Tensor | None = None  # the problems that are left of a batch
     for round in _rounds(shared, U, task, many, most, local, nongeneric=nongeneric):

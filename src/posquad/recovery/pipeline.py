@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.measurements import one_design
@@ -43,22 +46,28 @@ class Pipeline:
     diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
     farkas: Tensor | None = None  # of the last problem
-    current: tuple[Shared, Tensor] | None = None  # what is being solved, and its flat indices
-    unfinished: Answers | None = None  # those that are complete so far
+    inputs: Tensor | None = None  # [B, n, d] of all problems
+    current: tuple[Shared, np.ndarray] | None = None  # what is being solved, and its flat indices
 
     @property
     def budget(self) -> Budget:
         return self.task.history.budget
 
+    @cached_property
+    def unfinished(self) -> Answers:
+        """Answers that are complete so far; Q = 0 for the others."""
+        assert self.inputs is not None, "`answers` knows the problems"
+        blank = blank_answers(self.inputs, self.rank or 1)
+        blank.codes[:] = Status.INTERRUPTED.code
+        blank.residual[:] = 1.0  # of Q = 0
+        blank.error[:] = np.nan
+        return blank
+
     def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
         """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
         n, d = X.shape[-2:]
         X = flat_designs(X)
-        unfinished = blank_answers(X if X.ndim == 3 else X[None], self.rank or 1)
-        unfinished.codes[:] = Status.INTERRUPTED.code
-        unfinished.residual[:] = 1.0  # of Q = 0
-        unfinished.error[:] = torch.nan
-        self.unfinished = unfinished
+        self.inputs = X if X.ndim == 3 else X[None]
         if X.ndim == 2:
             return self._single(X, y, weights, self.start, 0)
         sizes = self.tuning.sizes
@@ -77,32 +86,26 @@ class Pipeline:
             part = slice(begin, begin + size)
             w, start = (None if t is None else t[part] for t in rest)
             parts.append(self._batch(flat[0][part], flat[1][part], w, start, begin))
-        return Answers.stacked(parts) if parts else unfinished
+        return Answers.stacked(parts) if parts else self.unfinished
 
     def unfinished_answers(self) -> Answers:
         """Return the answers that were complete at an interruption, and the best of the others."""
-        assert self.unfinished is not None, "an interruption is one of `answers`"
         best = self.task.history.best
         if best is not None and self.current is not None:
             shared, where = self.current
             found = best if best.residual.ndim else best.one()
-            U = shared.prepared.restore(best.U)
-            put = blank_answers(U.reshape(-1, *U.shape[-2:]).mT, best.rank)
-            put.U, put.starts = U.reshape(put.U.shape), found.starts
+            U = host(shared.prepared.restore(best.U))
+            U = U.reshape(-1, *U.shape[-2:])
+            put = self.unfinished.select(where)
+            put.U, put.starts = U, found.starts
             put.residual = shared.prepared.given_residual(best.U, best.residual).reshape(-1)
-            put.rank = torch.where(put.U.any(-1).any(-1), best.rank, 0)
-            put.error, put.codes = put.curvature[:, 0], put.codes * 0 + Status.INTERRUPTED.code
+            put.rank = np.where(U.any((-2, -1)), best.rank, 0)
             self.unfinished.put(where, put)
         return self.unfinished
 
-    def _begin(self, shared: Shared, where: Tensor) -> None:
+    def _begin(self, shared: Shared, where: np.ndarray) -> None:
         """Remember what is being solved."""
         self.current, self.task.history.best = (shared, where), None
-
-    def _finish(self, where: Tensor, answers: Answers) -> None:
-        """Remember answers that are complete."""
-        assert self.unfinished is not None, "`answers` makes room for them"
-        self.unfinished.put(where, answers)
 
     def _batch(
         self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, begin: int
@@ -112,38 +115,38 @@ class Pipeline:
         `begin` is the flat index of the first one.
         """
         answers = blank_answers(X, self.rank or 1)
-        left = torch.ones(len(X), dtype=torch.bool, device=X.device)
+        left = np.ones(len(X), dtype=bool)
         given = (X, y, weights, start)
         regular, uneven = split_batch(X, y, weights, start, self.rank, self.tuning)
-        if bool(uneven.any()):
+        if uneven.any():
             # Those that no matrix interpolates are solved again with the given lengths.
             where, even = select_problems(given, uneven)
             prepared = normalize_rows(*even[:3], self.tuning)
             if prepared is not None:
                 misfit = self._jointly(prepared, even[3], where, begin, answers, left, exact=True)
                 regular[misfit] = True
-        if bool(regular.any()):
+        if regular.any():
             where, some = select_problems(given, regular)
             prepared = prepare(*some[:3], self.tuning)
             self._jointly(prepared, some[3], where, begin, answers, left, exact=False)
-        for index in left.nonzero()[:, 0].tolist():
+        for index in left.nonzero()[0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
             single = self._single(X[index], y[index], w, first, begin + index)
-            answers.put(torch.tensor([index], device=X.device), single)
-            self._finish(torch.tensor([begin + index], device=X.device), single)
+            answers.put(np.array([index]), single)
+            self.unfinished.put(np.array([begin + index]), single)
         return answers
 
     def _jointly(
         self,
         prepared: Prepared,
         start: Tensor | None,
-        where: Tensor,
+        where: np.ndarray,
         begin: int,
         answers: Answers,
-        left: Tensor,
+        left: np.ndarray,
         *,
         exact: bool,
-    ) -> Tensor:
+    ) -> np.ndarray:
         """Solve prepared problems together; put the answers, and say which are not `left`.
 
         `where` are their indices in the batch. With `exact`, only answers that reproduce the
@@ -155,12 +158,14 @@ class Pipeline:
             first = None
             if start is not None:
                 first = ranks.with_columns(shared, prepared.enter(start), rank)
-            parts = [(rank, first, None, torch.arange(len(where), device=where.device))]
+            parts = [(rank, first, None, np.arange(len(where)))]
         else:
             parts = self._ranked(shared, begin + where)
         misfits = []
         for rank, first, sure, chosen in parts:
-            part = shared if len(chosen) == len(where) else shared.select(chosen)
+            part = shared
+            if len(chosen) < len(where):
+                part = shared.select(torch.from_numpy(chosen).to(shared.problem.y.device))
             members = where[chosen]
             self._begin(part, begin + members)
             solved, alone, reproduced = self._solve_at_rank(
@@ -168,24 +173,26 @@ class Pipeline:
             )
             taken = ~alone & reproduced if exact else ~alone
             misfits.append(members[~alone & ~taken])
-            if not bool(taken.all()):
+            if not taken.all():
                 members, solved = members[taken], solved.select(taken)
             answers.put(members, solved)
-            self._finish(begin + members, solved)
+            self.unfinished.put(begin + members, solved)
             left[members] = False
-        return torch.cat(misfits) if misfits else where[:0]
+        return np.concatenate(misfits) if misfits else where[:0]
 
-    def _ranked(self, shared: Shared, where: Tensor) -> list[tuple[int, Tensor, Tensor, Tensor]]:
+    def _ranked(
+        self, shared: Shared, where: np.ndarray
+    ) -> list[tuple[int, Tensor, np.ndarray, np.ndarray]]:
         """Choose the ranks; return rank, starts, confidences and indices of each group.
 
         Problems whose samples do not suffice for a choice are in no group.
         """
         d = shared.problem.d
         enough = (shared.prepared.span == d) & (shared.distinct >= needed_samples(d, 1))
-        chosen = enough.nonzero()[:, 0]
+        chosen = enough.nonzero()[0]
         if not len(chosen):
             return []
-        part = shared.select(chosen)
+        part = shared.select(torch.from_numpy(chosen).to(shared.problem.y.device))
         choice = ranks.choose_ranks(
             part,
             self.task,
@@ -195,9 +202,10 @@ class Pipeline:
         )
         groups = []
         for rank in choice.rank.unique().tolist():
-            members = (choice.rank == rank).nonzero()[:, 0].to(chosen.device)
-            sure = choice.confidence[members.cpu()].to(shared.problem.y)
-            groups.append((rank, choice.factors[rank][members], sure, chosen[members]))
+            members = (choice.rank == rank).nonzero()[:, 0]
+            sure, index = host(choice.confidence[members]), chosen[host(members)]
+            factors = choice.factors[rank]
+            groups.append((rank, factors[members.to(factors.device)], sure, index))
         return groups
 
     def _solve_at_rank(
@@ -205,22 +213,22 @@ class Pipeline:
         shared: Shared,
         rank: int,
         start: Tensor | None,
-        sure: Tensor | None,
+        sure: np.ndarray | None,
         *,
         ambient: int,
-    ) -> tuple[Answers, Tensor, Tensor]:
+    ) -> tuple[Answers, np.ndarray, np.ndarray]:
         """Solve problems at one rank; `ambient` is the dimension of the user's inputs.
 
         Also return which of them must be solved alone, and which are reproduced.
         """
         d, acceptance = shared.problem.d, self.tuning.acceptance
         few = shared.distinct < needed_samples(d, rank)
-        repeated = shared.distinct < shared.prepared.count.clamp_max(d * (d + 1) // 2)
+        repeated = shared.distinct < np.minimum(shared.prepared.count, d * (d + 1) // 2)
         alone = shared.prepared.span < d
         if rank < d:
             alone = alone | few | repeated
         starts = self._starts(d, 1 if self.rank is None else rank)
-        if bool(few.any()):
+        if few.any():
             starts = min(starts, self.tuning.schedule.undetermined_starts)
         found = search(shared, rank, self.task, starts, start)
         reproduced = found.residual <= self.task.tolerance
@@ -229,15 +237,15 @@ class Pipeline:
             alone = alone | (reproduced & (lower.residual <= self.task.tolerance))
         answers = self._judged(shared, found, 1.0, ambient, nongeneric=False)
         if sure is not None:
-            answers.confidence = torch.where(reproduced, 1.0, sure)
-        squares = found.singular_values.square()
+            answers.confidence = np.where(reproduced, 1.0, sure).astype(found.residual.dtype)
+        squares = found.singular_values**2
         vanishing = reproduced & (squares[..., -1] <= acceptance.negligible * squares[..., 0])
-        residual = found.residual.clone()
-        if self.rank is not None and bool(vanishing.any()):
-            answers.samples = answers.samples.clone()  # it may be a view of one number
-            some = (vanishing & ~alone).nonzero()[:, 0]
+        residual = found.residual.copy()
+        if self.rank is not None and vanishing.any():
+            answers.samples = answers.samples.copy()  # it may be a view of one number
+            some = (vanishing & ~alone).nonzero()[0]
             for index, lowered in lower_together(found, shared, self.task, some):
-                part = shared.select(index)
+                part = shared.select(torch.from_numpy(index).to(found.U.device))
                 lower = self._judged(part, lowered, 1.0, ambient, nongeneric=False)
                 answers.put(index, lower)
                 residual[index], vanishing[index] = lowered.residual, False
@@ -246,7 +254,7 @@ class Pipeline:
         alone = alone | vanishing | (reproduced & nearly & (answers.rank < d))
         if rank == d:  # second solutions of other inputs are sought alone
             recovered = (answers.codes == Status.RECOVERED.code) & ~shared.linear
-            if bool(recovered.any()):
+            if recovered.any():
                 nongeneric = repeated | looks_nongeneric(shared.problem.operator.X, self.tuning)
                 alone = alone | (recovered & nongeneric)
         return answers, alone, reproduced
@@ -260,13 +268,13 @@ class Pipeline:
         shared = Shared(prepared, self.tuning)
         if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
             return zero_answer(shared, X)
-        self._begin(shared, torch.tensor([index], device=X.device))
+        self._begin(shared, np.array([index]))
         found, sure = self._solved(shared, start)
         reproduced = float(found.residual) <= self.task.tolerance
         if even is not None and not reproduced and not self.budget.spent:
             # No matrix interpolates, so the best fit depends on lengths and weights.
             shared = Shared(prepare(X, y, weights, self.tuning), self.tuning)
-            self._begin(shared, torch.tensor([index], device=X.device))
+            self._begin(shared, np.array([index]))
             found, sure = self._solved(shared, start)
         repeated = int(shared.distinct) < int(shared.prepared.count)
         nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))

@@ -12,11 +12,13 @@ but in floating point short samples hardly count. `normalize_rows` gives all sam
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
 from posquad.recovery.problem import Problem
@@ -33,30 +35,41 @@ class Prepared:
     problem: Problem
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
-    span: Tensor  # [...]  dimension of the span of the inputs
-    count: Tensor  # [...]  samples that are not zero
+    span: np.ndarray  # [...]  dimension of the span of the inputs
+    count: np.ndarray  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
 
     def select(self, chosen: Tensor) -> Prepared:
         """Return the problems of a batch at these indices."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken = {k: v[chosen] for k, v in values.items() if isinstance(v, Tensor)}
-        return Prepared(**{**values, **taken, "problem": self.problem.select(chosen)})
+        return Prepared(
+            problem=self.problem.select(chosen),
+            transform=self.transform[chosen],
+            scale=self.scale[chosen],
+            span=self.span[host(chosen)],
+            count=self.count[host(chosen)],
+            rows=None if self.rows is None else self.rows[chosen],
+        )
 
     def one(self) -> Prepared:
         """Return one problem as a batch of one."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken = {k: v[None] for k, v in values.items() if isinstance(v, Tensor)}
-        operator, y = RankOne(self.problem.operator.X[None]), self.problem.y[None]
-        return Prepared(**{**values, **taken, "problem": Problem(operator, y)})
+        return Prepared(
+            problem=Problem(
+                RankOne.of_checked(self.problem.operator.X[None]), self.problem.y[None]
+            ),
+            transform=self.transform[None],
+            scale=self.scale[None],
+            span=self.span[None],
+            count=self.count[None],
+            rows=None if self.rows is None else self.rows[None],
+        )
 
-    def given_residual(self, U: Tensor, residual: Tensor) -> Tensor:
+    def given_residual(self, U: Tensor, residual: np.ndarray) -> np.ndarray:
         """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
             return residual
         e = self.problem.residual(self.problem.operator.project(U)) * self.rows
         size = torch.linalg.vector_norm(self.problem.y * self.rows, dim=-1)
-        return torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0)
+        return host(torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0))
 
     def enter(self, U: Tensor) -> Tensor:
         """Return a factor in working coordinates, from the user's."""
@@ -64,10 +77,10 @@ class Prepared:
 
     def restore(self, U: Tensor) -> Tensor:
         """Return a factor in the user's coordinates."""
-        U = U * self.scale.sqrt()[..., None, None]
-        return self.transform @ U
+        return self.transform @ (U * self.scale.sqrt()[..., None, None])
 
 
+@np.errstate(all="ignore")
 def prepare(
     X: Tensor,
     y: Tensor,
@@ -85,7 +98,7 @@ def prepare(
     shared = one_design(X) if weights is None and rows is None else None
     if shared is not None:
         one = prepare(shared[None], y[:1], None, tuning)
-        if 0 < int(one.span) < X.shape[-1] and not _is_large(shared, tuning):
+        if 0 < one.span.item() < X.shape[-1] and not _is_large(shared, tuning):
             one = prepare(shared, y[0], None, tuning).one()  # in a basis of the span
         return _repeated(one, y)
     if weights is not None:
@@ -97,48 +110,58 @@ def prepare(
     n, d = X.shape[-2:]
     unit = _units(X, rows, tuning)
     scale = _response_scale(y)
-    if not large:
-        X = _divided(X, unit)
-        moments = RankOne(X).second_moments
+    x = None if large else host(X)
+    if x is not None:
+        x = x if unit is None else x / unit
+        moments = torch.from_numpy(x.swapaxes(-1, -2) @ x / n)
     else:
-        columns = unit.expand(1, d)
+        all_rows = RankOne.of_checked(X)
         moments = (
-            RankOne(X).second_moments
-            if rows is None
-            else RankOne(X).adjoint_kernel(rows.square()) / n
+            all_rows.second_moments if rows is None else all_rows.adjoint_kernel(rows.square()) / n
         )
-        moments = moments / columns / columns.mT
-    values = _eigenvalues(moments)
-    top = values[..., -1:].clamp_min(torch.finfo(X.dtype).tiny)
-    seen = values > max(n, d) * torch.finfo(X.dtype).eps * top  # [..., d]
+        if unit is not None:
+            columns = torch.from_numpy(unit).to(X.device)
+            moments = moments / columns / columns.mT
+    values, limits = host(_eigenvalues(moments)), torch.finfo(X.dtype)
+    top = np.maximum(values[..., -1:], limits.tiny)
+    seen = values > max(n, d) * limits.eps * top  # [..., d]
     span = seen.sum(-1)
-    smallest = torch.where(seen, values / top, 1.0).amin(-1)
+    smallest = np.where(seen, values / top, 1.0).min(-1)
     q = min(math.sqrt(d / n), 0.8)
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
-    root = _power_of_two(values.mean(-1).sqrt())[..., None, None]
-    transform = torch.eye(d, dtype=X.dtype, device=X.device) / root
-    whole = bool(isotropic.all())
+    root = _power_of_two(np.sqrt(values.mean(-1)))[..., None, None]
+    transform, whole = np.eye(d, dtype=values.dtype) / root, bool(isotropic.all())
     if not whole:
-        values, vectors = torch.linalg.eigh(moments)
-        whitened = vectors / torch.where(seen, values.clamp_min(0).sqrt(), torch.inf)[..., None, :]
-        transform = torch.where(isotropic[..., None, None], transform, whitened)
-        if X.ndim == 2:
-            transform = transform[:, seen] if int(span) else transform[:, -1:] * 0
-    back = transform / unit.mT
-    if not large:
-        operator = RankOne(_divided(X, root) if whole else X @ transform)
-    elif whole and rows is None and bool((unit * root == 1).all()):
-        operator = RankOne(X)
+        transform = _whitening(moments, seen, isotropic, transform)
+    back = transform if unit is None else transform / unit.swapaxes(-1, -2)
+    T = torch.from_numpy(back).to(X.device)
+    if x is not None:
+        inputs = x / root if whole else x @ transform
+        operator = RankOne.of_checked(torch.from_numpy(inputs).to(X.device))
+        count = (np.vecdot(inputs, inputs) > 0).sum(-1)
     else:
-        operator = RankOneView(RankOne(X), back, rows)
-    return Prepared(
-        problem=Problem(operator, y / scale[..., None]),
-        transform=back,
-        scale=scale,
-        span=span,
-        count=(operator.squared_lengths > 0).sum(-1),
-    )
+        plain = whole and rows is None and unit is None and bool((root == 1).all())
+        operator = RankOne.of_checked(X)
+        operator = operator if plain else RankOneView(operator, T, rows)
+        count = (host(operator.squared_lengths) > 0).sum(-1)
+    return Prepared(Problem(operator, y / scale[..., None]), T, scale, span, count)
+
+
+def _whitening(
+    moments: Tensor, seen: np.ndarray, isotropic: np.ndarray, plain: np.ndarray
+) -> np.ndarray:
+    """Return the transform `[..., d, k]` of inputs with these second moments.
+
+    It is the `plain` one of inputs that are isotropic. Those of one problem are written in a basis
+    of the directions that are `seen[..., d]`; in a batch, the others become zero.
+    """
+    values, vectors = map(host, torch.linalg.eigh(moments))
+    whitened = vectors / np.where(seen, np.sqrt(np.maximum(values, 0)), np.inf)[..., None, :]
+    transform = np.where(isotropic[..., None, None], plain, whitened)
+    if moments.ndim == 2:
+        return transform[:, seen] if seen.any() else transform[:, -1:] * 0
+    return transform
 
 
 def _response_scale(y: Tensor) -> Tensor:
@@ -158,13 +181,16 @@ def _repeated(one: Prepared, y: Tensor) -> Prepared:
     def spread(value: Tensor) -> Tensor:
         return value.expand(len(y), *value.shape[1:])
 
-    scale = _response_scale(y)
+    def repeat(value: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(value, (len(y), *value.shape[1:]))
+
+    scale, X = _response_scale(y), spread(one.problem.operator.X)
     return Prepared(
-        problem=Problem(RankOne(spread(one.problem.operator.X)), y / scale[:, None]),
+        problem=Problem(RankOne.of_checked(X), y / scale[:, None]),
         transform=spread(one.transform),
         scale=scale,
-        span=spread(one.span),
-        count=spread(one.count),
+        span=repeat(one.span),
+        count=repeat(one.count),
     )
 
 
@@ -256,20 +282,20 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
     return torch.where(present.any(-1), top - low, 0.0)
 
 
-def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> Tensor:
+def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
     shared = one_design(X)
     if shared is not None:
-        return looks_nongeneric(shared, tuning).expand(len(X))
+        return np.broadcast_to(looks_nongeneric(shared, tuning), len(X))
     flat = X.flatten(-2)
     stride = max(1, flat.shape[-1] // _INSPECTED)
-    values = flat[..., ::stride].abs().sort(-1).values
-    fresh = (values.diff(dim=-1) > 0).sum(-1) + 1
+    values = np.sort(abs(host(flat[..., ::stride])), axis=-1)
+    fresh = (values[..., 1:] > values[..., :-1]).sum(-1) + 1
     if stride == 1:
         zeros = values[..., 0] == 0
     else:
         counts = [part.count_nonzero((-2, -1)) for part in X.split(_part_rows(X, tuning), dim=-2)]
-        zeros = torch.stack(counts).sum(0) < flat.shape[-1]
+        zeros = host(torch.stack(counts).sum(0)) < flat.shape[-1]
     return zeros | (2 * fresh <= values.shape[-1])
 
 
@@ -286,39 +312,35 @@ def _eigenvalues(moments: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(moments)
 
 
-def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> Tensor:
-    """Return powers of two to divide the columns by, `[..., 1, 1 or d]`.
+def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> np.ndarray | None:
+    """Return powers of two to divide the columns by, `[..., 1, 1 or d]`; None if all are 1.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
     span the space. `rows` are factors of the rows of X.
     """
     if rows is None:
-        columns = torch.maximum(X.amax(-2), -X.amin(-2))[..., None, :]
+        columns = host(torch.linalg.vector_norm(X, torch.inf, dim=-2, keepdim=True))
     else:
         size = _part_rows(X, tuning)
+        largest = X.new_zeros(1, X.shape[-1])
         parts = zip(X.split(size), rows.split(size), strict=True)
-        columns = X.new_zeros(1, X.shape[-1])
         for x, s in parts:  # a list of results would keep the temporary copies apart in memory
-            torch.maximum(columns, (s[:, None] * x).abs().amax(0, keepdim=True), out=columns)
-    low, high = (end.item() for end in columns.aminmax())
-    largest = 2.0 ** RANGE_EXPONENT[X.dtype]
-    if 1 / largest <= high <= largest and high <= tuning.acceptance.units * low:
-        return torch.ones_like(columns[..., :1])
-    peak = columns.amax(-1, keepdim=True)
-    far = (peak > 0) & (peak.log2().abs() > RANGE_EXPONENT[X.dtype])
-    common = torch.where(far, peak, 1.0)
-    smallest = torch.where(columns > 0, columns, torch.inf).amin(-1, keepdim=True)
+            torch.maximum(largest, (s[:, None] * x).abs().amax(0, keepdim=True), out=largest)
+        columns = host(largest)
+    exponent = RANGE_EXPONENT[X.dtype]
+    low, high = columns.min(), columns.max()
+    if 2.0**-exponent <= high <= 2.0**exponent and high <= tuning.acceptance.units * low:
+        return None
+    peak = columns.max(-1, keepdims=True)
+    far = (peak > 0) & (abs(np.log2(peak)) > exponent)
+    common = np.where(far, peak, 1.0)
+    smallest = np.where(columns > 0, columns, np.inf).min(-1, keepdims=True)
     apart = peak > tuning.acceptance.units * smallest
-    if bool(apart.any()):
-        common = torch.where(apart & (columns > 0), columns, common)
+    if apart.any():
+        common = np.where(apart & (columns > 0), columns, common)
     return _power_of_two(common)
 
 
-def _power_of_two(size: Tensor) -> Tensor:
+def _power_of_two(size: np.ndarray) -> np.ndarray:
     """Return the nearest power of two, by which division is exact."""
-    return torch.exp2(size.log2().round())
-
-
-def _divided(X: Tensor, unit: Tensor) -> Tensor:
-    """Return `X / unit`; X itself if every unit is 1."""
-    return X if bool((unit == 1).all()) else X / unit
+    return np.exp2(np.round(np.log2(size)))

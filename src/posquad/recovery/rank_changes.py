@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,8 +44,8 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
 
 
 def lower_together(
-    found: Candidates, shared: Shared, task: Task, chosen: Tensor
-) -> Iterator[tuple[Tensor, Candidates]]:
+    found: Candidates, shared: Shared, task: Task, chosen: np.ndarray
+) -> Iterator[tuple[np.ndarray, Candidates]]:
     """Leave out vanishing columns of the problems of a batch at these indices, as above.
 
     Yields indices and their candidates of a lower rank; problems that need all columns are missing.
@@ -55,24 +56,26 @@ def lower_together(
         tried = chosen[now]
         if not len(tried):
             continue
-        part = found.select(tried)
-        candidate = refine(shared.select(tried), leading_columns(part.U, rank), task, part)
+        index = torch.from_numpy(tried).to(found.U.device)
+        part = found.select(index)
+        candidate = refine(shared.select(index), leading_columns(part.U, rank), task, part)
         good = _still_reproduces(candidate, part)
-        yield tried[good], candidate.select(good)
-        chosen = torch.cat([chosen[~now], tried[~good]])
+        taken = candidate.select(torch.from_numpy(good).to(index.device))
+        yield tried[good], taken
+        chosen = np.concatenate([chosen[~now], tried[~good]])
 
 
-def _visible_rank(found: Candidates, shared: Shared) -> Tensor:
+def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
     """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
-    squares = found.singular_values.square()
-    least = shared.tuning.acceptance.negligible * squares[..., :1].clamp_min(1e-300)
-    return (squares > least).sum(-1).clamp_min(1)
+    squares = found.singular_values**2
+    least = shared.tuning.acceptance.negligible * np.maximum(squares[..., :1], 1e-300)
+    return np.maximum((squares > least).sum(-1), 1)
 
 
-def _still_reproduces(lower: Candidates, found: Candidates) -> Tensor:
+def _still_reproduces(lower: Candidates, found: Candidates) -> np.ndarray:
     """Whether a lower rank reproduces as well; a small eigenvalue may still be needed, `[...]`."""
     rounding = 100 * torch.finfo(found.U.dtype).eps
-    return lower.residual <= (10 * found.residual).clamp_min(rounding)
+    return lower.residual <= np.maximum(10 * found.residual, rounding)
 
 
 def raise_if_better(

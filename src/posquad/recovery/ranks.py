@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
@@ -227,7 +229,7 @@ def choose_rank(
         enough = distinct >= needed_samples(d, found.rank) and n > p
         return RankChoice(found, float(enough), path)
     if budget.spent:  # the choice was not completed
-        undecided = torch.zeros_like(found.settled)
+        undecided = np.zeros_like(found.settled)
         return RankChoice(replace(found, settled=undecided), 0.0, path)
     if best == len(trials) - 1 and highest < d:
         return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
@@ -248,7 +250,7 @@ def choose_ranks(
     task: Task,
     max_starts: int,
     max_rank: int | None,
-    begin: Callable[[Shared, Tensor], None],
+    begin: Callable[[Shared, np.ndarray], None],
 ) -> RankChoices:
     """Choose the ranks of a batch together, by the rules of `choose_rank` for each problem.
 
@@ -268,8 +270,8 @@ def choose_ranks(
     is_open = torch.ones(total, dtype=torch.bool)
     for rank in range(1, highest + 1):
         chosen = is_open.nonzero()[:, 0]
-        part = shared.select(chosen.to(count.device))
-        begin(part, chosen.to(count.device))
+        part = shared.select(chosen.to(shared.problem.y.device))
+        begin(part, host(chosen))
         p = dimension(d, rank)
         ample = shared.problem.n >= schedule.ample * p
         start = None
@@ -280,9 +282,9 @@ def choose_ranks(
         U = shared.problem.y.new_zeros(total, d, rank)
         U[chosen] = found.U
         factors[rank] = U
-        residual = found.residual.to("cpu", torch.float64)
+        residual = torch.from_numpy(found.residual).double()
         logs = residual.clamp_min(1e-300).log()
-        n = count[chosen].to("cpu", torch.float64)
+        n = torch.from_numpy(count[host(chosen)]).double()
         scores[chosen, rank - 1] = 2 * n * logs + p * n.log()
         tried[chosen] = rank
         reproduced[chosen] = residual <= task.tolerance

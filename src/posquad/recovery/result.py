@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from posquad.certificates import Certificate
-from posquad.core.arrays import Array, like
+from posquad.core.arrays import Array, host, like
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.recovery.budget import History
 from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
-
-_TOGETHER = 2**14  # factors whose columns are made orthogonal together, as in `Sizes`
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,66 +71,60 @@ class Recovery(Result):
 class Answers:
     """Answers to a flat batch of problems."""
 
-    U: Tensor  # [B, d, k] in the user's coordinates
-    codes: Tensor  # [B]
-    residual: Tensor
-    rank: Tensor
-    confidence: Tensor
-    curvature: Tensor  # [B, 2]
-    error: Tensor
-    samples: Tensor
-    needed: Tensor
-    starts: Tensor
-    excluded: Tensor
-    others: Tensor
-    bound: Tensor
+    U: np.ndarray  # [B, d, k] in the user's coordinates
+    codes: np.ndarray  # [B]
+    residual: np.ndarray
+    rank: np.ndarray
+    confidence: np.ndarray
+    curvature: np.ndarray  # [B, 2]
+    error: np.ndarray
+    samples: np.ndarray
+    needed: np.ndarray
+    starts: np.ndarray
+    excluded: np.ndarray
+    others: np.ndarray
+    bound: np.ndarray
 
     def one(self) -> Answers:
         """Return the answer to one problem as a batch of one."""
         return Answers(**{name: value[None] for name, value in vars(self).items()})
 
-    def select(self, index: Tensor) -> Answers:
-        """Return the answers at these indices."""
+    def select(self, index: np.ndarray) -> Answers:
+        """Return the answers at these indices, or where a mask holds."""
         return Answers(**{name: value[index] for name, value in vars(self).items()})
 
     def widen(self, columns: int) -> None:
         """Pad the factors with zero columns to at least this many."""
         short = columns - self.U.shape[-1]
         if short > 0:
-            self.U = torch.nn.functional.pad(self.U, (0, short))
+            self.U = np.pad(self.U, ((0, 0), (0, 0), (0, short)))
 
     @staticmethod
     def stacked(parts: list[Answers]) -> Answers:
         """Concatenate answers; factors are padded with zero columns to the widest."""
-        widest = max(part.U.shape[-1] for part in parts)
-        padded = [torch.nn.functional.pad(p.U, (0, widest - p.U.shape[-1])) for p in parts]
-        rest = {
-            name: torch.cat([getattr(part, name) for part in parts])
-            for name in vars(parts[0])
-            if name != "U"
-        }
-        return Answers(U=torch.cat(padded), **rest)
+        for part in parts:
+            part.widen(max(other.U.shape[-1] for other in parts))
+        names = vars(parts[0])
+        return Answers(**{k: np.concatenate([getattr(p, k) for p in parts]) for k in names})
 
-    def put(self, index: Tensor, other: Answers) -> None:
+    def put(self, index: np.ndarray, other: Answers) -> None:
         """Replace the answers at these indices."""
         self.widen(other.U.shape[-1])
+        other.widen(self.U.shape[-1])
         for name, value in vars(other).items():
-            if name == "U":
-                value = torch.nn.functional.pad(value, (0, self.U.shape[-1] - value.shape[-1]))
             getattr(self, name)[index] = value
 
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
-        rotated = torch.cat([_with_orthogonal_columns(part) for part in self.U.split(_TOGETHER)])
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        U = rotated[..., :widest]
-        beyond = torch.arange(widest, device=U.device) >= self.rank[:, None]
-        U = torch.where(beyond[:, None, :], 0.0, U)
-        least = U.new_tensor(history.least_residuals() or [0.0])
+        U = _with_orthogonal_columns(self.U)[..., :widest]
+        beyond = np.arange(widest) >= self.rank[:, None]
+        if beyond.any():
+            U = np.where(beyond[:, None, :], 0.0, U)
+        least = np.array(history.least_residuals() or [0.0], dtype=self.residual.dtype)
 
-        def out(value: Tensor) -> Any:
-            shaped = value.reshape(batch + value.shape[1:])
-            return like(model, shaped)
+        def out(value: np.ndarray) -> Any:
+            return like(model, value.reshape(batch + value.shape[1:]))
 
         factor = out(U)
         return Recovery(
@@ -157,22 +149,20 @@ class Answers:
         )
 
 
-def _with_orthogonal_columns(U: Tensor) -> Tensor:
+def _with_orthogonal_columns(U: np.ndarray) -> np.ndarray:
     """Rotate factors `U[B, d, k]` so that their columns are orthogonal, of descending norm.
 
     Rotating U keeps the relative accuracy of small rows, which belong to large inputs. Columns that
     are orthogonal already are only sorted.
     """
-    gram = U.mT @ U
-    norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-    rounding = (
-        4 * U.shape[-2] * torch.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
-    )
-    wrong = (gram.abs() > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
-    if bool(wrong.any()):
-        return U @ torch.linalg.svd(U, full_matrices=False)[2].mT
-    order = norms.argsort(dim=-1, descending=True, stable=True)
-    return U.gather(-1, order[..., None, :].expand(U.shape))
+    gram = U.swapaxes(-1, -2) @ U
+    norms = np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
+    rounding = 4 * U.shape[-2] * np.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
+    wrong = (abs(gram) > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
+    if wrong.any():
+        return U @ np.linalg.svd(U, full_matrices=False)[2].swapaxes(-1, -2)
+    order = (-norms).argsort(-1, kind="stable")
+    return np.take_along_axis(U, order[..., None, :], -1)
 
 
 def stacked_recoveries(parts: list[Recovery], batch: torch.Size, model: Array) -> Recovery:
@@ -211,20 +201,20 @@ def _messages(status: Status | list, likelihood: str) -> str | list:
 def blank_answers(X: Tensor, columns: int) -> Answers:
     """Return answers with Q = 0 and status STALLED, to be filled in."""
     count, _, d = X.shape
-    zero = X.new_zeros(count)
-    none = torch.zeros(count, dtype=torch.int64, device=X.device)
+    zero = np.zeros(count, dtype=host(X[:0]).dtype)
+    none = np.zeros(count, dtype=np.int64)
     return Answers(
-        U=X.new_zeros(count, d, columns),
+        U=np.zeros((count, d, columns), dtype=zero.dtype),
         codes=none + Status.STALLED.code,
-        residual=zero.clone(),
-        rank=none.clone(),
+        residual=zero.copy(),
+        rank=none.copy(),
         confidence=zero + 1,
-        curvature=X.new_full((count, 2), torch.nan),
-        error=zero.clone(),
-        samples=none.clone(),
-        needed=none.clone(),
-        starts=none.clone(),
-        excluded=none.bool(),
-        others=none.clone(),
-        bound=zero.clone(),
+        curvature=np.full((count, 2), np.nan, dtype=zero.dtype),
+        error=zero.copy(),
+        samples=none.copy(),
+        needed=none.copy(),
+        starts=none.copy(),
+        excluded=none > 0,
+        others=none.copy(),
+        bound=zero.copy(),
     )

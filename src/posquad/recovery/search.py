@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
@@ -29,13 +31,13 @@ from posquad.recovery.solvers.fit import (
     at_rounding,
     fitted,
     index_state,
-    not_finite,
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
+from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
 from posquad.recovery.solvers.small import Ending, Ends, run_small
 
 
@@ -61,7 +63,7 @@ def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidat
     run = Search(shared, U.shape[-1], task, 1)
     run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
     run.bound, run.farkas = found.bound, found.farkas
-    run.residual = shared.problem.relative_residual(U)
+    run.residual = host(shared.problem.relative_residual(U)).copy()
     run.polish()
     return run.candidates()
 
@@ -85,23 +87,23 @@ class Search:
         y = self.problem.y
         batch = y.shape[:-1]
         self.U = y.new_zeros(*batch, self.problem.d, rank)
-        self.residual = y.new_ones(batch)  # of Q = 0
-        self.starts = torch.zeros(batch, dtype=torch.int64, device=y.device)
-        self.agreeing = torch.zeros_like(self.starts)
+        self.residual = np.ones(batch, dtype=host(y[..., :0]).dtype)  # of Q = 0
+        self.starts = np.zeros(batch, dtype=np.int64)
+        self.agreeing = np.zeros(batch, dtype=np.int64)
         self.p = dimension(self.problem.d, rank)
         n, d = self.problem.n, self.problem.d
         self.cheap = self.sizes.is_overhead(n, d, rank, self.p)
         self.small = shared.is_small(rank)
         self.first = self.U
-        self.optimal = torch.zeros_like(self.starts, dtype=torch.bool)  # proved
-        self.bound = torch.zeros_like(self.residual)
+        self.optimal = np.zeros(batch, dtype=bool)  # proved
+        self.bound = np.zeros_like(self.residual)
         self.farkas: Tensor | None = None
-        self.known: Tensor | None = None  # singular values of U
+        self.known: np.ndarray | None = None  # singular values of U
         self.working: Tensor | None = None  # indices of the problems in the current run
         self.next_round = 0
 
     @property
-    def settled(self) -> Tensor:
+    def settled(self) -> np.ndarray:
         """Whether the least residual is known, or was reached by enough starts, `[...]`."""
         excess = max(self.problem.n / self.p - 1, 0.05)
         least = math.ceil(self.acceptance.agreeing_starts / excess**2)
@@ -109,7 +111,7 @@ class Search:
         return self.optimal | (self.agreeing >= max(2, least))
 
     @property
-    def open(self) -> Tensor:
+    def open(self) -> np.ndarray:
         """Whether a problem is neither reproduced nor settled, and has starts left, `[...]`."""
         undecided = (self.residual > self.task.tolerance) & ~self.settled
         return undecided & (self.starts < self.max_starts)
@@ -128,12 +130,16 @@ class Search:
             self.known,
         )
 
+    def _part(self, mask: np.ndarray) -> tuple[Problem, Tensor | None]:
+        """Return the problems where the mask holds, and their indices; None stands for all."""
+        return self.problem.where(torch.as_tensor(mask, device=self.U.device))
+
     def run(self, *, rough: bool = False) -> Candidates:
         """Run the first attempt, rounds of restarts, and, unless `rough`, the refinement."""
         self.history.last = None
         try:
             self._first_attempt()
-            while bool(self.open.any()) and not self.budget.spent:
+            while self.open.any() and not self.budget.spent:
                 self._restart()
             if not rough or self.cheap:
                 self.polish()
@@ -167,17 +173,17 @@ class Search:
         problem, n = self.problem, self.problem.n
         if self.given is not None:
             self._keep(self._descend(problem, self._scaled(self.given)[None]))
-            if not bool(self.open.any()):
+            if not self.open.any():
                 return
         if self.rank == problem.d and self.shared.is_convex_affordable:
             self._fit_cone()
-            if not bool(self.open.any()):
+            if not self.open.any():
                 return
         if self.shared.symmetric is not None:
             spectral = self.shared.better_than_zero(self.rank)
             self._keep(FitState.begin(problem, spectral[None]), count=False)
         self.first = self.shared.start(self.rank)
-        problem, chosen = problem.where(self.open)
+        problem, chosen = self._part(self.open)
         self.working = chosen
         tries = self.first[None] if chosen is None else self.first[None, chosen]
         near_limit = n < self.schedule.ample * self.p
@@ -194,15 +200,15 @@ class Search:
         """Solve problems whose rank is not limited, which are convex, with a proof."""
         if self._fit_cone_together():
             return
-        problem, chosen = self.problem.where(~self.optimal)
+        problem, chosen = self._part(~self.optimal)
         fit = positive_fit(problem, self.budget, history=self.history)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
         if chosen is None:
-            self.bound, self.farkas = fit.bound, fit.farkas
+            self.bound, self.farkas = host(fit.bound), fit.farkas
             self._accept_optimal(U, optimal)
             return
-        self.bound = self.bound.index_copy(0, chosen, fit.bound)
-        none = torch.zeros_like(self.optimal)
+        self.bound[host(chosen)] = host(fit.bound)
+        none = torch.zeros(self.optimal.shape, dtype=torch.bool, device=U.device)
         U = torch.zeros_like(self.U).index_copy(0, chosen, U)
         self._accept_optimal(U, none.index_copy(0, chosen, optimal))
 
@@ -214,11 +220,12 @@ class Search:
         if fit is None:
             return False
         self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
-        self.bound = torch.where(fit.optimal, fit.bound, 0.0)
+        self.bound = host(torch.where(fit.optimal, fit.bound, 0.0))
         self._accept(fit.factor, fit.residual, fit.optimal)
         solved = bool(fit.optimal.all())
         if solved and self.given is None:
-            self.known = torch.linalg.vector_norm(self.U, dim=-2)  # the columns are orthogonal
+            # The columns are orthogonal.
+            self.known = host(torch.linalg.vector_norm(self.U, dim=-2))
         return solved
 
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
@@ -227,11 +234,13 @@ class Search:
 
     def _accept(self, U: Tensor, residual: Tensor, optimal: Tensor) -> None:
         """Take factors of known residuals."""
-        better = optimal & (residual < self.residual)
-        self.U = torch.where(better[..., None, None], U, self.U)
-        self.residual = torch.where(better, residual, self.residual)
-        self.optimal = self.optimal | optimal
-        self.starts = self.starts + optimal
+        proved, new = host(optimal), host(residual)
+        better = proved & (new < self.residual)
+        mask = torch.as_tensor(better, device=U.device)[..., None, None]
+        self.U = torch.where(mask, U, self.U)
+        self.residual = np.where(better, new, self.residual)
+        self.optimal = self.optimal | proved
+        self.starts[proved] += 1
 
     # Descents and starts.
 
@@ -258,9 +267,14 @@ class Search:
             method = Levenberg(problem, self.rank)
             rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
             return self.history.run(method, method.start(U), rules)
-        U = self._descend_in_single(U)
+        single = self.shared.single
+        if single is not None and not self.budget.spent:
+            found = descend_in_two_precisions(problem, single, U, self.history, schedule)
+            if bool(torch.isfinite(found.residual).all()):
+                return found
+            U = found.U
         first = PopulationLBFGS(problem)
-        rounding = 20 * torch.finfo(U.dtype).eps
+        rounding = LEVEL * torch.finfo(U.dtype).eps
         ends = [fitted(rounding), stationary(1e-8), at_rounding(8)]
         steps = schedule.first_order_steps
         state = self.history.run(first, first.start(U), ends, steps=steps)
@@ -273,25 +287,11 @@ class Search:
         steps = schedule.second_order_steps
         return self.history.run(second, second.start(state.U), ends, steps=steps)
 
-    def _descend_in_single(self, U: Tensor) -> Tensor:
-        """Run the first-order method in single precision, as far as that goes, where it pays."""
-        operator, y, schedule = self.shared.single, self.problem.y, self.schedule
-        if operator is None or self.budget.spent:
-            return U
-        method = PopulationLBFGS(Problem(operator, y.to(operator.dtype)))
-        ends = [fitted(schedule.single_residual), stationary(schedule.single_cosine)]
-        ends += [not_finite(), at_rounding(4)]
-        start, steps = method.start(U.to(operator.dtype)), schedule.first_order_steps
-        state = self.history.run(method, start, ends, steps=steps)
-        found = state.U.to(U.dtype)
-        better = self.problem.relative_residual(found) < self.problem.relative_residual(U)
-        return torch.where(better[..., None, None], found, U)  # NaN is not better
-
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""
         round, schedule = self.next_round, self.schedule
         self.next_round += 1
-        problem, chosen = self.problem.where(self.open)
+        problem, chosen = self._part(self.open)
         self.history.last, self.working = None, chosen
         if self.cheap:
             few = problem.n >= schedule.plenty * self.p
@@ -307,7 +307,7 @@ class Search:
         reweighted = reweighted and self.shared.forms_kernel
         if reweighted:
             count = max(1, count // 2)
-        used = self.starts if chosen is None else self.starts[chosen]
+        used = self.starts if chosen is None else self.starts[host(chosen)]
         count = min(count, self.max_starts - int(used.max()))
         if reweighted:
             U = self._reweighted(problem, count, plain=round == 1, round=round)
@@ -344,31 +344,34 @@ class Search:
         self, state: FitState | Ends, chosen: Tensor | None = None, *, count: bool = True
     ) -> None:
         """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
-        residuals = torch.where(torch.isfinite(state.residual), state.residual, torch.inf)
-        best, which = residuals.min(0)
-        index = which[None, ..., None, None].expand(1, *state.U.shape[1:])
-        U = state.U.gather(0, index)[0]
-        where = ... if chosen is None else chosen
+        residuals = host(state.residual)
+        residuals = np.where(np.isfinite(residuals), residuals, np.inf)
+        best, U = residuals.min(0), _of_starts(state.U, residuals.argmin(0))
+        where = ... if chosen is None else host(chosen)
         old, seen = self.residual[where], self.agreeing[where]
-        better = best < old
-        level = torch.minimum(best, old)
-        agree = (residuals <= level * (1 + self.acceptance.agreement)).sum(0)
-        still = torch.where(old <= level * (1 + self.acceptance.agreement), seen, 0)
-        self.U[where] = torch.where(better[..., None, None], U, self.U[where])
+        better, level = best < old, np.minimum(best, old)
+        same = level * (1 + self.acceptance.agreement)
+        agreeing = np.where(old <= same, seen, 0) + (residuals <= same).sum(0)
+        if better.all() and chosen is None:
+            self.U = U
+        elif better.any():
+            index = ... if chosen is None else chosen
+            mask = torch.as_tensor(better, device=U.device)[..., None, None]
+            self.U[index] = torch.where(mask, U, self.U[index])
         self.residual[where] = level
         if count:
-            self.agreeing[where] = still + agree
-            self.starts[where] = self.starts[where] + residuals.shape[0]
+            self.agreeing[where] = agreeing
+            self.starts[where] += len(residuals)
 
     def polish(self) -> None:
         """Refine the factors, to rounding if they reproduce, else to a stationary point."""
         # With many unknowns this costs more than the search, so the last digit is not worth it.
         units = 10 if self.p <= 200 else 50
-        rough = self.residual > units * torch.finfo(self.residual.dtype).eps
+        rough = self.residual > units * np.finfo(self.residual.dtype).eps
         rough = rough & ~self.optimal
-        if not bool(rough.any()):
+        if not rough.any():
             return
-        problem, chosen = self.problem.where(rough)
+        problem, chosen = self._part(rough)
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
             ending = Ending(steps=self.schedule.second_order_steps, rounding=2)
@@ -383,6 +386,14 @@ class Search:
         steps = self.schedule.second_order_steps if small else self.schedule.polish_steps
         state = self.history.run(method, method.start(U), ends, steps=steps)
         self._keep(index_state(state, None), chosen, count=False)
+
+
+def _of_starts(U: Tensor, which: np.ndarray) -> Tensor:
+    """Return the factors `[..., d, r]` of the starts `which[...]` among `U[S, ..., d, r]`."""
+    if which.ndim == 0:
+        return U[int(which)]
+    index = torch.from_numpy(which).to(U.device)
+    return U[index, torch.arange(len(which), device=U.device)]
 
 
 def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:

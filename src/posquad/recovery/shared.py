@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
@@ -80,7 +82,7 @@ class Shared:
     # The samples.
 
     @cached_property
-    def _samples(self) -> tuple[Tensor, Tensor | None]:
+    def _samples(self) -> tuple[np.ndarray, np.ndarray | None]:
         sizes, same = self.tuning.sizes, self.tuning.acceptance.same_row
         n, d = self.problem.n, self.problem.d
         system = min(n, d * (d + 1) // 2)
@@ -92,11 +94,11 @@ class Shared:
         count, strengths = independent_samples(RankOne(shared), small, same)
         batch = operator.batch_shape
         if strengths is not None:
-            strengths = strengths.expand(*batch, *strengths.shape)
-        return count.expand(batch), strengths
+            strengths = np.broadcast_to(strengths, (*batch, *strengths.shape))
+        return np.broadcast_to(count, batch), strengths
 
     @property
-    def distinct(self) -> Tensor:
+    def distinct(self) -> np.ndarray:
         """Independent samples, the dimension `[...]` of the span of the matrices `x_i x_i'`.
 
         In large problems, the number of rows that are neither zero nor multiples of others.
@@ -104,18 +106,18 @@ class Shared:
         return self._samples[0]
 
     @property
-    def linear(self) -> Tensor:
+    def linear(self) -> np.ndarray:
         """Whether the samples determine every symmetric matrix, `[...]`."""
         D = self.problem.d * (self.problem.d + 1) // 2
         return (self.distinct == D) & (self._samples[1] is not None)
 
-    def checks(self, level: Tensor) -> Tensor:
+    def checks(self, level: np.ndarray) -> np.ndarray:
         """Return the number `[...]` of samples that are independent despite errors of `level`."""
         distinct, strengths = self._samples
         if strengths is None:
             return distinct
-        firm = strengths > level.square()[..., None] * strengths[..., -1:]
-        return torch.minimum(firm.sum(-1), distinct)
+        firm = strengths > level[..., None] ** 2 * strengths[..., -1:]
+        return np.minimum(firm.sum(-1), distinct)
 
     # Estimates of Q.
 
@@ -132,11 +134,13 @@ class Shared:
         """Return the first start `[..., d, rank]`, of full rank."""
         problem = self.problem
         if self.forms_kernel:
-            return raised_factor(*leading_pairs(self._interpolant, rank), problem.y)
+            values, vectors = (part[..., : -rank - 1 : -1] for part in self._interpolant)
+            return raised_factor(values, vectors, problem.y)
         W = self._bounded_directions[..., :rank]
         if W.shape[-1] < rank:
             W = bounded_directions(problem.operator, problem.y, rank)
-        bounded = raised_factor(*fit_on(problem.operator, problem.y, W), problem.y)
+        values, vectors = (host(part) for part in fit_on(problem.operator, problem.y, W))
+        bounded = raised_factor(values, vectors, problem.y)
         if self.symmetric is None:
             return bounded
         U = positive_part(self.symmetric[0], rank)
@@ -148,16 +152,20 @@ class Shared:
         return least_interpolant(self.problem.operator, self.problem.y)
 
     @cached_property
-    def _interpolant(self) -> tuple[Tensor, Tensor]:
+    def _interpolant(self) -> tuple[np.ndarray, np.ndarray]:
         """Eigenpairs, ascending, of the interpolant of least Frobenius norm."""
         values, vectors = torch.linalg.eigh(self.interpolant)
-        return values, vectors
+        return host(values), host(vectors)
 
     @cached_property
     def _bounded_directions(self) -> Tensor:
         """Eigenvectors `[..., d, k]`, descending, of the estimate with bounded weights."""
         most = min(self.problem.d, self.tuning.schedule.highest_rank)
-        return bounded_directions(self.problem.operator, self.problem.y, most)
+        y = self.problem.y
+        if self.single is None:
+            return bounded_directions(self.problem.operator, y, most)
+        # The sampling error is far above single precision.
+        return bounded_directions(self.single, y.to(self.single.dtype), most).to(y.dtype)
 
     @cached_property
     def _correlation(self) -> tuple[Tensor, Tensor]:
@@ -188,7 +196,7 @@ def positive_part(Q: Tensor, rank: int) -> Tensor:
 
 def independent_samples(
     operator: RankOne, small: bool, same: float
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the dimension of the span of the matrices `x_i x_i'`.
 
     The second value holds the squared singular values of these matrices, for rows of length one. If
@@ -197,10 +205,15 @@ def independent_samples(
     n, d = operator.n, operator.d
     D = d * (d + 1) // 2
     if not small:
-        return _distinct_rows(operator, same).clamp_max(D), None
-    unit = operator.normalized()
-    values = torch.linalg.eigvalsh(unit.gram().square() if n <= D else unit.fourth_moments)
-    return (values > n * torch.finfo(values.dtype).eps * values[..., -1:]).sum(-1), values
+        return host(_distinct_rows(operator, same).clamp_max(D)), None
+    if n <= D:
+        lengths = operator.squared_lengths
+        lengths = torch.where(lengths > 0, lengths, 1.0)
+        system = operator.gram().square() / (lengths[..., :, None] * lengths[..., None, :])
+    else:
+        system = operator.normalized().fourth_moments
+    values = host(torch.linalg.eigvalsh(system))
+    return (values > n * np.finfo(values.dtype).eps * values[..., -1:]).sum(-1), values
 
 
 def _distinct_rows(operator: RankOne, same: float) -> Tensor:

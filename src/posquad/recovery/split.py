@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
 from posquad.problems.measurements import one_design, select_designs
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.prepare import has_uneven_rows, largest_entry, looks_nongeneric
@@ -32,7 +34,7 @@ def split_batch(
     start: Tensor | None,
     rank: int | None,
     tuning: Tuning,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return which problems are regular, and which would be but for rows of uneven lengths, `[B]`.
 
     Problems of rank d are convex, and any number of samples will do. At lower ranks there must be
@@ -40,24 +42,25 @@ def split_batch(
     solutions of its own. Without a given rank, a start has no rank either.
     """
     n, d = X.shape[-2:]
-    none = torch.zeros(len(X), dtype=torch.bool, device=X.device)
+    none = np.zeros(len(X), dtype=bool)
     enough = rank == d or n >= needed_samples(d, rank or 1)
     if not enough or not len(X) or (rank is None and start is not None):
         return none, none
     inputs = X[:1] if one_design(X) is not None else X
-    usable = (largest_entry(y) > 0) & (largest_entry(inputs).amax(-1) > 0)
+    usable = host((largest_entry(y) > 0) & (largest_entry(inputs).amax(-1) > 0))
     if rank != d:
         usable = usable & ~looks_nongeneric(X, tuning)
-    uneven = has_uneven_rows(X, weights, tuning)
+    uneven = host(has_uneven_rows(X, weights, tuning))
     return usable & ~uneven, usable & uneven
 
 
-def select_problems(given: Given, mask: Tensor) -> tuple[Tensor, Given]:
+def select_problems(given: Given, mask: np.ndarray) -> tuple[np.ndarray, Given]:
     """Return the indices of the problems where the mask holds, and their data."""
-    where = mask.nonzero()[:, 0]
+    where = mask.nonzero()[0]
     if len(where) == len(mask):
         return where, given
     X, *rest = given
-    y, weights, start = (None if t is None else t[where] for t in rest)
+    taken = torch.from_numpy(where).to(X.device)
+    y, weights, start = (None if t is None else t[taken] for t in rest)
     assert y is not None, "every problem has responses"
-    return where, (select_designs(X, where), y, weights, start)
+    return where, (select_designs(X, taken), y, weights, start)

@@ -154,9 +154,16 @@ class Schedule(Constants):
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
 
-    single_residual: float = 3e-6
-    """Relative residual to which the first-order method runs in single precision, where it does.
-    Derived: 25 eps."""
+    single_residual: float = 1e-3
+    """Relative residual to which the first-order method runs in single precision, where it does;
+    from there on Gauss-Newton corrections cost less. Measured."""
+
+    single_weakest: float = 2e-2
+    """The same as a share of lambda_r(Q) / lambda_1(Q), if that is less: corrections converge once
+    the weakest direction is found. Measured."""
+
+    single_floor: float = 3e-6
+    """Residual at which single precision ends in any case. Derived: 25 eps."""
 
     single_cosine: float = 1e-3
     """Cosine of residual and Jacobian at which that ends if the responses are not reproduced.

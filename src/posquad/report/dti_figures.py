@@ -53,7 +53,11 @@ def _draw_slices(axes: Any, cuts: list[np.ndarray], **style: Any) -> Any:
     return shown
 
 
-def _draw_scalar(name: str, label: str, high: float | None, scale: float = 1.0) -> Any:
+def _map_panel(
+    name: str, title: str, label: str, caption: str, *, high: float | None = None, scale: float = 1
+) -> Panel[Maps]:
+    """Return the panel of a map of numbers, whose colours end at `high` or at a high quantile."""
+
     def draw(axes: Any, maps: Maps) -> None:
         fitted = maps.fitted
         values = np.where(fitted, scale * maps.values[name], np.nan)
@@ -63,7 +67,7 @@ def _draw_scalar(name: str, label: str, high: float | None, scale: float = 1.0) 
         shown = _draw_slices(axes, cuts, cmap="viridis", vmin=0.0, vmax=most or 1.0)
         axes.figure.colorbar(shown, ax=axes, orientation="horizontal", label=label, shrink=0.7)
 
-    return draw
+    return Panel(name.replace("_", "-"), title, caption, draw=draw)
 
 
 def _draw_directions(axes: Any, maps: Maps) -> None:
@@ -83,8 +87,7 @@ def _draw_directions(axes: Any, maps: Maps) -> None:
 def _draw_flags(axes: Any, maps: Maps) -> None:
     from_hex = [[int(c[k : k + 2], 16) / 255 for k in (1, 3, 5)] for _, _, c in _KINDS]
     flags = maps.values["flags"]
-    colours = np.full((*flags.shape, 4), np.nan)
-    colours[:] = (0.0, 0.0, 0.0, 0.0)
+    colours = np.zeros((*flags.shape, 4))
     colours[maps.fitted] = (0.6, 0.6, 0.6, 0.35)
     for (flag, _, _), colour in zip(_KINDS, from_hex, strict=True):
         colours[(flags & flag) != 0] = (*colour, 1.0)
@@ -99,45 +102,44 @@ def _describe_flags(maps: Maps) -> str:
     return f"Of the voxels: {', '.join(parts)}."
 
 
-_FA = Panel(
-    "fa",
-    "Fractional anisotropy",
-    "Slices through the middle of the fitted voxels: sagittal, coronal, axial in the axes of the "
-    "file.",
-    draw=_draw_scalar("fa", "FA", 1.0),
-)
-_DIRECTIONS = Panel(
-    "directions",
-    "Main direction",
-    "Red, green and blue are the components of the main eigenvector along the axes of the "
-    "b-vectors; the brightness is FA.",
-    draw=_draw_directions,
-)
-_MD = Panel(
-    "md",
-    "Mean diffusivity",
-    "The scale ends at the 98% quantile.",
-    draw=_draw_scalar("md", "MD, µm²/ms", None, 1e3),
-)
-_FA_ERROR = Panel(
-    "fa-se",
-    "Standard error of FA",
-    "Voxels where it is not defined are empty. The scale ends at the 98% quantile.",
-    draw=_draw_scalar("fa_se", "standard error of FA", None),
-)
-_MD_ERROR = Panel(
-    "md-se",
-    "Standard error of the mean diffusivity",
-    "The scale ends at the 98% quantile.",
-    draw=_draw_scalar("md_se", "standard error of MD, µm²/ms", None, 1e3),
-)
-_FLAGS = Panel(
-    "flags",
-    "Quality",
-    "Gray voxels are plain least squares fits.",
-    draw=_draw_flags,
-    describe=_describe_flags,
-)
+_QUANTILE = "The scale ends at the 98% quantile."
 
-PANELS = (_FA, _DIRECTIONS, _MD, _FA_ERROR, _MD_ERROR, _FLAGS)
+PANELS = (
+    _map_panel(
+        "fa",
+        "Fractional anisotropy",
+        "FA",
+        "Slices through the middle of the fitted voxels: sagittal, coronal, axial in the axes of "
+        "the file.",
+        high=1.0,
+    ),
+    Panel(
+        "directions",
+        "Main direction",
+        "Red, green and blue are the components of the main eigenvector along the axes of the "
+        "b-vectors; the brightness is FA.",
+        draw=_draw_directions,
+    ),
+    _map_panel("md", "Mean diffusivity", "MD, µm²/ms", _QUANTILE, scale=1e3),
+    _map_panel(
+        "fa_se",
+        "Standard error of FA",
+        "standard error of FA",
+        f"Voxels where it is not defined are empty. {_QUANTILE}",
+    ),
+    _map_panel(
+        "md_se",
+        "Standard error of the mean diffusivity",
+        "standard error of MD, µm²/ms",
+        _QUANTILE,
+        scale=1e3,
+    ),
+    Panel(
+        "flags",
+        "Quality",
+        "Gray voxels are plain least squares fits.",
+        draw=_draw_flags,
+        describe=_describe_flags,
+    ),
+)
 """The panels of the report, in order."""

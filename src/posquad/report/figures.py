@@ -35,6 +35,8 @@ _STYLE = {
     "legend.fontsize": 8,
     "svg.hashsalt": "posquad",
     "pdf.fonttype": 42,
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
 }
 
 
@@ -54,8 +56,8 @@ def picture(panel: Panel[_M], measured: _M) -> Any:
         rows = len(panel.heights)
         axes = figure.subplots(rows, sharex=True, height_ratios=panel.heights)
         panel.draw(axes, measured)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # lay out once, not again for every file format
+        figure.get_layout_engine().execute(figure)
+        figure.set_layout_engine(None)  # with one, each file format would be drawn twice
     return figure
 
 

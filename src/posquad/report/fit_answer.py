@@ -21,7 +21,7 @@ HEADINGS = {
     Status.NOT_IDENTIFIED: ("Not identified", "bad", "other answers explain the data equally well"),
     Status.UNDETERMINED: ("Not determined", "bad", "the inputs do not cover all directions"),
     Status.NO_MINIMUM: ("No minimum", "bad", "the error falls as the coefficients grow for ever"),
-    Status.STALLED: ("Not settled", "bad", "different starts ended in different answers"),
+    Status.STALLED: ("Not settled", "bad", "the search did not settle on one answer"),
     Status.INTERRUPTED: ("Not finished", "bad", "the search was stopped; this is the best so far"),
 }
 

@@ -298,6 +298,8 @@ def _no_minimum(fit: FittedModel) -> list[str | Step]:
 
 
 def _stalled(fit: FittedModel) -> list[str | Step]:
+    if np.isnan(fit.model.residual_):
+        return ["Rounding hides the error of the fit: shuffle the rows, or scale the columns."]
     rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave out --rank to have it chosen, or try the next higher rank"

@@ -18,7 +18,7 @@ from typing import Any
 
 from posquad._version import __version__
 from posquad.sweep.declaration import CellFunction, Origin
-from posquad.sweep.grid import Parameters
+from posquad.sweep.grid import RESERVED, Parameters
 
 __all__ = ["Batch", "CellOutcome", "Task", "compute"]
 
@@ -127,6 +127,8 @@ def checked_result(
     for name, value in returned.items():
         if not isinstance(name, str) or not name.isidentifier():
             return None, f"the name {name!r}, which is not a word of letters and digits"
+        if name in RESERVED:
+            return None, f"the name {name!r}, which every table of results has already"
         number = _number(value)
         if number is None:
             return None, f"an object of type {_kind(value)} as {name!r}"

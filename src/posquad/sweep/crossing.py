@@ -65,8 +65,15 @@ def crossing(
     if points.ndim != 1 or points.shape != hits.shape or points.shape != counts.shape:
         got = f"shapes {points.shape}, {hits.shape}, {counts.shape}"
         raise ShapeError("x, successes, trials", expected="three vectors of one length", got=got)
-    if not 0 < target < 1:
-        raise DomainError("target", expected="a rate between 0 and 1", got=str(target))
+    for name, value in {"target": target, "level": level}.items():
+        if not 0 < value < 1:
+            raise DomainError(name, expected="a rate between 0 and 1", got=str(value))
+    possible = np.isfinite(points) & (hits >= 0) & (hits <= counts)
+    if not possible.all():
+        k = int(np.argmin(possible))
+        expected = "finite values, with no more successes than trials at each"
+        got = f"{hits[k]:g} successes of {counts[k]:g} at {points[k]:g}"
+        raise DomainError("x, successes, trials", expected=expected, got=got)
     if len(np.unique(points)) < 2 or not bool((counts > 0).all()):
         got = f"{len(np.unique(points))} values, {int(counts.min(initial=0))} trials at the least"
         raise DomainError("x", expected="two values or more, with trials at each", got=got)

@@ -14,7 +14,7 @@ from typing import Any
 
 from posquad.core.errors import DomainError
 from posquad.core.modules import module_from_file, module_from_source
-from posquad.sweep.grid import Grid
+from posquad.sweep.grid import Grid, require_grid
 
 __all__ = ["DIAGRAMS", "Origin", "Sweep", "load_sweep"]
 
@@ -62,10 +62,9 @@ class Sweep:
         if not callable(self.cell):
             got = type(self.cell).__name__
             raise DomainError("cell", expected="a function of (parameters, seed)", got=got)
-        for name, grid in (("grid", self.grid), ("quick", self.quick)):
-            if not isinstance(grid, Grid) and (name == "grid" or grid is not None):
-                expected = "a grid made by product, listed or transition"
-                raise DomainError(name, expected=expected, got=type(grid).__name__)
+        require_grid("grid", self.grid)
+        if self.quick is not None:
+            require_grid("quick", self.quick)
         if isinstance(self.version, bool) or not isinstance(self.version, int):
             raise DomainError("version", expected="an integer", got=repr(self.version))
         if self.quick is not None and set(self.quick.names) != set(self.grid.names):
@@ -73,6 +72,19 @@ class Sweep:
             raise DomainError(
                 "quick", expected=f"the parameters {', '.join(self.grid.names)}", got=got
             )
+        self._require_layout()
+
+    def _require_layout(self) -> None:
+        """Refuse a heat map that cannot be drawn, before anything is computed."""
+        for name in ("axis", "by"):
+            value = getattr(self, name)
+            if value and value not in self.grid.names:
+                expected = f"one of the parameters {', '.join(self.grid.names)}"
+                raise DomainError(name, expected=expected, got=repr(value))
+        if self.axis and isinstance(next(iter(self.grid.cells({})))[self.axis], str):
+            raise DomainError("axis", expected="a parameter with numbers", got=repr(self.axis))
+        if isinstance(self.target, bool) or not isinstance(self.target, int | float):
+            raise DomainError("target", expected="a number", got=repr(self.target))
 
     @property
     def place(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.sweep.compute import Batch, CellOutcome, Task
 from posquad.sweep.declaration import Sweep, fingerprint
@@ -102,7 +103,14 @@ def run_sweep(
     >>> first.computed, again.computed, again.complete
     (5, 0, True)
     """
-    if time_limit is not None and not time_limit > 0:
+    if not isinstance(sweep, Sweep):
+        expected = "a posquad.sweep.Sweep, or what load_sweep returns"
+        raise DomainError("sweep", expected=expected, got=type(sweep).__name__)
+    if progress is not None and not callable(progress):
+        expected = "a callable progress(Progress)"
+        raise DomainError("progress", expected=expected, got=type(progress).__name__)
+    require_boolean(quick=quick, retry=retry)
+    if time_limit is not None and not (isinstance(time_limit, int | float) and time_limit > 0):
         raise DomainError(
             "time_limit", expected="a positive number of seconds", got=f"{time_limit}"
         )
@@ -255,6 +263,10 @@ class _Run:
         self.durations.append(outcome.seconds)
         if self.names is None and outcome.result is not None:
             self.names = tuple(outcome.result)
+            measure = self.sweep.measure
+            if measure and measure not in self.names:
+                expected = f"the result {measure!r}, which the sweep declares as its measure"
+                raise DomainError(self.sweep.key, expected=expected, got=", ".join(self.names))
 
     def _extend(self) -> None:
         """Queue the cells that the grid asks for and that were not asked for before."""

@@ -6,12 +6,13 @@ back as lost (None), whatever the reason.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,8 @@ def engine_for(
     """
     if kind not in ("local", "dask"):
         raise DomainError("engine", expected="'local' or 'dask'", got=repr(kind))
-    if workers is not None and (isinstance(workers, bool) or workers < 0):
-        raise DomainError("workers", expected="0 or more", got=str(workers))
+    if workers is not None and (type(workers) is not int or workers < 0):
+        raise DomainError("workers", expected="an integer, 0 or more", got=str(workers))
     if scheduler is not None and kind != "dask":
         raise DomainError("scheduler", expected="engine 'dask' with it", got=f"engine {kind!r}")
     if workers == 0:
@@ -196,6 +197,10 @@ class DaskEngine(Engine):
         configuration = import_extra("dask", "dask").config
         self.distributed, self.function = distributed, _function(sweep)
         self.cluster = None
+        # The client would log the traceback of a lost connection beside our sentence.
+        self.log = logging.getLogger("distributed.client")
+        self.log_level = self.log.level
+        self.log.setLevel(logging.CRITICAL)
         try:
             if scheduler is None:
                 # A death ends a task at once, so that it is counted here.
@@ -210,6 +215,7 @@ class DaskEngine(Engine):
                     )
             self.client = distributed.Client(self.cluster or scheduler, timeout=10)
         except (OSError, TimeoutError, ValueError, RuntimeError) as problem:
+            self.log.setLevel(self.log_level)
             expected = "a Dask scheduler that answers"
             raise EngineError(
                 str(scheduler or "local"), expected=expected, got=first_line(problem)
@@ -225,21 +231,27 @@ class DaskEngine(Engine):
         self.running[self.client.submit(compute, self.function, task, pure=False)] = number
 
     def collect(self, seconds: float) -> list[tuple[int, Batch | None]]:
-        with suppress(TimeoutError):
-            self.distributed.wait(list(self.running), timeout=seconds, return_when=FIRST_COMPLETED)
+        waited = {"timeout": seconds, "return_when": FIRST_COMPLETED}
+        with suppress(TimeoutError), self._connected():
+            self.distributed.wait(list(self.running), **waited)
         found: list[tuple[int, Batch | None]] = []
         for future in [f for f in self.running if f.done()]:
             number = self.running.pop(future)
             try:
-                found.append((number, future.result()))
+                with self._connected():
+                    found.append((number, future.result()))
             except self.distributed.KilledWorker:
                 found.append((number, None))
-            except Exception as problem:
-                if self.client.status != "running" or future.cancelled():
-                    expected, got = "a scheduler that answers", "a connection that was lost"
-                    raise EngineError("Dask", expected=expected, got=got) from problem
-                raise
         return found
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Say in one sentence that the scheduler is gone."""
+        try:
+            yield
+        except CancelledError as problem:  # of futures that the client has given up
+            expected, got = "a scheduler that answers", "a connection that was lost"
+            raise EngineError("Dask", expected=expected, got=got) from problem
 
     def close(self) -> None:
         with suppress(Exception):  # the scheduler may be gone
@@ -247,6 +259,7 @@ class DaskEngine(Engine):
         if self.cluster is not None:
             with suppress(Exception):
                 self.cluster.close(timeout=5)
+        self.log.setLevel(self.log_level)
 
 
 @contextmanager

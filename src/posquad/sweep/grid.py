@@ -34,6 +34,10 @@ Known = Mapping[str, Mapping[str, float] | None]  # text of a cell to its result
 MOST_CELLS = 10**7
 """Most cells of a sweep; a store of this many takes some gigabytes."""
 
+RESERVED = ("key", "seed", "seconds", "finished", "host", "versions")
+"""Columns of the results that say where and when a cell was computed; no parameter or result may
+have their names."""
+
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _NAME = re.compile(r"[A-Za-z]\w*")
 
@@ -120,7 +124,11 @@ def listed(cells: Iterable[Mapping[str, Any]]) -> Grid:
     >>> [cell["n"] for cell in listed([{"d": 10, "n": 24}, {"d": 20, "n": 60}]).cells({})]
     [24, 60]
     """
-    items = [dict(cell) for cell in itertools.islice(cells, MOST_CELLS + 1)]
+    try:
+        items = [dict(cell) for cell in itertools.islice(cells, MOST_CELLS + 1)]
+    except (TypeError, ValueError):
+        expected = "a sequence of mappings from names to values"
+        raise DomainError("cells", expected=expected, got=type(cells).__name__) from None
     if not items:
         raise DomainError("grid", expected="at least one cell", got="none")
     _require_few(len(items))
@@ -159,11 +167,20 @@ def joined(*grids: Grid) -> Grid:
     >>> joined(product(x=[1, 2]), product(x=[2, 3])).most
     4
     """
+    for grid in grids:
+        require_grid("grids", grid)
     if not grids or any(set(grid.names) != set(grids[0].names) for grid in grids):
         got = "; ".join(", ".join(grid.names) for grid in grids) or "none"
         raise DomainError("grid", expected="grids with the same parameters", got=got)
     _require_few(sum(grid.most for grid in grids))
     return _Joined(grids)
+
+
+def require_grid(name: str, grid: object) -> None:
+    """Refuse what is not a grid."""
+    if not isinstance(grid, Grid):
+        expected = "a grid made by product, listed or transition"
+        raise DomainError(name, expected=expected, got=type(grid).__name__)
 
 
 def cell_text(parameters: Mapping[str, Any]) -> str:
@@ -197,6 +214,9 @@ def require_value(name: str, value: Any) -> Any:
     """Return a value of a parameter as int, float, str or bool; refuse anything else."""
     if not _NAME.fullmatch(str(name)):
         raise DomainError("grid", expected="names of letters and digits", got=repr(name))
+    if name in RESERVED:
+        expected = f"another name than {', '.join(RESERVED)}, which every table of results has"
+        raise DomainError("grid", expected=expected, got=repr(name))
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()  # a number of NumPy
     if not isinstance(value, int | float | str | bool) or (

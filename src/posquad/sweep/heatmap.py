@@ -12,6 +12,7 @@ from posquad.report.palette import COLOURS, INK
 from posquad.report.panel import Panel
 from posquad.sweep.crossing import Crossing
 from posquad.sweep.declaration import Sweep
+from posquad.sweep.grid import RESERVED
 from posquad.sweep.table import TRIALS, Table
 from posquad.sweep.transitions import TRIAL
 
@@ -58,8 +59,7 @@ def layout_of(sweep: Sweep, table: Table) -> Layout | None:
     """
     names = [name for name in sweep.grid.names if name in table.columns and name != TRIAL]
     numeric = [n for n in names if table[n].dtype.kind in "if" and len(table.values(n)) > 1]
-    about = ("key", "seed", "seconds", "finished", "host", "versions")
-    results = [n for n in table.columns if n not in (*sweep.grid.names, *about)]
+    results = [n for n in table.columns if n not in (*sweep.grid.names, *RESERVED)]
     if not len(table) or not results or not (sweep.axis or numeric):
         return None
     axis, measure = sweep.axis or numeric[0], sweep.measure or results[0]
@@ -67,7 +67,10 @@ def layout_of(sweep: Sweep, table: Table) -> Layout | None:
     if sweep.by in others:  # the rows of one value of `by` lie together
         others.remove(sweep.by)
         others.append(sweep.by)
-    is_rate = TRIALS in table.columns or set(np.unique(table[measure]).tolist()) <= {0, 1}
+    most = table.columns.get(TRIALS, 1)  # successes of a cell
+    is_rate = bool(np.isin(table[measure], (0, 1)).all()) or (
+        TRIALS in table.columns and bool(((table[measure] >= 0) & (table[measure] <= most)).all())
+    )
     return Layout(table, axis, measure, tuple(others), sweep.target, is_rate)
 
 

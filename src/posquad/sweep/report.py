@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, PosquadError, first_line
 from posquad.core.extras import import_extra
 from posquad.core.files import write_file
 from posquad.report.figures import draw
@@ -15,7 +15,7 @@ from posquad.sweep.declaration import Sweep, load_sweep
 from posquad.sweep.heatmap import Layout, heat_map, layout_of
 from posquad.sweep.state import sweep_status
 from posquad.sweep.store import Store
-from posquad.sweep.table import read_table
+from posquad.sweep.table import Table, read_table
 
 __all__ = ["plot_sweep"]
 
@@ -45,9 +45,7 @@ def plot_sweep(folder: str | Path, sweep: Sweep | None = None) -> Path:
     if not len(table):
         raise DomainError(str(path), expected="at least one finished cell", got="none")
     layout = layout_of(sweep, table)
-    panels: list[tuple[Any, Any]] = [
-        (panel, table) for panel in (sweep.panels(table) if sweep.panels else ())
-    ]
+    panels: list[tuple[Any, Any]] = [(panel, table) for panel in _made(sweep, "panels", table)]
     if layout is not None:
         panels.append((heat_map(layout), layout))
     figures = path / "figures"
@@ -63,13 +61,25 @@ def plot_sweep(folder: str | Path, sweep: Sweep | None = None) -> Path:
         state=state,
         seconds=float(table["seconds"].sum()),
         hosts=table.values("host"),
-        findings=sweep.findings(table) if sweep.findings else [],
+        findings=_made(sweep, "findings", table),
         panels=[{"panel": p, "words": d.words, "image": image(d.svg)} for p, d in drawings],
         crossings=_crossings(layout),
         layout=layout,
     )
     write_file(path / "report.html", text.encode())
     return path / "report.html"
+
+
+def _made(sweep: Sweep, name: str, table: Table) -> list[Any]:
+    """Return what a function of the declaration makes of the results."""
+    function = getattr(sweep, name)
+    try:
+        return list(function(table)) if function else []
+    except PosquadError:
+        raise
+    except Exception as problem:  # the function is the user's
+        where, got = f"{sweep.key}: {name}", f"{type(problem).__name__}: {first_line(problem)}"
+        raise DomainError(where, expected=f"{name} made from the results", got=got) from problem
 
 
 def _crossings(layout: Layout | None) -> list[dict[str, str]]:

@@ -270,7 +270,6 @@ def _holder(connection: sqlite3.Connection) -> str:
 
 
 def _connect(path: Path, *, new: bool = False, patience: float = _PATIENCE) -> sqlite3.Connection:
-    # The driver needs no autocommit of the module: every transaction is begun explicitly.
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if new else 'rw'}"
     try:
         return sqlite3.connect(uri, uri=True, timeout=patience)

@@ -101,7 +101,7 @@ def read_table(source: str | Path) -> Table:
         return _from_parquet(path)
     with Store.read(path) as store:
         rows = sorted(store.rows("done"), key=lambda row: _order(row.parameters))
-    about = {
+    about = {  # the names are RESERVED
         "key": [row.key for row in rows],
         "seed": [row.seed for row in rows],
         "seconds": [row.seconds for row in rows],
@@ -137,6 +137,8 @@ def export(folder: str | Path, to: str | Path) -> int:
 
 def _from_parquet(path: Path) -> Table:
     parquet = import_extra("pyarrow.parquet", "lab")
+    if not path.is_file():
+        raise FileError(str(path), expected="a Parquet file of results", got="no such file")
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as problem:

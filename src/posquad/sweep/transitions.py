@@ -11,7 +11,7 @@ import numpy as np
 
 from posquad.core.errors import DomainError
 from posquad.sweep.crossing import Crossing, crossing
-from posquad.sweep.grid import MOST_CELLS, Grid, Known, Parameters, cell_text, product
+from posquad.sweep.grid import MOST_CELLS, Grid, Known, Parameters, cell_text, product, require_grid
 
 __all__ = ["TRIAL", "Transition", "transition"]
 
@@ -91,7 +91,7 @@ class Transition(Grid):
                     if text not in known:
                         counts[value] = -MOST_CELLS * self.trials  # the round is not complete
                     elif (result := known[text]) is not None:  # a failed cell is no trial
-                        hits[value] += result[self.measure]
+                        hits[value] += self._success(result)
                         counts[value] += 1
                 planned[value] += extra
             if min(counts.values()) < 0:
@@ -107,6 +107,14 @@ class Transition(Grid):
             )
             following = {} if self._ended(found, len(cells)) else self._round(found, len(cells))
         return cells, found
+
+    def _success(self, result: Mapping[str, float]) -> float:
+        """Return the share of successes of one cell, or refuse what is none."""
+        if not 0 <= result.get(self.measure, -1) <= 1:
+            expected = f"a result {self.measure!r} of 1 for a success and 0 for a failure"
+            got = ", ".join(f"{name} = {value:g}" for name, value in result.items())
+            raise DomainError("measure", expected=expected, got=got)
+        return result[self.measure]
 
     def _ended(self, found: Crossing, used: int) -> bool:
         return used >= self.limit or (found.bracketed and found.width <= self.width)
@@ -152,6 +160,17 @@ def transition(
     >>> grid.names, len(list(grid.cells({})))
     (('alpha', 'trial'), 8)
     """
+    if over is not None:
+        require_grid("over", over)
+    for name, value in {"width": width, "target": target}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DomainError(name, expected="a number", got=repr(value))
+    for name, value in {"trials": trials, "limit": limit}.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise DomainError(name, expected="an integer", got=repr(value))
+    for name, value in {"axis": axis, "measure": measure}.items():
+        if not isinstance(value, str):
+            raise DomainError(name, expected="a name", got=repr(value))
     taken = (TRIAL, *(over.names if over else ()))
     if axis in taken or taken.count(TRIAL) > 1:
         raise DomainError("axis", expected="a name that is no other parameter", got=repr(axis))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -65,6 +66,10 @@ class BoundedOperator(ABC):
 
     def monomial_gram(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the Gram matrix of the rows of `monomials`, and s; errors: `sqrt(s_j s_k)`."""
+        return self._monomial_gram
+
+    @cached_property
+    def _monomial_gram(self) -> tuple[np.ndarray, np.ndarray]:  # for the search and the proof
         q = self.d * (self.d + 1) // 2
         G, size = np.zeros((q, q)), np.zeros(q)
         rows = max(1, _BLOCK // q)
@@ -72,6 +77,8 @@ class BoundedOperator(ABC):
             some, absolute = self.monomials(slice(begin, begin + rows))
             G += some.T @ some
             size += np.square(absolute).sum(0)
+        for array in (G, size):
+            array.setflags(write=False)
         return G, size
 
     @abstractmethod
@@ -87,8 +94,11 @@ class BoundedOperator(ABC):
         """Return `A(Q)`, without an error bound, for searches."""
 
     @abstractmethod
-    def apply_vector(self, v: np.ndarray) -> np.ndarray:
-        """Return `A(vv')`, without an error bound, for searches."""
+    def power_step(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return `N(vv')^2` `[k]` and `A*(A(vv')) v` `[d, k]` for the columns v of `V[d, k]`.
+
+        These have no error bounds; they are for searches.
+        """
 
 
 class BoundedRankOne(BoundedOperator):
@@ -109,8 +119,12 @@ class BoundedRankOne(BoundedOperator):
     def apply(self, Q: np.ndarray) -> np.ndarray:
         return ((self.X @ Q) * self.X).sum(1)
 
-    def apply_vector(self, v: np.ndarray) -> np.ndarray:
-        return np.square(self.X @ v)
+    def power_step(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        products = self.X @ V
+        squares = np.square(products)
+        levels = np.einsum("ik,ik->k", squares, squares) / self.n
+        squares *= products
+        return levels, self.X.T @ squares
 
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         product, error = product_with_error(self.X, U)
@@ -147,7 +161,9 @@ class BoundedRankOne(BoundedOperator):
     def monomials(self, block: slice) -> tuple[np.ndarray, np.ndarray]:
         a, b = np.triu_indices(self.d)
         X = self.X[block]
-        rows = X[:, a] * X[:, b] * np.where(a == b, 1.0, 2.0)
+        rows = np.take(X, a, 1)
+        rows *= np.take(X, b, 1)
+        rows *= np.where(a == b, 1.0, 2.0)
         return rows, np.abs(rows)
 
     def weighted_gram(self, S: np.ndarray) -> np.ndarray:
@@ -177,8 +193,11 @@ class BoundedDense(BoundedOperator):
     def apply(self, Q: np.ndarray) -> np.ndarray:
         return np.einsum("iab,ab->i", self.A, Q)
 
-    def apply_vector(self, v: np.ndarray) -> np.ndarray:
-        return (self.A @ v) @ v
+    def power_step(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        products = self.A @ V
+        measured = np.einsum("iak,ak->ik", products, V)
+        levels = np.einsum("ik,ik->k", measured, measured) / self.n
+        return levels, np.einsum("ik,iak->ak", measured, products)
 
     def measure(self, U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         absolute = np.abs(U)

@@ -35,7 +35,7 @@ def flow_limits(
     `A[K, n, d, d]`, `y[K, n]` and `U[K, d, r]` give `[K, d, r]` and `[K]`. A flow also ends when
     its gradient is at most `gradient`, at the time `t_final` and after `max_steps` steps. Some
     flows need a hundred times as many steps as others, so ended ones leave the batch after 256
-    steps, and again whenever the number of steps has doubled.
+    steps, and again whenever the number of steps has grown by a quarter.
 
     >>> A, y = torch.eye(2, dtype=torch.float64)[None, None], torch.ones(1, 1, dtype=torch.float64)
     >>> U, done = flow_limits(A, y, 0.1 * A[0], rtol=1e-9, residual=1e-6, t_final=99.0,
@@ -46,9 +46,9 @@ def flow_limits(
     n, U = A.shape[1], U.clone()
     clock = torch.zeros(len(U), dtype=torch.float64)
     reached = torch.zeros(len(U), dtype=torch.bool)
-    left, used, budget = torch.arange(len(U)), 0, _FIRST
+    left, used = torch.arange(len(U)), 0
     while len(left) and used < max_steps:
-        steps = min(budget, max_steps - used)
+        steps = min(max(_FIRST, used // 4), max_steps - used)
         before = clock[left]
         end = float(t_final - before.min())
         flow = gradient_flow(
@@ -66,7 +66,7 @@ def flow_limits(
         U[left], clock[left] = flow.U, before + flow.times[-1]
         reached[left] = torch.tensor([s is Status.LOSS_REACHED for s in status])
         left = left[torch.tensor([s is Status.STEPS_EXHAUSTED for s in status])]
-        used, budget = used + steps, 2 * budget
+        used += steps
         progress(1 - len(left) / len(U))
     return U, reached
 

@@ -24,6 +24,7 @@ from posquad.selection import (
     von_neumann_projection,
 )
 from posquad.selection.families import DialExpansion
+from posquad.selection.first_order import FirstOrderSelection
 
 __all__ = [
     "ACCURACY",
@@ -34,6 +35,7 @@ __all__ = [
     "draw_batch",
     "draw_system",
     "law_families",
+    "select",
     "slope_interval",
     "to_minimum_trace",
 ]
@@ -104,11 +106,29 @@ def law_families(systems: list[System], dials: tuple[float, ...]) -> tuple[Tenso
     return torch.stack(families), torch.stack([k.y for k in systems]).expand(len(dials), -1, -1)
 
 
+def select(
+    systems: list[System], starts: Tensor, progress: ProgressCallback
+) -> list[FirstOrderSelection]:
+    """The first-order law of every system for all starts `size * I`, `starts[E]`.
+
+    >>> (law,) = select([draw_system(1, 2, 0)], torch.ones(3), lambda fraction: None)
+    >>> law.R.shape
+    torch.Size([3, 2, 2])
+    """
+    found = []
+    for k, (_, (_, D, B), y) in enumerate(systems):
+        q0 = starts.to(D)[:, None] * torch.ones_like(D[0])
+        found.append(first_order_selection(D, B, y, q0))
+        progress((k + 1) / len(systems))
+    return found
+
+
 def add_departures(
     measured: Measured,
     systems: list[System],
     dials: tuple[float, ...],
     scales: Tensor,
+    laws: list[FirstOrderSelection],
     U: Tensor,
     *,
     t_final: float,
@@ -117,8 +137,9 @@ def add_departures(
 ) -> None:
     """Measure how the limit departs from the commuting one, and what explains it.
 
-    `U[S E K, d, d]` are points on the flows of `law_families` near their limits. The dimensions
-    "law dial", "epsilon", "problem" and "candidate" of `measured` must be set.
+    `U[S E K, d, d]` are points on the flows of `law_families` near their limits. The laws are those
+    of the systems, whose first E starts are the squares of the scales. The dimensions "law dial",
+    "epsilon", "problem" and "candidate" of `measured` must be set.
 
     >>> from posquad.experiments.exp7.run import Dial, run
     >>> little = {"seeds": 2, "n": 1, "d": 2, "law_problems": 1, "law_starts": (0.1,)}
@@ -150,9 +171,9 @@ def add_departures(
     far = {name: np.full(sizes, np.nan) for name in ("nothing", *CANDIDATES)}
     predicted = {name: np.full(sizes, np.nan) for name in ("departure", "gap")}
     for k, system in enumerate(systems):
-        V, D, B = system.expansion
-        law = first_order_selection(D, B, system.y, scales[:, None].square() * torch.ones(d))
-        base, R, gap = (V @ M @ V.mT for M in (torch.diag_embed(law.q), law.R, law.gap))
+        V, law, few = system.expansion.V, laws[k], len(scales)
+        matrices = (torch.diag_embed(law.q), law.R, law.gap)
+        base, R, gap = (V @ M[:few] @ V.mT for M in matrices)
         for i, s in enumerate(dials):
             projections = von_neumann_projection(A[i, k], system.y, start[i, :, k].square()).q
             points = {
@@ -187,26 +208,28 @@ def add_departures(
 
 
 def add_growth(
-    measured: Measured, systems: list[System], sizes: tuple[float, ...], progress: ProgressCallback
+    measured: Measured,
+    systems: list[System],
+    sizes: tuple[float, ...],
+    laws: list[FirstOrderSelection],
 ) -> None:
     """Measure `||R||_F` from the starts `size * I`, and how fast it grows as they shrink.
 
-    The dimensions "start" and "problem" of `measured` must be set.
+    The laws are those of the systems; the sizes are their last starts. The dimensions "start" and
+    "problem" of `measured` must be set.
 
     >>> measured = Measured()
     >>> measured.set_coordinates("start", [0.1])
     >>> measured.set_coordinates("problem", [0])
-    >>> add_growth(measured, [draw_system(1, 2, 0)], (0.1,), lambda fraction: None)
+    >>> systems = [draw_system(1, 2, 0)]
+    >>> laws = select(systems, torch.tensor([0.1]), lambda fraction: None)
+    >>> add_growth(measured, systems, (0.1,), laws)
     >>> measured["exponent_predicted"]
     array([0.])
     """
-    norms, predicted = [], []
-    for k, (_, (_, D, B), y) in enumerate(systems):
-        starts = torch.tensor(sizes, dtype=torch.float64)[:, None] * torch.ones(D.shape[1])
-        norms.append(torch.linalg.matrix_norm(first_order_selection(D, B, y, starts).R).numpy())
-        predicted.append(max(0.0, float(awakening_path(D, y).exponents.max())))
-        progress((k + 1) / len(systems))
-    R = np.stack(norms, -1)
+    R = np.stack([torch.linalg.matrix_norm(law.R[-len(sizes) :]) for law in laws], -1)
+    paths = [awakening_path(system.expansion.D, system.y) for system in systems]
+    predicted = [max(0.0, float(path.exponents.max())) for path in paths]
     measured.add("R_norm", R, "start", "problem")
     measured.add("exponent_predicted", predicted, "problem")
     by_size = np.argsort(sizes)  # the smallest start first

@@ -28,6 +28,7 @@ from posquad.experiments.exp7.law import (
     draw_batch,
     draw_system,
     law_families,
+    select,
     to_minimum_trace,
 )
 from posquad.experiments.exp7.panels import PANELS, TABLES, describe_finding
@@ -171,11 +172,13 @@ def _add_law(
     measured.set_coordinates("start", [positive_number("law_starts", e) for e in q.law_starts])
     measured.set_coordinates("problem", np.arange(len(systems)))
     measured.set_coordinates("candidate", np.arange(len(CANDIDATES)))
+    starts = torch.cat([scales.square(), torch.tensor(q.law_starts, dtype=torch.float64)])
+    laws = select(systems, starts, lambda part: progress(0.75 + 0.15 * part))
     add_departures(
-        measured, systems, q.law_dials, scales, U, t_final=q.t_final, max_steps=q.max_steps,
-        progress=lambda part: progress(0.75 + 0.1 * part),
+        measured, systems, q.law_dials, scales, laws, U, t_final=q.t_final, max_steps=q.max_steps,
+        progress=lambda part: progress(0.9 + 0.1 * part),
     )  # fmt: skip
-    add_growth(measured, systems, q.law_starts, lambda part: progress(0.85 + 0.15 * part))
+    add_growth(measured, systems, q.law_starts, laws)
     measured.remarks.extend(law_remarks(measured))
 
 
@@ -282,7 +285,7 @@ EXPERIMENT = Experiment(
     parameters=Dial,
     quick={"seeds": 4, "dials": (0.0, 1.0), "epsilons": (0.3, 0.1), "law_problems": 1},
     run=run,
-    seconds=60,
+    seconds=42,
     quick_seconds=10,
     panels=PANELS,
     finding=describe_finding,

@@ -16,7 +16,7 @@ from posquad.io.tables._table import TableError as TableError
 from posquad.io.tables.encoding import Encoding as Encoding
 from posquad.io.tables.encoding import Request as Request
 from posquad.io.tables.encoding import Rules as Rules
+from posquad.io.tables.opening import open_table as open_table
 from posquad.io.tables.reading import Samples as Samples
-from posquad.io.tables.reading import open_table as open_table
 from posquad.io.tables.reading import read_samples as read_samples
 from posquad.io.tables.writing import write_columns as write_columns

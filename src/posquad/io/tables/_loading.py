@@ -13,25 +13,12 @@ from posquad.io.tables._cells import cell_kind, is_missing, level_of, quote, tru
 from posquad.io.tables._diagnosis import FEW_LEVELS, column_contents, refuse_columns
 from posquad.io.tables._memory import require_memory
 from posquad.io.tables._table import NotNumbers, Row, Table, TableError
+from posquad.io.tables.choosing import Choice
 from posquad.io.tables.encoding import Encoding, Request, quoted_names
 
-__all__ = ["Choice", "Coded", "encodings_for", "read_coded", "read_numbers", "settle_levels"]
+__all__ = ["Coded", "encodings_for", "read_coded", "read_numbers", "settle_levels"]
 
 MOST_LEVELS = 1000  # maximum number of features that one column becomes
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The names of the columns to read."""
-
-    features: tuple[str, ...]
-    response: str | None
-    weights: str | None
-
-    @property
-    def others(self) -> list[str]:
-        """The response and the weights, if there are any."""
-        return [name for name in (self.response, self.weights) if name is not None]
 
 
 def encodings_for(table: Table, choice: Choice, request: Request) -> dict[str, Encoding]:

@@ -15,6 +15,7 @@ from posquad.io.tables._memory import is_streamed
 from posquad.io.tables._table import (
     INDEX,
     NotNumbers,
+    Report,
     Row,
     Table,
     TableError,
@@ -55,11 +56,13 @@ def open_parquet(path: Path) -> Table:
     if not numbers or not is_streamed(8 * rows * len(names)):
         return table
 
-    def source(wanted: Sequence[str]) -> Rows:
+    def source(wanted: Sequence[str], report: Report | None = None) -> Rows:
         from posquad.problems.rows import from_parquet  # torch is imported when it is needed
 
         places = {name: k for k, name in enumerate(names)}
-        return from_parquet(path, names).with_columns([places[name] for name in wanted])
+        told = None if report is None else partial(report, f"converting {path.name} once")
+        whole = from_parquet(path, names, progress=told)
+        return whole.with_columns([places[name] for name in wanted])
 
     return replace(table, source=source)
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
 
@@ -15,6 +15,18 @@ from posquad.io.tables._cells import FORMATS, PLAIN, NumberFormat, quote, simple
 
 if TYPE_CHECKING:
     from posquad.problems.rows import Rows
+
+Report = Callable[[str, float], None]
+"""A function that is told the work at hand and the share of it that is done."""
+
+
+class Source(Protocol):
+    """The rows of chosen columns of a table that stays in its file."""
+
+    def __call__(self, names: Sequence[str], report: Report | None = None, /) -> Rows:
+        """Return the rows; a file that must be converted first is, and `report` is told."""
+        ...
+
 
 CHUNK = 2**21  # entries checked at a time: 16 MB
 STDIN = Path("standard input")
@@ -53,7 +65,7 @@ class Table:
     formatted: bool = False  # whether numbers are text, so that their format can be chosen
     numbers: NumberFormat = PLAIN
     facts: Callable[[], list[Fact]] = list  # what was skipped, known after reading
-    source: Callable[[Sequence[str]], Rows] | None = None  # of a table that stays in its file
+    source: Source | None = None  # of a table that stays in its file
 
 
 Row = tuple[int, Sequence[str]]  # number of the row or line (from 1), and its cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from posquad.io.tables._cells import PLAIN, NumberFormat
@@ -15,6 +15,7 @@ __all__ = [
     "NO_REQUEST",
     "NO_RULES",
     "Encoding",
+    "Places",
     "Request",
     "Rules",
     "quoted_names",
@@ -79,11 +80,21 @@ def quoted_names(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
+class Places:
+    """The columns that a fit used of a table without column names, called x1, x2, ..."""
+
+    count: int  # of all columns of the table
+    inputs: tuple[str, ...]
+    response: str | None
+
+
+@dataclass(frozen=True)
 class Rules:
     """How a table became the inputs and responses of a fit.
 
     `posquad predict` applies the same rules: the encoding of the columns with their levels, the
-    means that stand for missing values, and the format of the numbers in text files.
+    means that stand for missing values, the format of the numbers in text files, and the places of
+    the columns in a table that does not name them.
     """
 
     inputs: tuple[Encoding, ...] = ()  # in the order of the model; empty if all are numbers
@@ -91,6 +102,7 @@ class Rules:
     means: tuple[float, ...] = ()  # of the features; they stand for missing values
     missing: str = "refuse"
     numbers: NumberFormat = PLAIN
+    places: Places | None = None  # None if the table names its columns
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON file.
@@ -107,6 +119,7 @@ class Rules:
             "missing": self.missing,
             "decimal": self.numbers.decimal,
             "thousands": self.numbers.thousands,
+            "places": None if self.places is None else asdict(self.places),
         }
 
     @classmethod
@@ -120,6 +133,7 @@ class Rules:
             means = tuple(float(mean) for mean in body["means"])
             numbers = NumberFormat(str(body["decimal"]), str(body["thousands"]))
             missing = body["missing"]
+            places = _places(body.get("places"))  # earlier versions have none
         except (LookupError, TypeError, AttributeError, OverflowError) as problem:
             raise ValueError(f"rules of a table that cannot be used: {problem!r}") from None
         count = sum(len(each.features) for each in inputs)
@@ -127,7 +141,7 @@ class Rules:
             raise ValueError("rules of a table that cannot be used")
         if inputs and means and count != len(means):
             raise ValueError(f"{len(means)} means for {count} features")
-        return cls(inputs, response, means, missing, numbers)
+        return cls(inputs, response, means, missing, numbers, places)
 
 
 def _to_json(encoding: Encoding) -> dict[str, Any]:
@@ -145,6 +159,16 @@ def _from_json(body: Any) -> Encoding:
     if (body["kind"] in ("onehot", "ordinal")) != (len(levels) > 1):
         raise ValueError(f"an encoding without levels: {body}")
     return Encoding(body["column"], body["kind"], tuple(levels), reference)
+
+
+def _places(body: Any) -> Places | None:
+    if body is None:
+        return None
+    places = Places(int(body["count"]), tuple(body["inputs"]), body["response"])
+    names = [*places.inputs, *([] if places.response is None else [places.response])]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"places of columns that cannot be used: {body}")
+    return places
 
 
 NO_REQUEST = Request()

@@ -1,8 +1,7 @@
-"""Choose and read the columns of a data file: inputs, responses and weights."""
+"""Read the chosen columns of a data file: inputs, responses and weights."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,43 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from posquad.io.tables._arrays import open_npy, open_npz
 from posquad.io.tables._cells import PLAIN, NumberFormat
-from posquad.io.tables._excel import open_excel
-from posquad.io.tables._loading import (
-    Choice,
-    encodings_for,
-    read_coded,
-    read_numbers,
-    settle_levels,
-)
+from posquad.io.tables._loading import encodings_for, read_coded, read_numbers, settle_levels
 from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
-from posquad.io.tables._parquet import open_parquet
-from posquad.io.tables._source import COMPRESSED
-from posquad.io.tables._streamed import Extremes, scan
-from posquad.io.tables._table import STDIN, Fact, Table, TableError
-from posquad.io.tables._text import open_text
-from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Request, Rules
+from posquad.io.tables._streamed import Extremes, Scanned, Share, scan
+from posquad.io.tables._table import Fact, Report, Table, TableError
+from posquad.io.tables.choosing import Choice, choose_columns, require_column
+from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Places, Request, Rules
+from posquad.io.tables.opening import open_table, unreadable
 
-__all__ = [
-    "Choice",
-    "Samples",
-    "choose_columns",
-    "load_samples",
-    "open_table",
-    "read_samples",
-    "require_file",
-]
-
-RESPONSES = ("y", "response", "target")
-TEXT = (".csv", ".tsv", ".txt")
-_KINDS: dict[str, Callable[[Path], Table]] = {
-    ".parquet": open_parquet,
-    ".xlsx": open_excel,
-    ".npz": open_npz,
-    ".npy": open_npy,
-}
+__all__ = ["Samples", "load_samples", "read_samples"]
 
 
 @dataclass(frozen=True)
@@ -85,110 +58,6 @@ class Samples:
         ]
 
 
-def open_table(path: Path, numbers: NumberFormat = PLAIN) -> Table:
-    """Open a data file by its suffix; its columns are known, its numbers are not read yet.
-
-    The path `-` is standard input. `numbers` is the format of the numbers in a text file.
-
-    >>> open_table(Path("data.xls"))
-    Traceback (most recent call last):
-    posquad.io.tables._table.TableError: data.xls: expected a file that ends in .csv, .tsv or .txt (also .gz or .zst), .parquet, .xlsx, .npz or .npy, or - for standard input; got .xls; save it as .xlsx or .csv
-    """  # noqa: E501
-    path = STDIN if path == Path("-") else path
-    suffix = path.suffix.lower()
-    if suffix in COMPRESSED:
-        suffix = path.with_suffix("").suffix.lower()
-        if suffix not in TEXT:
-            got = f"{suffix}{path.suffix}; decompress it first" if suffix else path.suffix
-            expected = "a compressed text table such as data.csv.gz"
-            raise TableError(str(path), expected=expected, got=got)
-    if path != STDIN:
-        if suffix not in (*TEXT, *_KINDS):
-            *most, last = _KINDS
-            raise TableError(
-                str(path),
-                expected=f"a file that ends in .csv, .tsv or .txt (also .gz or .zst), "
-                f"{', '.join(most)} or {last}, or - for standard input",
-                got=".xls; save it as .xlsx or .csv" if suffix == ".xls" else suffix or "no suffix",
-            )
-        require_file(path)
-    try:
-        return _KINDS[suffix](path) if suffix in _KINDS else open_text(path, numbers)
-    except OSError as problem:
-        raise _unreadable(path, problem) from None
-
-
-def require_file(path: Path) -> None:
-    """Refuse a path that is not a readable file.
-
-    >>> require_file(Path("no/such.csv"))
-    Traceback (most recent call last):
-    posquad.io.tables._table.TableError: no/such.csv: expected a data file; got no such file
-    """
-    try:
-        if path.is_dir():
-            raise TableError(str(path), expected="a file", got="a folder")
-        if not path.exists():
-            raise TableError(str(path), expected="a data file", got="no such file")
-        if not path.is_file():
-            raise TableError(str(path), expected="a file", got="a device or a pipe")
-        with path.open("rb"):
-            pass
-    except OSError as problem:
-        raise _unreadable(path, problem) from None
-
-
-def choose_columns(
-    table: Table,
-    *,
-    response: str | None = None,
-    weights: str | None = None,
-    features: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    optional_response: bool = False,
-) -> Choice:
-    """Choose columns by these names; by default y is the response, and the rest are inputs.
-
-    >>> table = Table(Path("a.csv"), ("age", "Y", "size"), 1, True, read=lambda names: np.zeros((1, 1)))
-    >>> choose_columns(table)
-    Choice(features=('age', 'size'), response='Y', weights=None)
-    >>> choose_columns(table, response="agee")
-    Traceback (most recent call last):
-    posquad.io.tables._table.TableError: a.csv: expected a column 'agee' for --response; got age, Y, size: did you mean 'age'?
-    """  # noqa: E501
-    for option, name in (("--response", response), ("--weights", weights)):
-        if name is not None:
-            _require_column(table, option, name)
-    if response is None:
-        response = _default_response(table, optional_response, features or (), drop)
-    if weights is None and table.weights not in drop:
-        weights = table.weights
-    for name in drop:
-        _require_column(table, "--drop", name)
-        if name in (response, weights, *(features or ())):
-            where = f"{table.path}: --drop"
-            got = f"{name!r}, which is also the response, the weights or an input"
-            raise TableError(where, expected="columns to leave out", got=got)
-    used = {response: "--response", weights: "--weights"}
-    if response is not None and response == weights:
-        got = f"{response!r} for both"
-        raise TableError(
-            str(table.path), expected="response and weights in different columns", got=got
-        )
-    if features is None:
-        features = [name for name in table.names if name not in used and name not in drop]
-        if not features:
-            got = f"only {_listed(table.names)}"
-            raise TableError(str(table.path), expected="at least one column of inputs", got=got)
-    for position, name in enumerate(features):
-        _require_column(table, "--features", name)
-        if name in used or name in features[:position]:
-            where = f"{table.path}: --features"
-            got = f"{name!r}, which is also {used[name]}" if name in used else f"{name!r} twice"
-            raise TableError(where, expected="each column once", got=got)
-    return Choice(tuple(features), response, weights)
-
-
 def read_samples(
     path: Path,
     *,
@@ -201,6 +70,8 @@ def read_samples(
     numbers: NumberFormat = PLAIN,
     constant: bool = False,
     copies: int = 2,
+    report: Report | None = None,
+    share: Share | None = None,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -212,9 +83,8 @@ def read_samples(
     """
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
-    return load_samples(
-        table, choice, encode=encode, missing=missing, constant=constant, copies=copies
-    )
+    how: dict[str, Any] = {"encode": encode, "missing": missing, "constant": constant}
+    return load_samples(table, choice, copies=copies, report=report, share=share, **how)
 
 
 def load_samples(
@@ -227,8 +97,14 @@ def load_samples(
     constant: bool = False,
     keep_rows: bool = False,
     copies: int = 2,
+    whole: bool = False,
+    report: Report | None = None,
+    share: Share | None = None,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
+
+    The inputs of a table of 256 MB or more stay in its file, and X of the result is a source of
+    their rows.
 
     Args:
         table: an open table.
@@ -239,27 +115,33 @@ def load_samples(
         constant: whether the model has a constant besides the columns.
         keep_rows: refuse to leave out a row, for predictions.
         copies: how many copies of the inputs must fit into memory.
+        whole: read all inputs into memory, also those of a large table.
+        report: called with the work at hand and its share that is done, for a table that stays in
+            its file.
+        share: how several processes read a large table together; None for one process.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
-    if table.source is not None and not encode.columns and not (rules and rules.inputs):
-        return _streamed_samples(table, table.source, choice, rules, missing)
+    source = None if whole else table.source
+    if source is not None and not encode.columns and not (rules and rules.inputs):
+        known = scan(table, choice, source, report, share)
+        return _streamed_samples(table, known, choice, rules, missing)
     require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
         if known is None:
             for name in encode.columns:
-                _require_column(table, "--encode", name)
+                require_column(table, "--encode", name)
             wanted = encodings_for(table, choice, encode)
         else:
             wanted = _renamed(known, choice)
         X, columns, encodings = _read_columns(table, choice, wanted, learn=rules is None)
         facts = table.facts()
     except OSError as problem:
-        raise _unreadable(table.path, problem) from None
+        raise unreadable(table.path, problem) from None
     except MemoryError:
         got = "one that does not fit into memory"
         raise TableError(str(table.path), expected="a data file", got=got) from None
@@ -285,6 +167,7 @@ def load_samples(
             means,
             missing,
             table.numbers,
+            _places(table, choice),
         )
     y = columns.get(response) if response is not None else None
     weights = columns.get(choice.weights) if choice.weights is not None else None
@@ -306,14 +189,9 @@ def load_samples(
 
 
 def _streamed_samples(
-    table: Table,
-    source: Callable[[Sequence[str]], Any],
-    choice: Choice,
-    rules: Rules | None,
-    missing: str,
+    table: Table, known: Scanned, choice: Choice, rules: Rules | None, missing: str
 ) -> Samples:
     """Return the samples of a large table, whose inputs stay in the file."""
-    known = scan(table, choice, source)
     features, columns = choice.features, known.columns
     _require_different(table, features)
     samples = Samples(
@@ -324,12 +202,19 @@ def _streamed_samples(
         features,
         table.named,
         choice.response,
-        rules=rules or Rules((), None, known.means, missing, table.numbers),
+        rules=rules or Rules((), None, known.means, missing, table.numbers, _places(table, choice)),
         facts=(*table.facts(), ("read", "block by block: the table stays in its file")),
         extremes=known.extremes,
     )
     _require_weights(samples, choice)
     return samples
+
+
+def _places(table: Table, choice: Choice) -> Places | None:
+    """Return the places of the columns, if only those identify them."""
+    if table.named or table.response is not None:
+        return None
+    return Places(len(table.names), choice.features, choice.response)
 
 
 def _require_weights(samples: Samples, choice: Choice) -> None:
@@ -383,49 +268,3 @@ def _require_different(table: Table, features: Sequence[str]) -> None:
         twice = next(name for name in features if features.count(name) > 1)
         got = f"{twice!r} twice, as a column and as a level of another; rename it"
         raise TableError(str(table.path), expected="features of different names", got=got)
-
-
-def _unreadable(path: Path, problem: OSError) -> TableError:
-    got = f"one that cannot be read ({problem.strerror or problem})"
-    return TableError(str(path), expected="a data file", got=got)
-
-
-def _default_response(
-    table: Table, optional_response: bool, features: Sequence[str], drop: Sequence[str]
-) -> str | None:
-    if table.response is not None:
-        return table.response
-    known = [name for name in table.names if table.named and name.lower() in RESPONSES]
-    found = [name for name in known if name not in (*features, *drop)]
-    if len(found) == 1:
-        return found[0]
-    if optional_response:
-        return None
-    if known and not found:
-        expected = "a response that is not an input: name it with --response"
-        got = f"{known[0]!r} as both input and response"
-        if known[0] not in features:
-            got = f"{known[0]!r}, which --drop leaves out"
-    elif found:
-        expected, got = "one response: name it with --response", " and ".join(found)
-    else:
-        expected = "a column y, response or target: name the response with --response"
-        got = _listed(table.names)
-    raise TableError(str(table.path), expected=expected, got=got)
-
-
-def _require_column(table: Table, option: str, name: str) -> None:
-    if name in table.names:
-        return
-    lower = {known.lower(): known for known in reversed(table.names)}
-    near = difflib.get_close_matches(name.lower(), lower, 1)
-    hint = f": did you mean {lower[near[0]]!r}?" if near else ""
-    expected = f"a column {name!r} for {option}"
-    raise TableError(str(table.path), expected=expected, got=_listed(table.names) + hint)
-
-
-def _listed(names: Sequence[str]) -> str:
-    """List names for a message; of many, only the first and the last."""
-    if len(names) <= 12:
-        return ", ".join(names)
-    return f"{', '.join(names[:8])}, ..., {names[-1]} ({len(names)} columns)"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,21 +62,41 @@ class NpyRows(Rows):
         """Return the rows of other columns of the same files."""
         return NpyRows(self.shards, columns)
 
+    def part_rows(self, index: int, count: int) -> slice:
+        """Return which rows one of `count` parts has: whole blocks, about equally many.
+
+        Sums over blocks are then the same, whatever the number of parts.
+        """
+        starts = [rows.start for rows, _, _ in self._plan()]
+        bounds = [*starts, self.n]
+        first, last = (len(starts) * k // count for k in (index, index + 1))
+        return slice(bounds[first], bounds[last])
+
     def part(self, index: int, count: int) -> NpyRows | Tensor:
-        """Return one of `count` parts of consecutive rows; an empty tensor if it has no rows."""
-        start, stop = self.n * index // count, self.n * (index + 1) // count
+        """Return the rows of one of `count` parts; an empty tensor if it has no rows."""
+        wanted = self.part_rows(index, count)
         chosen, before = [], 0
         for shard in self.shards:
-            low, high = max(start - before, 0), min(stop - before, shard.rows)
+            low, high = max(wanted.start - before, 0), min(wanted.stop - before, shard.rows)
             if low < high:
                 chosen.append(replace(shard, first=shard.first + low, rows=high - low))
             before += shard.rows
         return NpyRows(chosen, self.columns) if chosen else torch.empty(0, self.d, dtype=self.dtype)
 
+    def fingerprint(self) -> list[Any]:
+        files = [
+            [s.path.name, s.size, s.changed, s.first, s.rows, s.columns, s.kind, s.by_column]
+            for s in self.shards
+        ]
+        return [files, self.columns, self.block_rows]
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
         for shard in self.shards:
             _require_unchanged(shard)
-        plan = list(self._plan())
+        plan = [each for each in self._plan() if each[0].stop > begin]
         kind = np.dtype(self.shards[0].kind)
         size = self.block_rows * self.stored * kind.itemsize
         bytes_of = read_ahead(
@@ -99,7 +120,6 @@ class NpyRows(Rows):
         for index, shard in enumerate(self.shards):
             for start in range(0, shard.rows, self.block_rows):
                 count = min(self.block_rows, shard.rows - start)
-                pieces = [Piece(index, 0, 0, 0)]
                 if shard.by_column:
                     length = count * shard.width
                     pieces = [

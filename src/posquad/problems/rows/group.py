@@ -2,39 +2,47 @@
 
 Every process runs the same program and calls the same functions in the same order. Rows stay where
 they are; only sums are exchanged. They are added in the order of the ranks, on every rank alike, so
-that all ranks see the same bits and take the same decisions.
+that all ranks see the same bits and take the same decisions. Sums that decide an answer are added
+in double-double arithmetic (`Rows.total_twofold`): if the blocks of rows are the same, their number
+per rank does not change a bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from posquad.core.arrays import Array
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.arrays import Array, positive_number
+from posquad.core.errors import DomainError, PosquadError, first_line
+from posquad.core.progress import Progress
+from posquad.core.twofold import Twofold
+from posquad.problems.rows.exchange import TIMEOUT, Exchange, GroupError, exchange_of
 from posquad.problems.rows.source import Rows, as_rows
 
 __all__ = ["GroupError", "SharedRows", "sharded"]
 
 _T = TypeVar("_T")
-
-
-class GroupError(PosquadError, RuntimeError):
-    """Another process of the group failed or ended."""
-
-    exit_code = 1  # of a command that it ends
+_GATHERED = 2**20  # numbers of each rank that are gathered at a time
 
 
 class SharedRows(Rows):
     """The rows of this process, and how to sum over those of all processes of a group."""
 
-    def __init__(self, own: Rows | None, d: int, dtype: torch.dtype, counts: list[int], group: Any):
-        self.group, self.counts = group, counts
-        self.rank = distributed.get_rank(group)
+    def __init__(
+        self,
+        own: Rows | None,
+        d: int,
+        dtype: torch.dtype,
+        counts: list[int],
+        exchange: Exchange,
+    ) -> None:
+        self.exchange, self.counts = exchange, counts
+        self.rank = exchange.rank
         self.own = own
         self.root = 0  # the rank that decides for all
         self.n, self.d, self.dtype = sum(counts), d, dtype
@@ -44,11 +52,20 @@ class SharedRows(Rows):
     def held(self) -> int:
         return self.counts[self.rank]
 
+    def fingerprint(self) -> list[Any] | None:
+        own = [] if self.own is None else self.own.fingerprint()
+        return None if own is None else [self.rank, self.counts, own]
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        if self.own is not None:
-            yield from self.own.blocks()
-        else:  # sums over no rows are zero, and have their shape
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        if self.own is None:  # sums over no rows are zero, and have their shape
             yield slice(0, 0), torch.empty(0, self.d, dtype=self.dtype)
+            return
+        for block in self.own.blocks(begin):
+            self.exchange.check()
+            yield block
 
     def total(self, value: Tensor) -> Tensor:
         parts = self.gathered(value)
@@ -57,17 +74,27 @@ class SharedRows(Rows):
             total = total + part
         return total
 
+    def total_twofold(self, value: Twofold) -> Twofold:
+        size = value.high.numel()
+        for start in range(0, size, _GATHERED):  # not the sums of all ranks at once
+            part = slice(start, min(start + _GATHERED, size))
+            said = self.gathered(torch.stack([value.high.view(-1)[part], value.low.view(-1)[part]]))
+            total = sum((Twofold(*each) for each in said[1:]), Twofold(*said[0]))
+            value.high.view(-1)[part], value.low.view(-1)[part] = total
+        return value
+
     def largest(self, value: Tensor) -> Tensor:
         return torch.stack(self.gathered(value)).amax(0)
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.exchange.together()
 
     @property
     def is_shared(self) -> bool:
         return len(self.counts) > 1
 
     def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
-        said: list[Any] = [None] * len(self.counts)
-        words = None if problem is None else str(problem)
-        _communicate(distributed.all_gather_object, said, (words, fact), self.group)
+        said = self.everyone((None if problem is None else str(problem), fact))
         if problem is not None:
             raise problem
         for rank, (wrong, _) in enumerate(said):
@@ -84,11 +111,10 @@ class SharedRows(Rows):
             try:
                 said[0] = decide()
             except BaseException as found:  # the others must not wait for a decision
-                problem, said[1] = found, str(found) or type(found).__name__
-        root = self.root
-        if self.group is not None:
-            root = distributed.get_global_rank(self.group, root)
-        _communicate(distributed.broadcast_object_list, said, root, self.group)
+                stopped = isinstance(found, KeyboardInterrupt)
+                problem, said[1] = found, "Ctrl-C" if stopped else first_line(found)
+        root = distributed.get_global_rank(self.exchange.group, self.root)
+        self.exchange.call(distributed.broadcast_object_list, said, root)
         if problem is not None:
             raise problem
         if said[1] is not None:
@@ -100,28 +126,44 @@ class SharedRows(Rows):
         return self.first_rows(min(max(count - before, 0), self.held))
 
     def collect(self, value: Tensor) -> Tensor:
-        parts: list[Any] = [None] * len(self.counts)
-        _communicate(distributed.all_gather_object, parts, value, self.group)
-        return torch.cat(parts)
+        return torch.cat(self.everyone(value))
+
+    def everyone(self, value: Any) -> list[Any]:
+        said: list[Any] = [None] * len(self.counts)
+        self.exchange.call(distributed.all_gather_object, said, value)
+        return said
+
+    def watched(self, progress: Callable[[Progress], None] | None) -> Any:
+        def watch(step: Progress) -> None:
+            self.exchange.check()
+            if progress is not None:
+                progress(step)
+
+        return watch
 
     def gathered(self, value: Tensor) -> list[Tensor]:
-        value = value.contiguous()
-        parts = [torch.empty_like(value) for _ in self.counts]
-        _communicate(distributed.all_gather, parts, value, self.group)
-        return parts
+        own = value.contiguous().cpu()  # the exchange is on gloo
+        parts = [torch.empty_like(own) for _ in self.counts]
+        self.exchange.call(distributed.all_gather, parts, own)
+        return [part.to(value.device) for part in parts]
 
     def name_row(self, row: int) -> str:
         own = f"row {row}" if self.own is None else self.own.name_row(row)
         return f"{own} of rank {self.rank}"
 
 
-def sharded(X_local: Array | Rows, group: Any = None) -> SharedRows:
+def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) -> SharedRows:
     """Return the rows of all processes of a group, of which this one holds `X_local[n_local, d]`.
 
     Numbers of rows may differ, and a process may hold none (an array of shape `[0, d]`). Responses
     and weights that go with the source are those of the rows held here. A process group must exist
-    (`torch.distributed.init_process_group`); its timeout says how long the others wait for one
-    that has ended. All processes must agree on d and the dtype.
+    (`torch.distributed.init_process_group`). All processes must agree on d and the dtype.
+
+    Args:
+        X_local: the rows of this process, an array or a source of rows.
+        group: the group of the processes (gloo); by default all processes.
+        timeout: seconds after which the others end if a process says nothing. A process that only
+            takes long is waited for. For a group that is given, this is the timeout that it has.
 
     >>> import tempfile, torch.distributed as distributed
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -131,9 +173,7 @@ def sharded(X_local: Array | Rows, group: Any = None) -> SharedRows:
     ...     distributed.destroy_process_group()
     SharedRows(n=3, d=2, float32)
     """
-    if not distributed.is_available() or not distributed.is_initialized():
-        expected = "a process group (torch.distributed.init_process_group)"
-        raise DomainError("group", expected=expected, got="none")
+    exchange = exchange_of(group, positive_number("timeout", timeout))
     problem, own, shape, dtype = None, None, (0, 0), torch.float64
     try:
         if not isinstance(X_local, Rows) and len(X_local) == 0 and X_local.ndim == 2:
@@ -143,9 +183,9 @@ def sharded(X_local: Array | Rows, group: Any = None) -> SharedRows:
             shape, dtype = (own.held, own.d), own.dtype
     except PosquadError as found:
         problem = found
-    said: list[Any] = [None] * distributed.get_world_size(group)
+    said: list[Any] = [None] * exchange.size
     words = None if problem is None else str(problem)
-    _communicate(distributed.all_gather_object, said, (shape, str(dtype), words), group)
+    exchange.call(distributed.all_gather_object, said, (shape, str(dtype), words))
     if problem is not None:
         raise problem
     for rank, (_, _, wrong) in enumerate(said):
@@ -161,13 +201,4 @@ def sharded(X_local: Array | Rows, group: Any = None) -> SharedRows:
     counts = [each[0] for each, _, _ in said]
     if not sum(counts):
         raise DomainError("X_local", expected="at least one row in all", got="none")
-    return SharedRows(own, shape[1], dtype, counts, group)
-
-
-def _communicate(function: Any, *arguments: Any) -> None:
-    """Call a collective; if it fails, say that another process ended."""
-    try:
-        function(*arguments[:-1], group=arguments[-1])
-    except (RuntimeError, distributed.DistBackendError):
-        expected = "all processes of the group to go on"
-        raise GroupError("group", expected=expected, got="one that ended or hangs") from None
+    return SharedRows(own, shape[1], dtype, counts, exchange)

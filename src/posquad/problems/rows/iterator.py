@@ -40,9 +40,6 @@ class IteratorRows(Rows):
         weights: list[Tensor | None] = []
         narrow = True
         for data, label, weight in self._pieces():
-            if self.d and data.shape[1] != self.d:
-                got = f"{data.shape[1]} after {self.d}"
-                raise ShapeError("data", expected="pieces of one width", got=got)
             self.d, self.n = data.shape[1], self.n + len(data)
             narrow = narrow and data.dtype == torch.float32
             labels.append(label)
@@ -66,14 +63,17 @@ class IteratorRows(Rows):
             raise DomainError("pieces", expected=f"{self.n} rows, as before", got=str(done))
 
     def _pieces(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-        held: list[tuple[Any, Any, Any]] = []
+        given_out: list[tuple[Any, Any, Any]] = []
 
-        def input_data(*, data: Any, label: Any = None, weight: Any = None, **_: Any) -> None:
-            held.append((data, label, weight))
+        def input_data(data: Any, label: Any = None, weight: Any = None, **_: Any) -> None:
+            given_out.append((data, label, weight))
 
         self.pieces.reset()
         while self.pieces.next(input_data):
-            data, label, weight = held.pop()
+            if len(given_out) != 1:
+                expected = "one call of input_data in each call of next that does not return 0"
+                raise DomainError("pieces", expected=expected, got=f"{len(given_out)} calls")
+            data, label, weight = given_out.pop()
             X = converted_tensor("data", data)
             if X.ndim != 2 or not X.shape[1]:
                 got = f"shape {tuple(X.shape)}"
@@ -84,6 +84,9 @@ class IteratorRows(Rows):
                 if value is not None and value.shape != X.shape[:1]:
                     expected = f"shape ({len(X)},), one number per row of data"
                     raise ShapeError(name, expected=expected, got=f"shape {tuple(value.shape)}")
+            if self.d and X.shape[1] != self.d:
+                got = f"{X.shape[1]} after {self.d}"
+                raise ShapeError("data", expected="pieces of one width", got=got)
             if len(X):
                 yield X, given[0], given[1]
 

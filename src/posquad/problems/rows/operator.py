@@ -58,19 +58,19 @@ class RankOneRows(RankOne):
         return RankOneRows(self.source.to(torch.float32))
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.source.blocks():
+            yield from self.split(rows, block)
+
+    def split(self, rows: slice, block: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the parts of a block of the source that stay in cache between two products."""
         step = max(64, _CACHED_BYTES // (self.d * self.dtype.itemsize))
         if self.source.device.type != "cpu":  # no cache holds a block there, and launches cost
             step = self.held + 1
         recorded = torch.is_grad_enabled()  # what a gradient needs must outlive its block
-        for rows, block in self.source.blocks():
-            for start in range(0, max(1, len(block)), step):
-                stop = min(start + step, len(block))
-                part = block[start:stop].clone() if recorded else block[start:stop]
-                yield slice(rows.start + start, rows.start + stop), part
-
-    def row_blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield the rows of this process in blocks that stay in cache between two products."""
-        return self._blocks()
+        for start in range(0, max(1, len(block)), step):
+            stop = min(start + step, len(block))
+            part = block[start:stop].clone() if recorded else block[start:stop]
+            yield slice(rows.start + start, rows.start + stop), part
 
     def _kept(self, per_row: Callable[[Tensor], Tensor]) -> Tensor:
         """Return what a function of a block gives for all rows, along the dimension of rows."""
@@ -151,6 +151,16 @@ class RankOneRows(RankOne):
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         return self._summed(lambda rows, block: block.mT @ (w[..., rows, None] * Z[..., rows, :]))
+
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        def product(D: Tensor) -> Tensor:
+            def term(rows: slice, block: Tensor) -> Tensor:
+                Zb = Z[..., rows, :]
+                return block.mT @ (2 * (Zb * (block @ D)).sum(-1, keepdim=True) * Zb)
+
+            return self._summed(term)
+
+        return product
 
     @cached_property
     def squared_lengths(self) -> Tensor:

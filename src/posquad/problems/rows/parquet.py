@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from posquad.core.errors import DomainError
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError
 from posquad.problems.rows.disk import NpyRows, from_npy
@@ -50,6 +51,10 @@ def from_parquet(
     tensor([[3., 4.]], dtype=torch.float64)
     """
     parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
+    if not isinstance(path, str | os.PathLike):
+        raise DomainError("path", expected="a path", got=type(path).__name__)
+    if isinstance(columns, str):
+        raise DomainError("columns", expected="a list of names", got=repr(columns))
     given = Path(path)
     try:
         with parquet.ParquetFile(given) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from posquad.core.arrays import Array, tensors
 from posquad.core.errors import NonFiniteError, PosquadError, ShapeError
+from posquad.core.progress import Progress
+from posquad.core.twofold import Twofold
 
 __all__ = ["Rows", "in_memory"]
 
@@ -33,6 +36,7 @@ class Rows(ABC):
     device: torch.device = torch.device("cpu")
     reads: int = 0
     pinned: bool = False  # whether to read into page-locked memory, which a GPU copies from itself
+    rank: int = 0  # of this process, if several hold the rows; the first one decides
 
     @property
     def block_rows(self) -> int:
@@ -50,9 +54,12 @@ class Rows(ABC):
         """How often all rows have been read."""
         return self.reads / max(1, self.held)
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield `(rows, block)`: positions among the rows held here, and their inputs."""
-        for rows, block in self._blocks():
+    def blocks(self, begin: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Yield `(rows, block)`: positions among the rows held here, and their inputs.
+
+        The first block is the one that holds the row `begin`, so that work can go on there.
+        """
+        for rows, block in self._blocks_from(begin):
             self.reads += rows.stop - rows.start
             yield rows, block
 
@@ -60,8 +67,25 @@ class Rows(ABC):
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield the blocks in order. Required."""
 
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the blocks that end after the row `begin`; a file need not read the others."""
+        for rows, block in self._blocks():
+            if not begin or rows.stop > begin:
+                yield rows, block
+
+    def fingerprint(self) -> list[Any] | None:
+        """Return plain values that differ for other or changed rows; None if nothing tells them.
+
+        They identify the rows in a later process (`posquad.recovery.Checkpoint`).
+        """
+        return None
+
     def total(self, value: Tensor) -> Tensor:
         """Return the sum of a small tensor over everyone who holds rows."""
+        return value
+
+    def total_twofold(self, value: Twofold) -> Twofold:
+        """Return such a sum without rounding that depends on who holds which rows; in place."""
         return value
 
     def gathered(self, value: Tensor) -> list[Tensor]:
@@ -71,6 +95,10 @@ class Rows(ABC):
     def largest(self, value: Tensor) -> Tensor:
         """Return the largest value of a small tensor over everyone who holds rows."""
         return value
+
+    def together(self) -> AbstractContextManager[None]:
+        """Context of long work: processes that hold rows tell each other that they are alive."""
+        return nullcontext()
 
     @property
     def is_shared(self) -> bool:
@@ -86,9 +114,17 @@ class Rows(ABC):
         """Return what one process decides, on all of them: by a clock, a signal or at random."""
         return decide()
 
+    def watched(self, progress: Callable[[Progress], None] | None) -> Any:
+        """Return a callback that also ends the work here when another process has ended."""
+        return progress
+
     def collect(self, value: Tensor) -> Tensor:
         """Return the entries of everyone, in order; `value` has one entry per row held here."""
         return value
+
+    def everyone(self, value: Any) -> list[Any]:
+        """Return the values of everyone who holds rows, in order."""
+        return [value]
 
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -167,6 +203,12 @@ class DerivedRows(Rows):
     def total(self, value: Tensor) -> Tensor:
         return self.source.total(value)
 
+    def total_twofold(self, value: Twofold) -> Twofold:
+        return self.source.total_twofold(value)
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.source.together()
+
     def largest(self, value: Tensor) -> Tensor:
         return self.source.largest(value)
 
@@ -186,6 +228,12 @@ class DerivedRows(Rows):
     def collect(self, value: Tensor) -> Tensor:
         return self.source.collect(value)
 
+    def everyone(self, value: Any) -> list[Any]:
+        return self.source.everyone(value)
+
+    def watched(self, progress: Callable[[Progress], None] | None) -> Any:
+        return self.source.watched(progress)
+
     def leading(self, count: int) -> Tensor:
         before = len(self.source.leading(count))
         return self.first_rows(before)
@@ -200,8 +248,14 @@ class _Converted(DerivedRows):
         self.dtype, self.device = dtype, device
         source.pinned = device.type == "cuda"
 
+    def fingerprint(self) -> list[Any] | None:
+        return self.source.fingerprint() if self.device.type == "cpu" else None
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        for rows, block in self.source.blocks():
+        return self._blocks_from(0)
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        for rows, block in self.source.blocks(begin):
             yield rows, block.to(self.device).to(self.dtype)
 
 

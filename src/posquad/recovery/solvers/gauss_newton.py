@@ -20,8 +20,8 @@ from posquad.dynamics.loop import Method, Rule, State, clock, iterate, steps_exh
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget, History
-from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
@@ -79,7 +79,7 @@ class GaussNewton(FitMethod[FitState]):
         problem = self.problem
         basis = regularized_frame(state.U)
         slope = problem.operator.weighted_adjoint(state.e, state.Z)
-        system = NormalEquations(problem, state.U, state.Z, basis)
+        system = NormalEquations(problem.operator, state.Z, basis)
         accuracy = state.residual.clamp(*_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.operator.project(D)
@@ -106,8 +106,8 @@ class CGState(State):
 class NormalEquations(Method[CGState]):
     """The system `2 X' diag(Z.XD) Z = right` over horizontal D, for conjugate gradients."""
 
-    def __init__(self, problem: Problem, U: Tensor, Z: Tensor, basis: Frame) -> None:
-        self.problem, self.U, self.Z, self.basis = problem, U, Z, basis
+    def __init__(self, operator: RankOne, Z: Tensor, basis: Frame) -> None:
+        self.product, self.basis = operator.gauss_newton_product(Z), basis
 
     def solve(self, right: Tensor, accuracy: Tensor) -> tuple[Tensor, Tensor]:
         """Return the solution, to a relative accuracy in the inverse metric, and the step count."""
@@ -130,9 +130,7 @@ class NormalEquations(Method[CGState]):
 
     def advance(self, state: CGState) -> CGState:
         V = state.direction
-        slopes = (self.Z * self.problem.operator.project(V)).sum(-1)
-        curved = 2 * self.problem.operator.weighted_adjoint(slopes, self.Z)
-        curved = horizontal_part(self.U, curved, self.basis)
+        curved = self.product(V)  # horizontal: U' times it is Z' diag(Z.XV) Z, which is symmetric
         bend = inner(V, curved)
         good = bend > 0  # otherwise the data do not determine this direction: stop here
         t = torch.where(good, state.product / torch.where(good, bend, 1.0), 0.0)[..., None, None]

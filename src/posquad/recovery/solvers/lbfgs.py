@@ -35,7 +35,7 @@ from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["population_lbfgs"]
 
-_MEMORY = 4  # pairs kept; the metric changes with U, so older pairs are of little use
+_MEMORY = 2  # pairs kept; the metric changes with U, so older pairs are of little use
 _REFRESH = 20  # steps between two fresh products XU, because the updated one gathers rounding
 
 

@@ -2,7 +2,7 @@
 
 The steps are those of `levenberg` in the primal form. They work on NumPy arrays, whose calls take
 a fraction of the time of tensors, and the starts that have ended are left out of the next steps.
-With `W_i = vec(x_i x_i')`, the blocks of J'J are `4 sum_i z_ia z_ib W_i`: one product per start.
+J has the rows `2 vec(z_i x_i')`, and J'J takes one product per start.
 
 The arrays are a grid `[B, S, ...]` of problems and starts. Problems end at different numbers of
 starts; the grid is as wide as the widest of them, and `active` marks the entries that count.
@@ -88,11 +88,11 @@ class _Run:
         n, d, r = problem.n, problem.d, U0.shape[-1]
         self.ending, self.shape, self.r = ending, U0.shape, r
         self.like = problem.y
-        self.X = problem.operator.X.reshape(-1, 1, n, d).numpy()  # [B, 1, n, d]
+        X = problem.operator.X.reshape(-1, 1, n, d).numpy()
+        self.XT = np.ascontiguousarray(X.swapaxes(-1, -2))  # [B, 1, d, n]
         self.y = problem.y.reshape(-1, 1, n).numpy()
         self.size = problem.size.reshape(-1, 1).numpy()
-        B, S = len(self.X), len(U0)
-        self.W = (self.X[..., :, None] * (4 * self.X)[..., None, :]).reshape(B, 1, n, d * d)
+        B, S = len(X), U0.shape[0]
         limits = np.finfo(self.y.dtype)
         self.eps, self.tiny = float(limits.eps), float(limits.tiny)
         self.known = None
@@ -100,13 +100,13 @@ class _Run:
             U = known.U.reshape(B, 1, d, r).numpy()
             gram = U.swapaxes(-1, -2) @ U
             self.known = U, _total(gram * gram), known.near.square().reshape(B, 1).numpy()
-        U = U0.expand(S, *problem.y.shape[:-1], d, r).reshape(S, B, d, r)
-        self.V = np.ascontiguousarray(U.permute(1, 0, 3, 2).numpy())  # [B, S, r, d]
-        self.Z = self.V @ self.X.swapaxes(-1, -2)  # [B, S, r, n]
+        U = np.broadcast_to(U0.numpy(), (S, *problem.y.shape[:-1], d, r)).reshape(S, B, d, r)
+        self.V = np.ascontiguousarray(U.transpose(1, 0, 3, 2))  # [B, S, r, d]
+        self.Z = self.V @ self.XT  # [B, S, r, n]
         self.e = (self.Z * self.Z).sum(2) - self.y
-        self.square = _dot(self.e, self.e)
+        self.square = np.vecdot(self.e, self.e)
         self.residual = np.sqrt(self.square) / self.size
-        trace = (self.Z * self.Z * (4 * self.X * self.X).sum(-1)[:, :, None]).sum((-2, -1))
+        trace = (self.Z * self.Z * (4 * X * X).sum(-1)[:, :, None]).sum((-2, -1))
         self.mean = 1 / min(n, d * r)  # the mean curvature is the trace of J'J times this
         self.damping = FIRST_DAMPING * self.mean * trace * np.minimum(self.residual, 1)
         self.growth = np.full_like(self.damping, 2.0)
@@ -122,12 +122,9 @@ class _Run:
         S, B = self.shape[0], len(self.last_V) // self.shape[0]
         batch = self.like.shape[:-1]
         d, r = self.shape[-2:]
-        U = self.last_V.reshape(B, S, r, d).transpose(1, 0, 3, 2)
-        residual = self.last_residual.reshape(B, S).T
-        return Ends(
-            torch.from_numpy(np.ascontiguousarray(U)).reshape(S, *batch, d, r),
-            torch.from_numpy(np.ascontiguousarray(residual)).reshape(S, *batch),
-        )
+        U = self.last_V.reshape(B, S, r, d).transpose(1, 0, 3, 2).reshape(S, *batch, d, r)
+        residual = self.last_residual.reshape(B, S).T.reshape(S, *batch)
+        return Ends(torch.from_numpy(U), torch.from_numpy(residual))
 
     def iterate(self, history: History) -> None:
         """Take steps until every start has ended."""
@@ -147,24 +144,24 @@ class _Run:
         V, Z, e, (B, S) = self.V, self.Z, self.e, self.active.shape
         r, d = V.shape[-2:]
         m = r * d
-        pairs = (Z[:, :, :, None] * Z[:, :, None]).reshape(B, S, r * r, -1)
-        K = (pairs @ self.W).reshape(B, S, r, r, d, d).swapaxes(3, 4).reshape(B, S, m, m)
+        J = ((2 * Z)[:, :, :, None] * self.XT[:, :, None]).reshape(B, S, m, -1)  # transposed
+        K = J @ J.swapaxes(-1, -2)
         diagonal = K.reshape(B, S, m * m)[..., :: m + 1]
         trace = diagonal.sum(-1)
         damping = np.maximum(self.damping, (LEAST_DAMPING * self.mean) * trace + self.tiny)
         diagonal += damping[..., None]
-        g = (((2 * e)[:, :, None] * Z) @ self.X).reshape(B, S, m)
-        D = -np.linalg.solve(K, g[..., None])[..., 0]
+        g = (J @ e[..., None])[..., 0]
+        D = np.linalg.solve(K, -g[..., None])[..., 0]
         new_V = V + D.reshape(V.shape)
-        new_Z = new_V @ self.X.swapaxes(-1, -2)
+        new_Z = new_V @ self.XT
         new_e = (new_Z * new_Z).sum(2) - self.y
-        square, new = self.square, _dot(new_e, new_e)
+        square, new = self.square, np.vecdot(new_e, new_e)
         # ||e||^2 - ||e + JD||^2 for the solution of (J'J + damping) D = -J'e
-        predicted = damping * _dot(D, D) - _dot(g, D)
+        predicted = np.vecdot(D, damping[..., None] * D - g)
         # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
         rounding = 8 * self.eps
         better = new < np.where(predicted <= rounding * square, 1 + 2 * rounding, 1.0) * square
-        self.slope = _dot(g, g) / (trace * square)
+        self.slope = g, trace * square
         surplus = 2 * (square - new) / predicted - 1
         factor = np.where(better, np.fmax(1 - surplus * surplus * surplus, 0.1), self.growth)
         self.damping = damping * factor
@@ -186,11 +183,10 @@ class _Run:
             ended |= residual > ending.rate * self.window
             self.window = residual
         if ending.fitted is None:
-            ended |= self.slope <= GRADIENT**2
-            ended |= self._is_rounding(ending.rounding)
+            ended |= self._is_stationary() | self._is_rounding(ending.rounding)
         elif residual.min() <= ending.fitted:
             least = np.where(self.active, residual, np.inf).min(1, keepdims=True)
-            done = (self.slope <= GRADIENT**2) | self._is_rounding(ending.rounding)
+            done = self._is_stationary() | self._is_rounding(ending.rounding)
             ended = np.where(least <= ending.fitted, (residual > least) | done | stuck, ended)
         if self.known is not None and bool((residual <= _CLOSE).any()):
             U, size, near = self.known
@@ -198,6 +194,11 @@ class _Run:
             away = _total(gram * gram) + size - 2 * _total(across * across)
             ended |= (away <= near) & (residual <= _CLOSE)
         return ended
+
+    def _is_stationary(self) -> np.ndarray:
+        """Whether the cosine between the errors and the range of J was negligible."""
+        g, size = self.slope
+        return np.vecdot(g, g) <= GRADIENT**2 * size
 
     def _is_rounding(self, patience: int) -> np.ndarray | bool:
         """Whether residuals are rounding, as `fit.at_rounding` says, or cannot be less."""
@@ -236,7 +237,7 @@ class _Run:
         for name in _GRID:
             setattr(self, name, getattr(self, name)[grid])
         if len(rows) < B:
-            for name in ("X", "y", "W", "size"):
+            for name in ("XT", "y", "size"):
                 setattr(self, name, getattr(self, name)[rows])
             if self.known is not None:
                 self.known = tuple(part[rows] for part in self.known)
@@ -246,10 +247,6 @@ _GRID = (
     *("V", "Z", "e", "square", "residual", "damping", "growth", "window", "best", "waited"),
     *("active", "place"),
 )
-
-
-def _dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.einsum("...n,...n->...", a, b)
 
 
 def _total(a: np.ndarray) -> np.ndarray:

@@ -21,11 +21,12 @@ from posquad.core.symmetric import (
     symmetric_jacobian,
     symmetric_matrix,
 )
-from posquad.problems.moments import ROUNDING, Moments, Terms
+from posquad.problems.moments import ROUNDING, Moments, Terms, require_response_size
 
 _SPAN = 1e-13  # variance of a direction, over that of its coordinates, that counts as none
 _RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
 _EVEN = 100.0  # ratio of variances up to which coordinates stay as they are
+_UNIT = 2.0**-53  # relative rounding of a double
 _PIVOT = 1e-12  # least pivot of a matrix of correlations that counts as regular
 
 
@@ -46,12 +47,14 @@ class Compressed:
     """
 
     def __init__(self, moments: Moments) -> None:
+        require_response_size(moments.largest)
         self.terms: Terms = moments.terms
         self.count, self.d = moments.count, moments.d
         frame, mass = moments.frame, moments.mass
-        within, image, hidden = _span(moments.second_moments() / mass, frame.T)
+        second = moments.second_moments() / mass
+        within, image, hidden = _span(second, frame.T)
         self.k = within.shape[1]
-        self.whole = self.k == self.d  # whether the inputs span the space
+        self.whole = self.k == self.d and bool(second.any())  # whether the inputs span the space
         gram, cross = moments.gram().div_(mass), moments.cross() / mass
         known = moments.reference_svec()
         if not _is_identity(within):
@@ -76,6 +79,7 @@ class Compressed:
         self._eliminate(gram, cross / scale, known / scale, quadratic, others)
         squared_error = moments.squared_error / mass / scale**2
         self._factorize(squared_error)
+        self._reference_error = math.sqrt(squared_error)
         # Rounding of the loss, which is a difference of such numbers.
         self.doubt = ROUNDING * squared_error + moments.doubt / mass / scale**2
         self._last: tuple[np.ndarray, np.ndarray] | None = None
@@ -85,6 +89,8 @@ class Compressed:
     ) -> None:
         """Remove the other terms, whose best coefficients are linear in those of Q."""
         self._known, self._known_others = known[quadratic], known[others]
+        lengths = gram.diagonal().clamp_min(0).sqrt()
+        self._lengths, self._other_lengths = lengths[quadratic], lengths[others]
         M = gram[quadratic][:, quadratic]
         b, self._gain = cross[quadratic], 0.0
         self.others = gram[others][:, others]  # Z'WZ / sum w of the other terms, in svec scale
@@ -216,6 +222,21 @@ class Compressed:
         """Return the best coefficients of the other terms for this V, in the scale of svec."""
         q = svec(torch.from_numpy(V @ V.T))
         return (self._known_others + self._others_fit - self._explained @ (q - self._known)).numpy()
+
+    def cancellation(self, V: np.ndarray) -> float:
+        """Return the rounding of the loss at V that comes from its distance to the reference fit.
+
+        With `G = sum w zz'` of the products z, and the change delta of their coefficients, the loss
+        is `E - 2 delta'g + delta'G delta`. By the inequality of Cauchy and Schwarz the sizes of
+        these terms add up to at most `(sqrt(E) + sum_i |delta_i| sqrt(G_ii))^2`. It is far above
+        the loss if a few large rows make products nearly dependent.
+        """
+        change = svec(torch.from_numpy(V @ V.T)) - self._known
+        size = self._reference_error + float(change.abs() @ self._lengths)
+        if len(self.others):
+            change = torch.from_numpy(self.other_coefficients(V)) - self._known_others
+            size += float(change.abs() @ self._other_lengths)
+        return _UNIT * size**2
 
     def shares(self, V: np.ndarray) -> np.ndarray:
         """Return by how much other terms explain the slopes along the entries of V, `[m, k r]`.

@@ -12,18 +12,29 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import converted_tensor, require_shape
-from posquad.core.errors import DomainError, PosquadError
+from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.status import Status
+from posquad.core.twofold import from_doubles
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
+from posquad.recovery.streams.begun import Begun
+from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.curvature import Known
+from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.streams.gather import first_samples, gather_moments
-from posquad.recovery.streams.passes import polish, whitening
+from posquad.recovery.streams.passes import (
+    Polish,
+    begin_polish,
+    polish,
+    relative_residual,
+    whitening,
+)
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import Wanted
 
@@ -31,6 +42,7 @@ MOMENT_MOST = 100  # inputs up to which fourth moments are formed
 MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
 _MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
 _MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
+_SUMMED = 2**20  # responses whose squares are summed at a time
 _ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
 
 
@@ -100,66 +112,108 @@ def recover_by_passes(
     source: Rows,
     y: Tensor,
     weights: Tensor | None,
-    wanted: Wanted,
     level: float,
     history: History,
     in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
+    keeper: Keeper,
 ) -> Recovery:
     """Solve for the rows that fit into memory, then descend on all rows, one pass per step.
 
     `in_memory(X, y, weights)` solves a problem in memory. It chooses the rank if none is given, and
-    its status says what these rows identify; its curvature is theirs.
+    its status says what these rows identify; its curvature is theirs. The keeper saves where the
+    descent is; if the rows are shared, at the beginning of a step, by the process that decides.
     """
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
+    X = first[0].double()
+    known = Known(X, None if first[2] is None else first[2].double(), source.n)
+    state = source.decided(lambda: keeper.state)
 
-    def begin() -> tuple[Recovery, Tensor]:
-        X = first[0].double()
-        return in_memory(X, *first[1:]), whitening(X.T @ X / len(X))
+    def begin() -> tuple[Begun | Recovery, Tensor]:
+        metric = whitening(X.T @ X / len(X))
+        if state is not None:
+            return Begun.from_store(state.numbers["begun"], state.arrays), metric
+        found = in_memory(X, *first[1:])
+        if not int(found.rank) or found.status in (Status.UNDETERMINED, Status.INTERRUPTED):
+            return found, metric
+        return Begun.of(found), metric
 
-    begun, metric = source.decided(begin)
-    r = int(begun.rank)
-    size = float(source.total((y * y if weights is None else weights * y * y).sum()))
-    if not r or begun.status in (Status.UNDETERMINED, Status.INTERRUPTED):
+    try:
+        begun, metric = source.decided(begin)
+    except Interrupted as stop:
+        raise Interrupted(replace(stop.result, rows=source.n)) from stop
+    if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
+    size = _sum_of_squares(source, y, weights)
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
-    history.budget.steps = max(history.budget.steps, 0)
+    # The limit is on all steps. The first pass, which is noted too, is not a step.
+    history.budget.steps = begun.steps - 1
+    run = begin_polish(begun.U, metric)
+    if state is not None:
+        run = Polish.from_store(state.numbers, state.arrays)
+        history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
+        history.budget.steps += run.steps
+        keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
         history.note(np.array([residual]), np.array([True]))
         return source.decided(lambda: history.budget.spent)
 
-    U = torch.from_numpy(np.ascontiguousarray(begun.U[:, :r]))
+    def keep(run: Polish) -> None:
+        if keeper.due and not source.rank:
+            whole = replace(run, partial=None) if source.is_shared else run  # sums are each one's
+            numbers, arrays = whole.to_store()
+            words, more = begun.to_store()
+            keeper.save("passes", {**numbers, "begun": words}, {**arrays, **more})
+
     run = polish(
         operator,
         y.double(),
         None if weights is None else weights.double(),
-        U,
+        run,
         metric,
         size=size,
         level=level,
         accuracy=_ACCURACY,
         stopped=stopped,
+        known=known,
+        keep=keep,
     )
-    if not math.isfinite(run.loss):  # find the row, which only the whole pass has seen
+    if run.losses and not math.isfinite(run.loss):  # find the row, which only the pass has seen
         _refuse_rows(source)
-    residual = math.sqrt(run.loss / size) if size else 0.0
+    # Ctrl-C in the first pass leaves the answer of the rows in memory.
+    residual = relative_residual(run.loss, size) if run.losses else begun.residual
     status = Status.BEST_FIT if run.converged else Status.STALLED
-    if source.decided(lambda: history.budget.spent):
+    if run.interrupted or source.decided(lambda: history.budget.spent):
         status = Status.INTERRUPTED
     elif residual <= level:
-        known = begun.status is Status.RECOVERED
-        status = Status.RECOVERED if known else Status.NOT_IDENTIFIED
+        unique = begun.status is Status.RECOVERED
+        status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
+    r = begun.U.shape[1]
     answers = blank_answers(torch.empty(1, 1, source.d, dtype=torch.float64), r)
     answers.U[0], answers.codes[:] = run.U, status.code
     answers.residual[:], answers.rank[:] = residual, r
-    answers.confidence[:] = float(begun.rank_confidence)
-    answers.curvature[0] = torch.from_numpy(begun.curvature)
-    before = float(begun.residual) or 1.0
-    answers.error[:] = float(begun.error_estimate) * max(residual / before, 1e-300)
-    answers.samples[:], answers.needed[:] = int(begun.samples), needed_samples(source.d, r)
-    answers.starts[:], answers.others[:] = int(begun.starts), int(begun.others)
+    answers.confidence[:] = begun.confidence
+    answers.curvature[0] = begun.curvature
+    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), 1e-300)
+    answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
+    answers.starts[:], answers.others[:] = begun.starts, begun.others
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
-    return replace(found, rank_path=begun.rank_path)
+    found = replace(found, rank_path=begun.path)
+    if run.interrupted:  # this process alone: the others see that it leaves
+        raise Interrupted(found)
+    return found
+
+
+def _sum_of_squares(source: Rows, y: Tensor, weights: Tensor | None) -> float:
+    """Return the sum of `w y^2` over all samples; its bits do not depend on who holds them."""
+    total = from_doubles(y.new_zeros(1, dtype=torch.float64))
+    for start in range(0, len(y), _SUMMED):
+        part = slice(start, start + _SUMMED)
+        squares = y[part].double().square()
+        if weights is not None:
+            squares = weights[part].double() * squares
+        total = total + from_doubles(squares).sum(0)
+    return float(source.total_twofold(total).high)
 
 
 def recover_collected(
@@ -193,17 +247,22 @@ def recover_by_moments(
     wanted: Wanted,
     level: float,
     history: History,
+    keeper: Keeper,
 ) -> Recovery:
     """Return the answer from the moments of the rows, which are read once."""
-    moments = gather_moments(source, y, weights, progress=history.progress)
+    moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
     problem = Compressed(moments)
 
     def solve() -> tuple[Found, list[float], int]:
         limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
+        limits.descents = Descents(keeper)
         found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
         return found, limits.history, history.budget.steps
 
-    found, residuals, history.budget.steps = source.decided(solve)
+    try:
+        found, residuals, history.budget.steps = source.decided(solve)
+    except Interrupted as stop:
+        raise Interrupted(_answer(source, problem, stop.result, history)) from stop
     history.residuals.extend(residuals)
     return _answer(source, problem, found, history)
 

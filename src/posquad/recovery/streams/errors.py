@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from posquad.geometry import dimension
 from posquad.recovery.streams.compressed import Compressed
 
 
-def curvature_and_error(problem: Compressed, V: np.ndarray, loss: float) -> tuple[Tensor, float]:
+def curvature_and_error(
+    problem: Compressed, V: np.ndarray, loss: float
+) -> tuple[np.ndarray, float]:
     """Return the ends of the effective spectrum over `lambda_1(Q)`, and the error estimate.
 
     They are those of `posquad.recovery.diagnose`, where the formulas are derived.
     """
     r = V.shape[1]
     if not r:
-        return torch.full((2,), torch.nan, dtype=torch.float64), 0.0
+        return np.full(2, np.nan), 0.0
     values = np.linalg.eigvalsh(problem.curvature(V))
     low, high = float(values[r * (r - 1) // 2]), float(values[-1])
     s = np.linalg.svd(V, compute_uv=False)
-    ends = torch.tensor([low, high], dtype=torch.float64) / s[0] ** 2
+    ends = np.array([low, high]) / s[0] ** 2
     if math.isnan(loss):
         return ends, math.nan
     T = (problem.T / problem.unit[:, None]).numpy()

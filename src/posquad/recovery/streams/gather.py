@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
-from posquad.core.twofold import Twofold
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
+from posquad.recovery.streams.checkpoint import Keeper
 
 _PASSES = 3  # that may show that coordinates or the reference do not suit the rows
 _FEWEST = 4096  # rows up to which a stream is kept in memory
@@ -38,51 +40,102 @@ def gather_moments(
     *,
     terms: Terms = "none",
     progress: Callable[[Progress], None] | None = None,
+    keeper: Keeper | None = None,
 ) -> Moments:
     """Return the moments of all samples; besides the first rows, the source is read once.
 
     If the first rows do not represent the rest, it is read again, with coordinates and a reference
     fit that come from the sums over all rows. `y` and `weights` have one entry per row held here.
-    A row that is not finite is named.
+    A row that is not finite is named. The keeper saves the sums while rows are read, and at the end
+    of every pass; a state that it holds is gone on from.
     """
-    first = first_samples(source, y, weights, kept_rows(source.d, terms))
-    moments = source.decided(lambda: begin_moments(*_some(*first), terms=terms))
-    for _ in range(_PASSES):
-        _add_all(moments, source, y, weights, progress)
-        known = moments
-        better = source.decided(lambda known=known: None if is_accurate(known) else improved(known))
-        if better is None:
-            break
-        moments = better
+    keeper = keeper or Keeper()
+    known = _resumed(source, keeper)
+    if known is not None:
+        moments, number, done = known
     else:
-        _add_all(moments, source, y, weights, progress)
-    return moments
+        first = first_samples(source, y, weights, kept_rows(source.d, terms))
+        moments = source.decided(lambda: begin_moments(*_some(*first), terms=terms))
+        number, done = 0, 0
+    while True:
+        read = _Pass(source, y, weights, number, keeper, progress)
+        read.add_all(moments, done)
+        whole = moments
+        better = None
+        if number < _PASSES:
+            better = source.decided(lambda m=whole: None if is_accurate(m) else improved(m))
+        if better is None:
+            return moments
+        moments, number, done = better, number + 1, 0
 
 
-def _add_all(
-    moments: Moments,
-    source: Rows,
-    y: Tensor,
-    weights: Tensor | None,
-    progress: Callable[[Progress], None] | None,
-) -> None:
-    """Add the samples of everyone, in one pass over the rows."""
-    problem = None
-    try:
-        for rows, block in source.blocks():
-            source.require_finite(rows, block)
-            moments.add(block, y[rows], None if weights is None else weights[rows])
-            if progress is not None:
-                progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
-    except PosquadError as found:
-        problem = found
-    source.agree(problem)
-    moments.narrow = torch.float32 in (source.dtype, y.dtype)
-    if source.is_shared:
-        sums = source.gathered(torch.stack(moments.sums))
-        moments.sums = sum((Twofold(*part) for part in sums[1:]), Twofold(*sums[0]))
-        moments.count = int(source.total(torch.tensor(moments.count)))
-        moments.largest = float(source.largest(torch.tensor(moments.largest)))
+class _Pass(NamedTuple):
+    """One pass over the rows."""
+
+    source: Rows
+    y: Tensor
+    weights: Tensor | None
+    number: int
+    keeper: Keeper
+    progress: Callable[[Progress], None] | None
+
+    def add_all(self, moments: Moments, done: int) -> None:
+        """Add the samples of everyone, from the row `done` of those held here on."""
+        source, problem = self.source, None
+        moments.narrow = torch.float32 in (source.dtype, self.y.dtype)
+        try:
+            for rows, block in source.blocks(done):
+                source.require_finite(rows, block)
+                w = None if self.weights is None else self.weights[rows]
+                moments.add(block, self.y[rows], w)
+                if self.progress is not None:
+                    self.progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
+                if self.keeper.due:
+                    self._save(moments, rows.stop)
+            if not done or done < source.held:
+                self._save(moments, source.held)
+        except PosquadError as found:
+            problem = found
+        source.agree(problem)
+        self.keeper.base = self._stored(moments, source.held)
+        if source.is_shared:
+            moments.sums = source.total_twofold(moments.sums)
+            moments.count = int(source.total(torch.tensor(moments.count)))
+            moments.largest = float(source.largest(torch.tensor(moments.largest)))
+
+    def _stored(self, moments: Moments, done: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        body, arrays = moments.to_store()
+        return {**body, "pass": self.number, "rows": done}, arrays
+
+    def _save(self, moments: Moments, done: int) -> None:
+        self.keeper.save("moments", *self._stored(moments, done))
+
+
+def _resumed(source: Rows, keeper: Keeper) -> tuple[Moments, int, int] | None:
+    """Return the moments of a state, its pass, and how many of the rows held here they have.
+
+    The sums of several processes belong together if their coordinates and reference are the same.
+    """
+    if keeper.checkpoint is None:
+        return None
+    state, mark = keeper.state, torch.zeros(3, dtype=torch.float64)
+    if state is not None:
+        known = state.arrays
+        mark[0] = 1 + state.numbers["pass"]
+        mark[1:] = torch.tensor([known["T"].sum(), known["reference"].sum()])
+    if any(not torch.equal(mark, other) for other in source.gathered(mark)):
+        keeper.drop("the states of the processes do not belong together")
+    if keeper.state is None or state is None:
+        return None
+    moments = Moments.from_store(source.d, state.numbers, state.arrays)
+    done = int(state.numbers["rows"])
+    known = f"{done / max(1, source.held):.0%} of the rows had been read"
+    if state.numbers["pass"]:
+        known += f", in pass {state.numbers['pass'] + 1}"
+    if "descents" in state.numbers:
+        known += f"; descents of the search so far: {len(state.numbers['descents'])}"
+    keeper.resumes(known)
+    return moments, int(state.numbers["pass"]), done
 
 
 def first_samples(

@@ -6,25 +6,27 @@ Along U + tD the error of a row is `s0 + t s1 + t^2 s2`, where `Z = XU`, `P = XD
     G(t) = X'(s0 Z) + t X'(s1 Z + s0 P) + t^2 X'(s2 Z + s1 P) + t^3 X'(s2 P)
 
 is half its gradient. One pass gives all of these sums, hence the exact line search and the exact
-gradient at its end. The metric is that of `posquad.recovery.solvers.lbfgs`.
+gradient at its end. The metric is that of `posquad.recovery.streams.curvature`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
-from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import population_solve
+from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
 from posquad.recovery.solvers.fit import inner, regularized_frame
 from posquad.recovery.solvers.quartic import least_step
+from posquad.recovery.streams.curvature import Known, expected_solve
 
 _MEMORY = 8  # pairs kept
 _PATIENCE = 3  # steps without progress after which a run ends
@@ -54,20 +56,44 @@ class Line:
         return g0 + t * (g1 + t * (g2 + t * g3))
 
 
+class Partial(NamedTuple):
+    """The sums of a pass over the first rows."""
+
+    rows: int
+    sums: Twofold  # [5 + 4dr]  of the quartic, and of G by powers of t
+
+
 def sweep_line(
-    operator: RankOneRows, y: Tensor, weights: Tensor | None, U: Tensor, D: Tensor
+    operator: RankOneRows,
+    y: Tensor,
+    weights: Tensor | None,
+    U: Tensor,
+    D: Tensor,
+    *,
+    known: Partial | None = None,
+    keep: Callable[[Partial], None] | None = None,
 ) -> Line:
-    """Return the sums along U + tD, in one pass over the rows."""
-    sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
-    for rows, block in operator.row_blocks():
-        w = None if weights is None else weights[rows]
-        (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
-        gradients += terms
-        w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
-        sums += torch.stack(
-            [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
-        )
-    packed = operator.total(torch.cat([sums, gradients.reshape(-1)]))
+    """Return the sums along U + tD, in one pass over the rows.
+
+    The pass goes on from known sums; `keep` is called with those so far after every block.
+    """
+    if known is None:
+        known = Partial(0, from_doubles(U.new_zeros(5 + 4 * U.numel())))
+    begin, whole = known
+    for place, taken in operator.source.blocks(begin):
+        sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
+        for rows, block in operator.split(place, taken):
+            w = None if weights is None else weights[rows]
+            (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
+            gradients += terms
+            w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
+            sums += torch.stack(
+                [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
+            )
+        whole = whole + from_doubles(torch.cat([sums, gradients.reshape(-1)]))
+        if keep is not None:
+            keep(Partial(place.stop, whole))
+    packed = operator.source.total_twofold(whole).high
     return Line(float(packed[0]), packed[1:5], packed[5:].view(4, *U.shape))
 
 
@@ -88,78 +114,174 @@ def _line_of_block(
 
 @dataclass
 class Polish:
-    """A run of L-BFGS from a factor near the answer."""
+    """A run of L-BFGS from a factor near the answer, at the beginning of a step."""
 
-    U: Tensor  # [d, r]
-    loss: float  # sum of w e^2
-    steps: int = 0
+    U: Tensor  # [d, r]  the factor
+    V: Tensor  # [d, r]  the same for inputs of covariance near I: U = metric V
+    slope: Tensor | None = None  # [d, r]  gradient of the mean squared error; None before a pass
+    pairs: list[tuple[Tensor, Tensor, float]] = field(default_factory=list)  # of L-BFGS
+    losses: list[float] = field(default_factory=list)  # sum of w e^2 before each step, and now
+    idle: int = 0  # last steps without progress
     converged: bool = False
-    losses: list[float] = field(default_factory=list)
+    partial: Partial | None = None  # of the pass that comes next
+    interrupted: bool = False  # by Ctrl-C
+
+    @property
+    def loss(self) -> float:
+        """The sum of w e^2; infinite before the first pass."""
+        return self.losses[-1] if self.losses else math.inf
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return max(0, len(self.losses) - 1)
+
+    def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return what a file keeps: plain values, and arrays by name."""
+        arrays = {"U": self.U, "V": self.V}
+        if self.slope is not None:
+            arrays["slope"] = self.slope
+        for k, (move, turn, _) in enumerate(self.pairs):
+            arrays |= {f"move{k}": move, f"turn{k}": turn}
+        numbers: dict[str, Any] = {"losses": self.losses, "idle": self.idle, "rows": None}
+        numbers["inverses"] = [inverse for _, _, inverse in self.pairs]
+        if self.partial is not None:
+            numbers["rows"] = self.partial.rows
+            arrays |= {"sums": self.partial.sums.high, "sums_low": self.partial.sums.low}
+        return numbers, {name: tensor.numpy() for name, tensor in arrays.items()}
+
+    @classmethod
+    def from_store(cls, numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Polish:
+        """Restore the state of a run."""
+        held = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        run = cls(held["U"], held["V"], held.get("slope"))
+        run.losses, run.idle = list(numbers["losses"]), int(numbers["idle"])
+        inverses = enumerate(numbers["inverses"])
+        run.pairs = [(held[f"move{k}"], held[f"turn{k}"], inverse) for k, inverse in inverses]
+        if numbers["rows"] is not None:
+            sums = Twofold(held["sums"], held["sums_low"])
+            run.partial = Partial(int(numbers["rows"]), sums)
+        return run
 
 
 def polish(
     operator: RankOneRows,
     y: Tensor,
     weights: Tensor | None,
-    U: Tensor,
+    run: Polish,
     metric: Tensor,
     *,
     size: float,
     level: float,
     accuracy: float,
     stopped: Callable[[float], bool],
+    known: Known | None = None,
+    keep: Callable[[Polish], None] | None = None,
 ) -> Polish:
-    """Descend from `U[d, r]` until the responses are reproduced or the loss can hardly fall.
+    """Descend until the responses are reproduced or the loss can hardly fall; return the run.
+
+    Ctrl-C ends the run at the last complete step, and `Polish.interrupted` says so.
 
     Args:
         operator, y, weights: the samples of this process.
-        U: a factor of full rank.
+        run: where to begin: `begin_polish`, or the state of an earlier run, which is changed.
         metric: `T[d, d]` for which the inputs `T'x` have covariance near I; see `whitening`.
         size: sum of `w y^2`.
         level: relative residual at which responses count as reproduced.
         accuracy: end when the expected decrease of the loss is below this share of it.
-        stopped: called with the relative residual after every step; True ends the run.
+        stopped: called with the relative residual before every step; True ends the run.
+        known: rows in memory, whose curvature is part of that of all rows.
+        keep: called with the state after every block of rows.
     """
-    n = float(operator.n)
-    V = torch.linalg.solve(metric, U)
-    pairs: list[tuple[Tensor, Tensor, float]] = []
-    zero = torch.zeros_like(U)
-    line = sweep_line(operator, y, weights, U, zero)
-    run = Polish(U, line.loss)
-    g = metric.T @ line.gradient_at(0.0) * (2 / n)
-    idle = 0
+
+    def sweep(U: Tensor, D: Tensor) -> Line:
+        def keep_block(partial: Partial) -> None:
+            run.partial = partial
+            if keep is not None:
+                keep(run)
+
+        done, run.partial = run.partial, None
+        line = sweep_line(operator, y, weights, U, D, known=done, keep=keep_block)
+        run.partial = None
+        return line
+
+    try:
+        _descend(run, sweep, float(operator.n), metric, size, level, accuracy, stopped, known)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run
+
+
+def _descend(
+    run: Polish,
+    sweep: Callable[[Tensor, Tensor], Line],
+    n: float,
+    metric: Tensor,
+    size: float,
+    level: float,
+    accuracy: float,
+    stopped: Callable[[float], bool],
+    known: Known | None,
+) -> None:
+    if run.slope is None:
+        line = sweep(run.U, torch.zeros_like(run.U))
+        run.losses, run.slope = [line.loss], metric.T @ line.gradient_at(0.0) * (2 / n)
     while math.isfinite(run.loss):
-        residual = math.sqrt(run.loss / size) if size else 0.0
-        run.losses.append(run.loss)
-        basis = regularized_frame(V)
-        D = -_inverse(V, g, basis, pairs)
+        V, g = run.V, run.slope
+        residual = relative_residual(run.loss, size)
+        solve = _solver(V, metric, known)
+        pairs, D = run.pairs, -_inverse(g, run.pairs, solve)
         decrease = -float(inner(D, g)) * n
         if decrease <= 0:  # pairs from another region: discard the memory
-            pairs, D = [], -_inverse(V, g, basis, [])
+            pairs, D = [], -_inverse(g, [], solve)
             decrease = -float(inner(D, g)) * n
         run.converged = residual <= level or decrease <= accuracy * run.loss
-        if run.converged or idle >= _PATIENCE or stopped(residual):
-            return run
-        line = sweep_line(operator, y, weights, metric @ V, metric @ D)
+        if run.converged or run.idle >= _PATIENCE or stopped(residual):
+            return
+        line = sweep(metric @ V, metric @ D)
         t = line.step()
         new = metric.T @ line.gradient_at(t) * (2 / n)
         loss = line.loss_at(t)
         # The sums at t = 0 are fresh, so rounding does not gather over the steps.
-        idle = idle + 1 if loss > line.loss * (1 - 1e-12) else 0
-        pairs = _remembered(pairs, t * D, new - g)
-        V, g = V + t * D, new
-        run.U, run.loss, run.steps = metric @ V, loss, run.steps + 1
-    return run
+        run.idle = run.idle + 1 if loss > line.loss * (1 - 1e-12) else 0
+        run.pairs = _remembered(pairs, t * D, new - g)
+        run.V, run.slope = V + t * D, new
+        run.U = metric @ run.V
+        run.losses.append(loss)
 
 
-def _inverse(V: Tensor, g: Tensor, basis: object, pairs: list) -> Tensor:
+def begin_polish(U: Tensor, metric: Tensor) -> Polish:
+    """Return the run that begins at a factor `U[d, r]` of full rank.
+
+    >>> begin_polish(torch.eye(2), 2 * torch.eye(2)).V
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    return Polish(U, torch.linalg.solve(metric, U))
+
+
+def relative_residual(loss: float, size: float) -> float:
+    """Return the relative residual of a sum of squared errors; `size` is that of Q = 0.
+
+    >>> relative_residual(1.0, 4.0)
+    0.5
+    """
+    return math.sqrt(loss / size) if size else 0.0
+
+
+def _solver(V: Tensor, metric: Tensor, known: Known | None) -> Callable[[Tensor], Tensor]:
+    basis = regularized_frame(V)
+    return lambda g: expected_solve(V, g, basis, metric, known)
+
+
+def _inverse(g: Tensor, pairs: list, solve: Callable[[Tensor], Tensor]) -> Tensor:
     """Return the approximate inverse Hessian times g, by the two-loop recursion."""
     shares = []
     for move, turn, inverse in pairs:
         share = inverse * float(inner(move, g))
         g = g - share * turn
         shares.append(share)
-    v = population_solve(basis, horizontal_part(V, g, basis))  # type: ignore[arg-type]
+    v = solve(g)
     for (move, turn, inverse), share in zip(reversed(pairs), reversed(shares), strict=True):
         v = v + (share - inverse * float(inner(turn, v))) * move
     return v

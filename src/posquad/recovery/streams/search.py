@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
@@ -17,6 +18,7 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.ranks import bic, highest_rank, try_ranks
 from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.descents import Descent, Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.tuning import DEFAULT
 
@@ -25,6 +27,14 @@ _AGREEING = 2  # starts that must agree on the best fit
 _OTHERS = 10  # starts from which a second solution is sought
 _KNOWN = 1e-4  # relative rounding of a loss up to which it is known
 _OPEN = 100.0  # relative error of Q, over the tolerance, at which Q is not determined
+_HIDDEN = 1e-13  # relative residual up to which errors are rounding if Q is not determined
+_UNLIKE = (
+    "the first rows do not represent the rest; shuffle the rows, scale the columns, or give all "
+    "rows to fit as a source"
+)
+_LARGE = (
+    "a few rows are very much larger than the others; leave them out, or give them smaller weights"
+)
 _SAME = 1e-9  # relative difference of losses that does not count
 _SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
 _NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
@@ -40,6 +50,7 @@ class Limits:
     max_starts: int | None = None
     progress: Callable[[Progress], None] | None = None
     history: list[float] = field(default_factory=list)  # least relative residual at each step
+    descents: Descents = field(default_factory=Descents)
 
 
 class Found(NamedTuple):
@@ -65,11 +76,17 @@ class _Trial(NamedTuple):
 def find_factor(
     problem: Compressed, rank: int | None, limits: Limits, max_rank: int | None = None
 ) -> Found:
-    """Return the best factor of a rank, or of the rank of the lowest information criterion."""
+    """Return the best factor of a rank, or of the rank of the lowest information criterion.
+
+    Ctrl-C raises `Interrupted` with the best factor of the descents that ended before it.
+    """
     search = _Search(problem, limits)
-    if rank is not None:
-        return search.at_rank(rank, [], 1.0)
-    return search.choose(max_rank)
+    try:
+        if rank is not None:
+            return search.at_rank(rank, [], 1.0)
+        return search.choose(max_rank)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(search.unfinished()) from stop
 
 
 class _Search:
@@ -78,6 +95,12 @@ class _Search:
         self.rng = np.random.default_rng(limits.seed)
         self.least = problem.size
         self.starts = 0
+        self.best = self._zero()  # of the descents that have ended
+
+    def unfinished(self) -> Found:
+        """Return the best so far."""
+        best = self.best
+        return Found(rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, [], math.nan)
 
     def at_rank(
         self,
@@ -91,16 +114,22 @@ class _Search:
         best, settled = self._best(min(rank, problem.k), given)
         best = self._lowered(best)
         if best.V.size:
-            end = descend(problem, best.V, self.limits.budget, self._record, polish=True)
+            end = self._descend(best.V, polish=True)
             best = end if end.loss <= best.loss * (1 + _SAME) else best
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
+        status, others, lost = Status.STALLED, 0, None
         if self._is_doubtful(best.loss):
-            warn_lost_digits()
+            lost = _UNLIKE
+        else:
+            status, others = self._status(V, best.loss, settled)
+            if self._is_cancelled(V, best.loss, status):
+                lost = _LARGE
+        if lost is not None:
+            warn_lost_digits(lost)
             path = [(rank, math.nan, score) for rank, _, score in path]
-            return Found(V, math.nan, Status.STALLED, self.starts, 0, path, math.nan)
-        status, others = self._status(V, best.loss, settled)
+            return Found(V, math.nan, Status.STALLED, self.starts, others, path, math.nan)
         return Found(V, best.loss, status, self.starts, others, path, confidence)
 
     def choose(self, max_rank: int | None) -> Found:
@@ -112,9 +141,9 @@ class _Search:
 
         def trial(rank: int) -> _Trial:
             start = self._next_column(tried[-1].V) if tried else self._first(rank)
-            ends = [descend(problem, start, self.limits.budget, self._record)]
+            ends = [self._descend(start)]
             if tried:  # the next column may lead to a poor minimum
-                ends.append(descend(problem, self._first(rank), self.limits.budget, self._record))
+                ends.append(self._descend(self._first(rank)))
             self.starts += len(ends)
             return judged(rank, min(ends, key=lambda end: end.loss))
 
@@ -150,14 +179,14 @@ class _Search:
     def _best(self, rank: int, given: np.ndarray | None) -> tuple[Endpoint, bool]:
         """Return the best of several starts, and whether enough of them agree on it."""
         best, agreeing, problem = self._zero(), 0, self.problem
-        if rank == 0 or problem.size <= problem.rounding:
+        if rank == 0 or not problem.independent or problem.size <= problem.rounding:
             return best, True
         most = self.limits.max_starts or _STARTS
         agreement = (1 + DEFAULT.acceptance.agreement) ** 2
         for tried, V in enumerate(self._starts(rank, given)):
             if tried >= most or agreeing >= _AGREEING or self.limits.budget.spent:
                 break
-            end = descend(problem, V, self.limits.budget, self._record)
+            end = self._descend(V)
             self.starts += 1
             agreeing = 0 if end.loss < best.loss / agreement else agreeing
             agreeing += end.loss <= best.loss * agreement
@@ -209,7 +238,7 @@ class _Search:
                 break
             lower = self._zero()
             if len(s) > 1:
-                lower = descend(self.problem, V[:, :-1], self.limits.budget, self._record)
+                lower = self._descend(V[:, :-1])
             same = lower.loss <= best.loss * (1 + _SAME) + self.problem.rounding
             both = self._reproduces(lower.loss) and self._reproduces(best.loss)
             if not (same or (both and lower.loss <= 100 * best.loss)):
@@ -236,7 +265,7 @@ class _Search:
         for others, start in enumerate(self._starts(max(1, V.shape[1]), None)):
             if others >= _OTHERS or self.limits.budget.spent:
                 break
-            end = descend(problem, start, self.limits.budget, self._record)
+            end = self._descend(start)
             distance = float(np.linalg.norm(end.V @ end.V.T - V @ V.T))
             apart = DEFAULT.acceptance.apart * float(np.linalg.norm(V @ V.T))
             if self._reproduces(end.loss) and distance > apart:
@@ -268,6 +297,31 @@ class _Search:
         exact = max(problem.rounding, self.limits.level**2 * problem.spread)
         return problem.doubt > max(_KNOWN * loss, exact)
 
+    def _is_cancelled(self, V: np.ndarray, loss: float, status: Status) -> bool:
+        """Tell the same where the factor is far from the reference fit of the sums.
+
+        Where the answer is determined, errors within the tolerance are known well enough.
+        """
+        problem = self.problem
+        level = _HIDDEN if status is Status.NOT_IDENTIFIED else self.limits.level
+        exact = max(problem.rounding, level**2 * problem.spread)
+        return problem.cancellation(V) > max(_KNOWN * loss, exact)
+
+    def _descend(self, V: np.ndarray, *, polish: bool = False) -> Endpoint:
+        """Descend from V, unless an earlier process did so in this search."""
+        limits, before = self.limits, len(self.limits.history)
+
+        def run() -> Descent:
+            end = descend(self.problem, V, limits.budget, self._record, polish=polish)
+            history = np.array(limits.history[before:])
+            return Descent(V, end, limits.budget.steps, self.least, history)
+
+        done = limits.descents.next(V, run)
+        limits.budget.steps, self.least = done.steps, done.least
+        limits.history[before:] = done.history.tolist()
+        self.best = done.end if done.end.loss < self.best.loss else self.best
+        return done.end
+
     def _record(self, loss: float) -> None:
         self.least = min(self.least, loss)
         residual = self._residual(self.least)
@@ -279,13 +333,10 @@ class _Search:
             )
 
 
-def warn_lost_digits() -> None:
-    """Say that the sums do not determine the error of the fit, and what to do."""
+def warn_lost_digits(reason: str) -> None:
+    """Say that the sums do not determine the error of the fit, why, and what to do."""
     warnings.warn(
-        "The error of the fit is lost in rounding, because the first rows do not represent the "
-        "rest; shuffle the rows, scale the columns, or give all rows to fit as a source.",
-        UserWarning,
-        stacklevel=2,
+        f"The error of the fit is lost in rounding, because {reason}.", UserWarning, stacklevel=2
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from posquad.geometry import dimension
@@ -56,25 +57,17 @@ def findings(table: Table) -> list[str]:
 
 def _draw_shares(axes: Any, table: Table) -> None:
     for k, (d, r, rows, _) in enumerate(_shapes(table)):
-        p = dimension(d, r)
-        draw_share(axes, rows.rates("n", "proved"), f"({d}, {r})", k, scale=p)
+        draw_share(axes, rows.rates("n", "proved"), f"({d}, {r})", k, scale=dimension(d, r))
     axes.set(xlabel=r"$n/p$", ylabel="share proved unique")
     axes.legend(title="(d, r)")
 
 
-def _draw_collapse(axes: Any, table: Table) -> None:
+def _draw_collapse(name: str, label: str, axes: Any, table: Table) -> None:
+    """Draw the share with this result against n over the predicted number of samples."""
     for k, (d, r, rows, predicted) in enumerate(_shapes(table)):
-        draw_share(axes, rows.rates("n", "proved"), f"({d}, {r})", k, scale=predicted)
+        draw_share(axes, rows.rates("n", name), f"({d}, {r})", k, scale=predicted)
     axes.axvline(1.0, **REFERENCE)
-    axes.set(xlabel=r"$n / (\alpha(r/d)\,d^2)$", ylabel="share proved unique")
-    axes.legend(title="(d, r)")
-
-
-def _draw_trace(axes: Any, table: Table) -> None:
-    for k, (d, r, rows, predicted) in enumerate(_shapes(table)):
-        draw_share(axes, rows.rates("n", "trace"), f"({d}, {r})", k, scale=predicted)
-    axes.axvline(1.0, **REFERENCE)
-    axes.set(xlabel=r"$n / (\alpha(r/d)\,d^2)$", ylabel="share of least trace")
+    axes.set(xlabel=r"$n / (\alpha(r/d)\,d^2)$", ylabel=label)
     axes.legend(title="(d, r)")
 
 
@@ -101,21 +94,21 @@ _PANELS: tuple[Panel[Table], ...] = (
         "Share proved unique",
         "Against samples per unknown, $p = dr - r(r-1)/2$; bands are 95% Wilson intervals.",
         draw=_draw_shares,
-        describe=lambda table: _describe("proved", table),
+        describe=partial(_describe, "proved"),
     ),
     Panel(
         "certifiability-collapse",
         "Collapse against the prediction",
         "The same shares against $n$ over the predicted $\\alpha(r/d) d^2$.",
-        draw=_draw_collapse,
+        draw=partial(_draw_collapse, "proved", "share proved unique"),
         describe=_describe_collapse,
     ),
     Panel(
         "certifiability-trace",
         "Share proved to have the least trace",
         "The transition that the prediction is about: no interpolant has a smaller trace.",
-        draw=_draw_trace,
-        describe=lambda table: _describe("trace", table),
+        draw=partial(_draw_collapse, "trace", "share of least trace"),
+        describe=partial(_describe, "trace"),
     ),
 )
 

@@ -1,0 +1,129 @@
+"""Gauss-Newton corrections in two precisions: systems in single, residuals and sums in double.
+
+Where the responses can be reproduced, a Gauss-Newton step leaves an error of second order, and the
+error of its system is a share of the step. A system in single precision therefore loses nothing:
+the next residual, in double precision, shows what is left. Conjugate gradients read X once per
+step, at half the size, and each correction takes one more pass in double precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad.core.status import Status
+from posquad.dynamics.loop import Method, Rule, State, clock
+from posquad.geometry.frames import Frame
+from posquad.geometry.horizontal import horizontal_part
+from posquad.problems.measurements import RankOne
+from posquad.recovery.budget import History
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.fit import (
+    at_rounding,
+    fitted,
+    not_finite,
+    regularized_frame,
+    stationary,
+)
+from posquad.recovery.solvers.gauss_newton import NormalEquations
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS
+from posquad.recovery.solvers.small import Ends
+from posquad.recovery.tuning import Schedule
+
+LEVEL = 20  # units of rounding of a residual at which nothing is left to correct
+_ACCURACY = (1e-5, 0.1)  # bounds on the accuracy of a system, which otherwise equals the residual
+_GAIN = 0.1  # share of the residual that a correction may leave
+
+
+def descend_in_two_precisions(
+    problem: Problem, single: RankOne, U: Tensor, history: History, schedule: Schedule
+) -> Ends:
+    """Descend from the starts `U[S, d, r]`, in single precision and then by corrections.
+
+    The corrections begin if the first-order method comes near a solution from every start. The
+    residuals returned are infinite unless they are down to rounding.
+    """
+
+    def near(state: Any) -> Tensor:
+        squares = torch.linalg.svdvals(state.U).square()
+        weakest = schedule.single_weakest * squares[..., -1] / squares[..., 0]
+        level = weakest.clamp(schedule.single_floor, schedule.single_residual)
+        return state.residual <= level
+
+    method = PopulationLBFGS(Problem(single, problem.y.to(single.dtype)))
+    ends: list[Rule[Any]] = [(Status.LOSS_REACHED, near), stationary(schedule.single_cosine)]
+    ends += [not_finite(), at_rounding(4)]
+    start, steps = method.start(U.to(single.dtype)), schedule.first_order_steps
+    state = history.run(method, start, ends, steps=steps)
+    better = state.residual < start.residual  # NaN is not better
+    U = torch.where(better[..., None, None], state.U.to(U.dtype), U)
+    unknown = torch.full_like(better, torch.inf, dtype=U.dtype)
+    if not bool((better & near(state)).all()):
+        return Ends(U, unknown)
+    corrections, steps = Corrections(problem, single), schedule.second_order_steps
+    last = history.run(corrections, corrections.start(U), _rules(), steps=steps)
+    finished = last.outcome == Status.LOSS_REACHED.code
+    return Ends(last.U, torch.where(finished, last.residual, unknown))
+
+
+@dataclass(frozen=True)
+class CorrectedState(State):
+    """Factors with their residuals and slopes in double precision."""
+
+    U: Tensor  # [..., d, r]
+    slope: Tensor  # [..., d, r]  X' diag(e) XU
+    residual: Tensor  # [...]  ||e|| / ||y||
+    before: Tensor  # [...]  the residual one step ago
+
+
+class Corrections(Method[CorrectedState]):
+    """Gauss-Newton steps whose systems are solved with an operator in single precision."""
+
+    def __init__(self, problem: Problem, single: RankOne) -> None:
+        self.problem, self.single = problem, single
+
+    def start(self, U: Tensor) -> CorrectedState:
+        slope, residual = self._sweep(U)
+        before = torch.full_like(residual, torch.inf)
+        return CorrectedState(**clock(residual), U=U, slope=slope, residual=residual, before=before)
+
+    def advance(self, state: CorrectedState) -> CorrectedState:
+        U, dtype = state.U, self.single.dtype
+        basis = regularized_frame(U)
+        right = horizontal_part(U, -state.slope, basis)
+        size = torch.linalg.matrix_norm(right)[..., None, None]  # may underflow in single precision
+        right = right / torch.where(size > 0, size, 1.0)
+        narrow, frame = U.to(dtype), Frame(*(part.to(dtype) for part in basis))
+        system = NormalEquations(self.single, self.single.project(narrow), frame)
+        D, _ = system.solve(right.to(dtype), self._accuracy(state.residual).to(dtype))
+        new = U + size * D.to(U.dtype)
+        slope, residual = self._sweep(new)
+        better = residual < state.residual  # NaN is not better
+        mask = better[..., None, None]
+        return state.stepped(
+            U=torch.where(mask, new, U),
+            slope=torch.where(mask, slope, state.slope),
+            residual=torch.where(better, residual, state.residual),
+            before=state.residual,
+        )
+
+    def _sweep(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        e, slope = self.problem.operator.gradient_sweep(U, self.problem.y)
+        return slope, self.problem.relative(e)
+
+    def _accuracy(self, residual: Tensor) -> Tensor:
+        """What the second-order error leaves of the residual, or what rounding leaves of it."""
+        rounding = LEVEL / 2 * torch.finfo(residual.dtype).eps
+        return torch.maximum(residual, rounding / residual).clamp(*_ACCURACY)
+
+
+def _rules() -> list[Rule[CorrectedState]]:
+    """End at rounding with LOSS_REACHED, and with STALLED where corrections gain too little."""
+    return [
+        fitted(LEVEL * torch.finfo(torch.float64).eps),
+        at_rounding(1),
+        (Status.STALLED, lambda state: state.residual > _GAIN * state.before),
+    ]

@@ -1,0 +1,81 @@
+"""Descents in single precision with corrections in double, compared with what y was made from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from posquad import RankOne, Status, recover
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.mixed import Corrections, descend_in_two_precisions
+from posquad.recovery.tuning import Schedule, Sizes, Tuning
+from recovery_support import relative_error
+from support import gaussian_problem, normal
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def descend(X, y, U0, steps=1000):
+    operator, history = RankOne(X), History(Budget(max_steps=steps))
+    found = descend_in_two_precisions(
+        Problem(operator, y), operator.single(), U0[None], history, Schedule()
+    )
+    return found.U[0], float(found.residual[0]), history
+
+
+@pytest.mark.parametrize("smallest", [1.0, 1e-3])
+@pytest.mark.parametrize("scale", [1.0, 1e-12])
+def test_corrections_reach_the_rounding_of_double_precision(rng, smallest, scale):
+    """Also where the slopes, about 1e-24 near the end, are below the range of single precision."""
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=smallest)
+    U0 = scale**0.5 * (U + 0.1 * normal(rng, 40, 3) / 120**0.5)
+    V, residual, history = descend(X, scale * y, U0)
+    assert residual <= 20 * EPS
+    # The error of a fit with residual 20 eps is below that over the root of the curvature, 1e-3.
+    assert relative_error(V @ V.mT, scale**0.5 * U) < 1e-11
+    assert len(history.residuals) < 40
+
+
+def test_a_correction_squares_the_error(rng):
+    """Systems solved to 1e-5: an error of 1e-4 becomes one below 1e-7, then one below 1e-11."""
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.5)
+    method = Corrections(Problem(RankOne(X), y), RankOne(X).single())
+    state = method.start((U + 1e-4 * normal(rng, 40, 3) / 120**0.5)[None])
+    errors = []
+    for _ in range(2):
+        state = method.advance(state)
+        errors.append(relative_error(state.U[0] @ state.U[0].mT, U))
+    assert errors[0] < 1e-7
+    assert errors[1] < 1e-11
+    worse = method.advance(replace(state, slope=-1e6 * state.slope))
+    assert torch.equal(worse.U, state.U)  # a step that raises the residual is not taken
+
+
+def test_responses_that_are_not_reproduced_are_left_to_double_precision(rng):
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.5)
+    for noise in (0.1, 3e-4):  # above and below the residual at which corrections begin
+        noisy = y * (1 + noise * normal(rng, 480))
+        V, residual, _ = descend(X, noisy, U + 0.1 * normal(rng, 40, 3) / 120**0.5)
+        assert residual == torch.inf
+        truth, fitted = ((X @ F).square().sum(-1) - noisy for F in (U, V))
+        assert float(fitted.norm()) < float(truth.norm())
+
+
+def test_a_budget_ends_the_descent(rng):
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.5)
+    V, residual, _ = descend(X, y, U + 0.1 * normal(rng, 40, 3) / 120**0.5, steps=3)
+    assert residual == torch.inf
+    assert bool(torch.isfinite(V).all())
+
+
+def test_recover_takes_this_path(rng):
+    """Sizes that admit single precision for a small problem; the same answer as without."""
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.1)
+    sizes = Sizes(single_least=1, kernel_samples=100, overhead_unknowns=0, polish_unknowns=0)
+    found = recover(X, y, 3, tuning=Tuning(sizes=sizes))
+    assert found.status is Status.RECOVERED
+    assert relative_error(found.Q.dense(), U) < 1e-13
+    assert float(found.residual) <= 20 * EPS
