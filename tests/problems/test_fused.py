@@ -9,7 +9,8 @@ import torch
 import posquad
 from posquad.problems import fused, rows
 from posquad.problems.fused import fused_line, fused_sweep, planned
-from posquad.recovery.streams import passes
+from posquad.recovery import api
+from posquad.recovery.streams import entry, passes
 from support import normal
 
 needs_gpu = pytest.mark.skipif(
@@ -116,3 +117,21 @@ def test_rows_on_disk_are_worked_on_by_the_gpu(tmp_path, rng):
     )
     expected = posquad.LeastSquares(posquad.RankOne(X), y).loss_and_gradient(U)
     torch.testing.assert_close((loss.cpu(), gradient.cpu()), expected, rtol=1e-12, atol=1e-12)
+
+
+@needs_gpu
+@pytest.mark.parametrize("d", [30, 120])  # from moments, which the CPU makes, and by passes
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_recovery_from_a_source_on_a_gpu(monkeypatch, tmp_path, rng, d, on_disk):
+    monkeypatch.setattr(fused, "_LEAST_ENTRIES", 1)
+    monkeypatch.setattr(entry, "MEMORY_ENTRIES", 2000 * d)
+    monkeypatch.setattr(api, "MEMORY_ENTRIES", 2000 * d)
+    X, U = normal(rng, 20_000, d), normal(rng, d, 2)
+    y = (X @ U).square().sum(1)
+    y += 0.1 * y.std() * normal(rng, len(y))
+    np.save(tmp_path / "x.npy", X.numpy())
+    here = rows.from_npy(tmp_path / "x.npy")
+    source = here.to(device="cuda") if on_disk else rows.in_memory(X.cuda())
+    found, expected = posquad.recover(source, y.cuda(), 2), posquad.recover(here, y, 2)
+    assert found.status is expected.status
+    np.testing.assert_allclose(found.Q.dense(), expected.Q.dense(), rtol=0, atol=1e-9)

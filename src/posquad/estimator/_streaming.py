@@ -156,7 +156,8 @@ class StreamFits(FittedAttributes):
         progress: Callable[[Progress], None] | None,
         checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> None:
-        y, sample_weight = own_responses(source, y, sample_weight)
+        given, source = source, source.to(device="cpu")
+        y, sample_weight = own_responses(given, y, sample_weight)
         responses, weights = admitted_responses(source, y, sample_weight)
         self.n_features_in_ = source.d
         if hasattr(self, "feature_names_in_"):
@@ -172,7 +173,7 @@ class StreamFits(FittedAttributes):
         elif self.loss != "least-squares":
             require_least_squares(self, "rows that are not kept in memory")
         elif source.d > MOMENT_MOST:
-            self._fit_passes(source, responses, weights, progress, checkpoint)
+            self._fit_passes(given, responses, weights, progress, checkpoint)
         else:
             self._require_no_folds()
             seed = integer_seed(self.random_state)

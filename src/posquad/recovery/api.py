@@ -149,8 +149,10 @@ def recover(
     """
     require_boolean(certify=certify, diagnose=diagnose)
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
+    device = None
     if isinstance(X, Rows):
         y, weights = own_responses(X, y, weights)
+        device, X = X.device, X.to(device="cpu")  # passes over the rows are made on their device
     elif checkpoint is not None:
         expected = "None unless X is a source of rows in files (posquad.problems.rows)"
         raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
@@ -199,7 +201,8 @@ def recover(
             elif moments_pay(X):
                 found = recover_by_moments(X, responses, w, wanted, level, history, keeper)
             else:
-                found = recover_by_passes(X, responses, w, level, history, in_memory, keeper)
+                rows = X.to(device=device)
+                found = recover_by_passes(rows, responses, w, level, history, in_memory, keeper)
         keeper.end()
         return found
     inputs, responses, w, narrow = _admitted(X, y, weights, precision)

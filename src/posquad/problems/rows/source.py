@@ -248,6 +248,11 @@ class _Converted(DerivedRows):
         self.dtype, self.device = dtype, device
         source.pinned = device.type == "cuda"
 
+    def to(
+        self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> Rows:
+        return self.source.to(dtype or self.dtype, device or self.device)
+
     def fingerprint(self) -> list[Any] | None:
         return self.source.fingerprint() if self.device.type == "cpu" else None
 

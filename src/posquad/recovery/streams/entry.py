@@ -81,14 +81,14 @@ def admitted_responses(
 
 
 def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, Tensor | None]:
-    responses = converted_tensor("y", y)  # type: ignore[arg-type]
+    responses = converted_tensor("y", y).cpu()  # type: ignore[arg-type]
     require_shape("y", responses, (source.held,), "(n,), one response per row")
     if responses.ndim != 1:
         expected = "one problem: a source of rows has no batch"
         raise DomainError("y", expected=expected, got=f"shape {tuple(responses.shape)}")
     if weights is None:
         return responses, None
-    w = converted_tensor("weights", weights)  # type: ignore[arg-type]
+    w = converted_tensor("weights", weights).cpu()  # type: ignore[arg-type]
     require_shape("weights", w, (source.held,), "(n,), one weight per row")
     if bool((w < 0).any()):
         expected = "nonnegative weights, not all zero"
@@ -121,8 +121,11 @@ def recover_by_passes(
 
     `in_memory(X, y, weights)` solves a problem in memory. It chooses the rank if none is given, and
     its status says what these rows identify; its curvature is theirs. The keeper saves where the
-    descent is; if the rows are shared, at the beginning of a step, by the process that decides.
+    descent is; if the rows are shared, at the beginning of a step, by the process that decides. The
+    passes are made on the device of the source, everything else on the CPU.
     """
+    operator: RankOneRows = RankOneRows(source.to(torch.float64))
+    source = source.to(device="cpu")
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
     X = first[0].double()
     known = Known(X, None if first[2] is None else first[2].double(), source.n)
@@ -144,7 +147,6 @@ def recover_by_passes(
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
     size = _sum_of_squares(source, y, weights)
-    operator: RankOneRows = RankOneRows(source.to(torch.float64))
     # The limit is on all steps. The first pass, which is noted too, is not a step.
     history.budget.steps = begun.steps - 1
     run = begin_polish(begun.U, metric)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
+from posquad.core.twofold import Twofold
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
@@ -99,7 +100,10 @@ class _Pass(NamedTuple):
         source.agree(problem)
         self.keeper.base = self._stored(moments, source.held)
         if source.is_shared:
-            moments.sums = source.total_twofold(moments.sums)
+            sums = moments.sums
+            if self.keeper.checkpoint is not None:  # which holds those of this process
+                sums = Twofold(sums.high.clone(), sums.low.clone())
+            moments.sums = source.total_twofold(sums)
             moments.count = int(source.total(torch.tensor(moments.count)))
             moments.largest = float(source.largest(torch.tensor(moments.largest)))
 

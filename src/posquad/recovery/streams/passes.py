@@ -80,17 +80,19 @@ def sweep_line(
     if known is None:
         known = Partial(0, from_doubles(U.new_zeros(5 + 4 * U.numel())))
     begin, whole = known
+    device = operator.source.device
+    U, D = U.to(device), D.to(device)
     for place, taken in operator.source.blocks(begin):
         sums, gradients = U.new_zeros(5), U.new_zeros(4, *U.shape)
         for rows, block in operator.split(place, taken):
-            w = None if weights is None else weights[rows]
-            (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows], w)
+            w = None if weights is None else weights[rows].to(device)
+            (s0, s1, s2), terms = _line_of_block(block, U, D, y[rows].to(device), w)
             gradients += terms
             w0, w1, w2 = (s0, s1, s2) if w is None else (w * s for s in (s0, s1, s2))
             sums += torch.stack(
                 [w0 @ s0, w0 @ s1, w1 @ s1 + 2 * (w0 @ s2), 3 * (w1 @ s2), 2 * (w2 @ s2)]
             )
-        whole = whole + from_doubles(torch.cat([sums, gradients.reshape(-1)]))
+        whole = whole + from_doubles(torch.cat([sums, gradients.reshape(-1)]).cpu())
         if keep is not None:
             keep(Partial(place.stop, whole))
     packed = operator.source.total_twofold(whole).high
