@@ -165,3 +165,15 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
     told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     np.testing.assert_array_equal(told.history, [0.5, 0.25])
     assert told.steps == 1  # the first record is the start
+
+
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_columns_are_orthogonal_and_sorted_where_their_squares_leave_the_range(size):
+    answers = blank_answers(torch.ones(2, 5, 2, dtype=torch.float64), 2)
+    turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
+    answers.U[:] = [size * np.diag([2.0, 3.0]), np.diag([2.0, 3.0]) @ turn]
+    answers.rank[:] = 2
+    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 2)), History(Budget()))
+    expected = np.array([[0, 2], [3, 0]])
+    np.testing.assert_allclose(np.abs(told.U[0]), size * expected, rtol=1e-14, atol=size * 1e-14)
+    np.testing.assert_allclose(np.abs(told.U[1]), expected, atol=1e-14)

@@ -261,6 +261,20 @@ class TestStatuses:
         assert stop.value.result.status is Status.INTERRUPTED  # nothing is known of its uniqueness
         assert error(stop.value.result, U) < 1e-12
 
+    def test_interruption_of_a_problem_in_a_subspace(self, rng, monkeypatch):
+        def interrupt(*arguments):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(diagnose, "diagnose", interrupt)
+        inner, _, y = gaussian_problem(rng, 30, 3, 1)
+        basis = torch.linalg.qr(normal(rng, 5, 3)).Q
+        with pytest.raises(posquad.Interrupted) as stop:
+            recover(inner @ basis.mT, y, 1)
+        result = stop.value.result
+        assert result.U.shape == (5, 1)
+        predicted = (inner @ basis.mT @ result.U).square().sum(-1)
+        torch.testing.assert_close(predicted, y, rtol=1e-10, atol=0)
+
     def test_interruption_of_a_batch(self, rng):
         X, y = normal(rng, 5, 24, 10), normal(rng, 5, 24).square()
 

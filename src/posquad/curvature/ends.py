@@ -126,10 +126,13 @@ class _Bounds:
             quotients.append(space.theta[..., 0] * space.unit[..., 0, 0])
         # Quotients exceed the end of a dense spectrum by a multiple of 1 / steps^(3/2), measured on
         # Gaussian rows from 1.8 to 8 samples per unknown. An eigenvalue that stands alone has
-        # converged: some eigenvalue is as close as the residual.
+        # converged: it is as close as the residual, and as its square over the gap to the next.
         last, half = quotients[-1], quotients[_ROUGH // 2 - 1]
-        residual = torch.linalg.vector_norm(space.R[..., 0], dim=-1) * space.unit[..., 0, 0]
-        return space, torch.maximum(last - (half - last) / (2**1.5 - 1), last - residual)
+        residual = torch.linalg.vector_norm(space.R[..., 0], dim=-1)
+        second = space.theta[..., min(1, space.theta.shape[-1] - 1)]
+        gap = (second - space.theta[..., 0]).clamp_min(torch.finfo(residual.dtype).tiny)
+        off = torch.minimum(residual, residual.square() / gap) * space.unit[..., 0, 0]
+        return space, torch.maximum(last - (half - last) / (2**1.5 - 1), last - off)
 
     def _improve(self, chain: Lanczos) -> None:
         """Add the lowest directions of the search to the subspace."""
