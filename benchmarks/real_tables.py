@@ -26,6 +26,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from posquad.estimator import PositiveQuadraticRegressor
+from timing import write_between
 
 BEGIN, END = "<!-- scores -->", "<!-- /scores -->"
 
@@ -95,9 +96,7 @@ def table(rows: list[str]) -> str:
 
 def renew(path: Path, rows: list[str]) -> None:
     """Write the table between the marks of a page."""
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n\n{table(rows)}\n\n{END}{after}", encoding="utf-8")
+    write_between(path, BEGIN, END, f"\n{table(rows)}\n")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -33,3 +34,10 @@ def machine() -> str:
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), "
         f"Python {platform.python_version()}, {platform.machine()}"
     )
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Write text between the two marks of a page."""
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    after = rest.split(end, 1)[1]
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

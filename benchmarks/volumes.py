@@ -1,18 +1,21 @@
 """Positive diffusion tensors against DIPY's methods, and batches of `recover`.
 
-    python benchmarks/volumes.py [--quick] [--folder DIR] [--gallery FILE]
+    python benchmarks/volumes.py [--quick] [--folder DIR] [--gallery FILE] [--cvxpy PYTHON]
 
 Two data sets: `small_64D`, which comes with DIPY, and a simulated brain of 200,000 voxels, which is
 written to a folder and read back. Every method runs through `TensorModel(gtab, fit_method=...)` in
 one process and one thread. Times are processor times with everything from the signals to
-eigenvalues and eigenvectors. CVXPY is not used: its time would mostly be that of building
-problems. Clarabel, the solver that it calls, is given the same problem directly, in a sample.
+eigenvalues and eigenvectors. A sample of the voxels is also solved with the constraint that the
+tensor is positive by CVXPY, in the environment of `make peers` unless another interpreter is named,
+and by Clarabel, the solver that CVXPY calls, directly.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -34,11 +37,12 @@ from threadpoolctl import threadpool_limits
 from posquad import recover
 from posquad.dipy import positive_ols, positive_rwls, positive_wls
 from posquad.recovery.pipeline import Pipeline
-from timing import machine
+from timing import machine, write_between
 from volumes_data import batch, simulated_brain
 
 BEGIN, END = "# .. begin: benchmarks/volumes.py", "# .. end"
-SAMPLE = 400  # voxels that Clarabel solves
+SAMPLE = 400  # voxels that CVXPY and Clarabel solve
+PEERS = Path(__file__).parents[1] / ".venv-peers/bin/python"  # of `make peers`
 SLOW = {"DIPY NLLS", "DIPY RESTORE"}  # run on a part of the simulated brain
 PART = 40_000
 
@@ -96,7 +100,7 @@ def row(data: Data, name: str, evals, evecs, S0, signals, seconds: float) -> Row
     exponent = bvals * np.einsum("gi,kij,gj->kg", bvecs, D, bvecs, optimize=True)
     off = signals - np.asarray(S0).reshape(-1, 1) * np.exp(-exponent)
     clipped = 1e-6 / -dti.design_matrix(data.gtab).min()  # where DIPY sets eigenvalues to this
-    ours = name.startswith(("posquad", "Clarabel"))
+    ours = name.startswith(("posquad", "Clarabel", "CVXPY"))
     negative = evals.min() < 0 if ours else (evals[:, 2] <= clipped * (1 + 1e-9)).mean()
     fa = dti.fractional_anisotropy(evals)
     error = np.nan if data.fa is None else np.abs(fa - data.fa[: len(fa)]).mean()
@@ -104,13 +108,54 @@ def row(data: Data, name: str, evals, evecs, S0, signals, seconds: float) -> Row
     return Row(name, len(signals), 1e6 * seconds, float(negative), rms, float(error))
 
 
-def clarabel_row(data: Data) -> Row:
-    """Weighted least squares over D >= 0 and S0, voxel by voxel, with DIPY's weights."""
-    signals = data.signals[:: max(1, len(data.signals) // SAMPLE)][:SAMPLE]
-    truth = None if data.fa is None else data.fa[:: max(1, len(data.signals) // SAMPLE)][:SAMPLE]
+def sample(data: Data) -> tuple[Data, np.ndarray, np.ndarray]:
+    """Some of the voxels, DIPY's design, and the square roots of its weights."""
+    step = max(1, len(data.signals) // SAMPLE)
+    signals = data.signals[::step][:SAMPLE]
+    truth = None if data.fa is None else data.fa[::step][:SAMPLE]
     design = dti.design_matrix(data.gtab)
     first, _ = dti.ols_fit_tensor(design, signals, return_lower_triangular=True)
     roots = np.exp(first @ design.T)
+    part = Data(data.name, data.gtab, signals, data.sigma, truth)
+    return part, design, roots / roots.max(1, keepdims=True)
+
+
+def solved_row(data: Data, name: str, D: np.ndarray, logs: np.ndarray, seconds: float) -> Row:
+    """The row of tensors `D[k, 3, 3]` that a solver found, with `log S0`."""
+    evals, evecs = np.linalg.eigh(D)
+    evals = evals[:, ::-1].clip(min=0)
+    return row(data, name, evals, evecs[:, :, ::-1], np.exp(logs), data.signals, seconds / len(D))
+
+
+def python_with_cvxpy(given: Path | None) -> str | None:
+    """An interpreter that has CVXPY: the given one, this one, or that of `make peers`."""
+    for python in (given, sys.executable, PEERS):
+        if python is not None and Path(python).exists():
+            found = subprocess.run([str(python), "-c", "import cvxpy"], capture_output=True)
+            if found.returncode == 0:
+                return str(python)
+    return None
+
+
+def cvxpy_row(data: Data, python: str | None) -> Row:
+    """Weighted least squares over D >= 0 and S0 by CVXPY, voxel by voxel, with DIPY's weights."""
+    name = "CVXPY WLS, positive"
+    if python is None:
+        return Row(f"{name} (not installed)", 0, *[math.nan] * 4)
+    part, design, roots = sample(data)
+    script = Path(__file__).with_name("volumes_cvxpy.py")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "voxels.npz"), Path(folder, "answers.npz")
+        np.savez(source, design=design, roots=roots, logs=np.log(part.signals))
+        subprocess.run([python, str(script), str(source), str(target)], check=True)
+        with np.load(target) as found:
+            x, seconds = found["answers"], float(found["seconds"])
+    return solved_row(part, name, dti.from_lower_triangular(x[:, :6]), -x[:, 6], seconds)
+
+
+def clarabel_row(data: Data) -> Row:
+    """The same by Clarabel without CVXPY."""
+    part, design, roots = sample(data)
     order, scale = [0, 1, 2, 3, 4, 5], np.array([1, 2**-0.5, 1, 2**-0.5, 2**-0.5, 1])
     unit = np.abs(design).max()
     A = np.column_stack([design[:, order] * scale / unit, -design[:, 6:]])
@@ -120,7 +165,7 @@ def clarabel_row(data: Data) -> Row:
     positive = scipy.sparse.csc_matrix(np.hstack([-np.eye(6), np.zeros((6, 1))]))
     answers = []
     begin = time.process_time()
-    for root, log in zip(roots / roots.max(1, keepdims=True), np.log(signals), strict=True):
+    for root, log in zip(roots, np.log(part.signals), strict=True):
         system, right = root[:, None] * A, root * log
         P = scipy.sparse.csc_matrix(np.triu(system.T @ system))
         solver = clarabel.DefaultSolver(
@@ -130,11 +175,7 @@ def clarabel_row(data: Data) -> Row:
     seconds = time.process_time() - begin
     x = np.array(answers)
     D = dti.from_lower_triangular(x[:, :6] * scale / unit)
-    evals, evecs = np.linalg.eigh(D)
-    part = Data(data.name, data.gtab, signals, data.sigma, truth)
-    name = "Clarabel WLS, positive"
-    evals = evals[:, ::-1].clip(min=0)
-    return row(part, name, evals, evecs[:, :, ::-1], np.exp(x[:, 6]), signals, seconds / len(x))
+    return solved_row(part, "Clarabel WLS, positive", D, x[:, 6], seconds)
 
 
 def small_64D() -> Data:
@@ -161,13 +202,14 @@ def brain(folder: Path) -> Data:
     return Data("simulated brain", gtab, signals[order], made.sigma, fa[order])
 
 
-def race(data: Data, repeats: int) -> list[Row]:
+def race(data: Data, repeats: int, python: str | None) -> list[Row]:
     rows = []
     for name, (method, options) in methods(data.sigma).items():
         rows.append(measured(data, name, method, options, repeats))
         show(rows[-1])
-    rows.append(clarabel_row(data))
-    show(rows[-1])
+    for one in (cvxpy_row(data, python), clarabel_row(data)):
+        rows.append(one)
+        show(one)
     return rows
 
 
@@ -191,10 +233,17 @@ def recover_batches(quick: bool) -> None:
         return single(self, *arguments)
 
     Pipeline._single = counted
-    print("\nrecover, one design, 5% noise: d, n, problems, boundary, us, us undiagnosed, alone")
-    sizes = ((3, 64, 20_000, 0.003), (3, 64, 20_000, 1.0), (6, 100, 2_000, 0.005))
-    for d, n, count, weak in sizes:
-        X, y = batch(d, n, count // 10 if quick else count, weak)
+    print("\nrecover, one design: d, n, problems, boundary, us, us undiagnosed, alone")
+    sizes = (
+        ("5% noise, weak direction", 3, 64, 20_000, 0.003, 0.05, 1.0),
+        ("5% noise", 3, 64, 20_000, 1.0, 0.05, 1.0),
+        ("5% noise, weak direction", 6, 100, 2_000, 0.005, 0.05, 1.0),
+        ("exact, rank d - 1", 3, 64, 20_000, 0.0, 0.0, 1.0),
+        ("exact, uneven rows", 3, 64, 20_000, 1.0, 0.0, 100.0),
+        ("5% noise, uneven rows", 3, 64, 20_000, 1.0, 0.05, 100.0),
+    )
+    for kind, d, n, count, weak, noise, uneven in sizes:
+        X, y = batch(d, n, count // 10 if quick else count, weak, noise=noise, uneven=uneven)
         times = {}
         for diagnose in (True, False):
             best = math.inf
@@ -206,7 +255,7 @@ def recover_batches(quick: bool) -> None:
             times[diagnose] = 1e6 * best / len(y)
         boundary = float((found.rank < d).mean())
         print(
-            f"{d:3d}{n:5d}{len(y):8d}{boundary:9.2%}{times[True]:9.1f}{times[False]:9.1f}"
+            f"{kind:26}{d:3d}{n:5d}{len(y):8d}{boundary:9.2%}{times[True]:9.1f}{times[False]:9.1f}"
             f"{alone / len(y):9.2%}"
         )
     Pipeline._single = single
@@ -225,23 +274,18 @@ def gallery_table(races: dict[str, list[Row]]) -> str:
         for one in several:
             cells += [f"{one.microseconds:.1f}", f"{one.negative:.1%}", f"{one.residual:.4f}"]
         cells.append(f"{several[-1].error:.4f}")
+        cells = ["" if cell.startswith("nan") else cell for cell in cells]
         rows.append(cells)
     for cells in rows:
         lines += [f"   {'*' if k == 0 else ' '} - {cell}" for k, cell in enumerate(cells)]
     return "\n".join(f"# {line}".rstrip() for line in lines)
 
 
-def renew(path: Path, text: str) -> None:
-    """Write the table between the marks of a page."""
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    after = rest.split(END, 1)[1]
-    path.write_text(f"{before}{BEGIN}\n#\n{text}\n#\n{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="small_64D and small batches only")
     parser.add_argument("--folder", type=Path, help="where the simulated brain is written")
+    parser.add_argument("--cvxpy", type=Path, help="a Python interpreter that has CVXPY")
     parser.add_argument("--gallery", type=Path, help="gallery script whose table is renewed")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -251,17 +295,17 @@ def main() -> None:
         makers: list[Callable[[], Data]] = [small_64D]
         if not options.quick:
             makers.append(lambda: brain(options.folder or Path(temporary)))
-        races = {}
+        races, python = {}, python_with_cvxpy(options.cvxpy)
         for make in makers:
             data = make()
             print(f"\n{data.name}: method, voxels, us, not positive, residual, error of FA")
-            races[data.name] = race(data, 5 if data.name == "small_64D" else 2)
+            races[data.name] = race(data, 5 if data.name == "small_64D" else 2, python)
             rows = {row.name: row for row in races[data.name]}
             ratio = rows["posquad WLS"].microseconds / rows["DIPY WLS"].microseconds
             print(f"positive WLS takes {ratio:.2f} times as long as DIPY's WLS")
         recover_batches(options.quick)
     if options.gallery is not None:
-        renew(options.gallery, gallery_table(races))
+        write_between(options.gallery, BEGIN, END, f"#\n{gallery_table(races)}\n#")
 
 
 if __name__ == "__main__":

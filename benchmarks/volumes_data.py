@@ -86,18 +86,29 @@ def simulated_brain(folder: Path, seed: int = 0) -> Brain:
     return Brain(*paths, tensors, sigma)
 
 
-def batch(d: int, n: int, count: int, weak: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """One design `X[n, d]`, and responses `y[count, n]` with 5% noise.
+def batch(
+    d: int,
+    n: int,
+    count: int,
+    weak: float,
+    *,
+    noise: float = 0.05,
+    uneven: float = 1.0,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """One design `X[n, d]`, and responses `y[count, n]` with this share of noise.
 
     The last direction of each matrix has the share `weak` of the size of the others: the smaller it
-    is, the more often least squares is not positive.
+    is, the more often least squares is not positive. A tenth of the rows is `uneven` times as long
+    as the others.
     """
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
+    X[: n // 10] *= uneven
     axes = np.linalg.qr(rng.standard_normal((count, d, d)))[0]
     values = rng.uniform(0.5, 1.5, (count, d))
     values[:, -1] *= weak
     Q = np.einsum("kir,kr,kjr->kij", axes, values, axes)
     y = np.einsum("ni,kij,nj->kn", X, Q, X)
     size = np.sqrt((y**2).mean(1, keepdims=True))
-    return X, y + 0.05 * size * rng.standard_normal(y.shape)
+    return X, y + noise * size * rng.standard_normal(y.shape)

@@ -264,7 +264,7 @@ print(f"FA {np.median(fits.fa):.3f}, standard error {np.median(fits.errors.fa):.
 # voxels (64 directions at b = 1000, 6 images at b = 0, Rician noise, SNR 20). "Not positive" is the
 # share of voxels whose eigenvalues DIPY clips. The residual of S is in units of the noise, and the
 # error of FA is the mean distance from the truth. NLLS and RESTORE run on 40,000 voxels of the
-# brain, Clarabel, an interior point solver, on 400.
+# brain; CVXPY, and Clarabel, the interior point solver that it calls, on 400.
 #
 # .. begin: benchmarks/volumes.py
 #
@@ -280,74 +280,82 @@ print(f"FA {np.median(fits.fa):.3f}, standard error {np.median(fits.errors.fa):.
 #      - residual
 #      - error of FA
 #    * - DIPY OLS
-#      - 1.8
+#      - 1.9
 #      - 2.8%
 #      - 0.9520
-#      - 1.7
+#      - 1.6
 #      - 1.4%
 #      - 0.9548
 #      - 0.0243
 #    * - DIPY WLS
-#      - 26.6
+#      - 26.2
 #      - 2.8%
 #      - 0.9446
-#      - 21.4
+#      - 20.5
 #      - 1.1%
 #      - 0.9467
 #      - 0.0230
 #    * - DIPY RWLS
-#      - 112.5
+#      - 109.2
 #      - 2.9%
 #      - 0.9481
-#      - 147.0
+#      - 122.0
 #      - 1.1%
 #      - 0.9500
 #      - 0.0237
 #    * - DIPY NLLS
-#      - 147.9
+#      - 132.1
 #      - 3.0%
 #      - 0.9309
-#      - 135.6
+#      - 114.3
 #      - 1.0%
 #      - 0.9445
 #      - 0.0228
 #    * - DIPY RESTORE
-#      - 210.3
+#      - 177.8
 #      - 3.0%
 #      - 0.9317
-#      - 234.9
+#      - 163.4
 #      - 1.1%
 #      - 0.9457
 #      - 0.0231
 #    * - posquad OLS
-#      - 9.9
+#      - 10.2
 #      - 0.0%
 #      - 0.9447
-#      - 6.0
+#      - 3.7
 #      - 0.0%
 #      - 0.9547
 #      - 0.0243
 #    * - posquad WLS
-#      - 12.3
+#      - 13.3
 #      - 0.0%
 #      - 0.9372
-#      - 8.0
+#      - 6.1
 #      - 0.0%
 #      - 0.9466
 #      - 0.0230
 #    * - posquad RWLS
-#      - 30.7
+#      - 33.9
 #      - 0.0%
 #      - 0.9407
-#      - 31.1
+#      - 25.1
 #      - 0.0%
 #      - 0.9498
 #      - 0.0237
-#    * - Clarabel WLS, positive
-#      - 272.1
+#    * - CVXPY WLS, positive
+#      - 2215.9
 #      - 0.0%
 #      - 0.9400
-#      - 485.5
+#      - 1478.3
+#      - 0.0%
+#      - 0.9460
+#      - 0.0237
+#    * - Clarabel WLS, positive
+#      - 253.1
+#      - 0.0%
+#      - 0.9400
+#      - 196.0
 #      - 0.0%
 #      - 0.9460
 #      - 0.0237

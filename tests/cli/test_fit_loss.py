@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -44,10 +47,30 @@ def test_a_robust_fit_says_what_it_assumes(data, tmp_path):
     )
 
 
-def test_a_fit_by_least_squares_recommends_a_robust_loss(data, tmp_path):
-    words = " ".join(fit(data, tmp_path, "--rank", "1").output.split())
+def test_a_fit_by_least_squares_recommends_a_robust_loss(data, tmp_path, monkeypatch):
+    """The command, run as it stands in the answer and in the page, is that of a robust fit."""
+    given = ["--features", "a,b,c", "--rank", "1", "--no-validate"]
+    monkeypatch.setattr(sys, "argv", ["posquad", "fit", str(data), *given])
+    output = command("fit", data, *given, "--out", tmp_path / "plain").output
+    words = " ".join(output.split())
     assert "independent normal noise of equal variance" in words
-    assert "and fit again without them, or with --loss geman-mcclure." in words
+    assert "or fit again with a loss that gives them no weight: posquad fit" in words
+    expected = ["posquad", "fit", str(data), *given, "--loss", "geman-mcclure"]
+    page = html.unescape((tmp_path / "plain" / "report.html").read_text())
+    assert shlex.join(expected) in page
+    again = command(*expected[1:], "--out", tmp_path / "robust")
+    assert "the fit gives them little weight" in " ".join(again.output.split())
+
+
+def test_outliers_that_spoil_the_fit_are_counted_and_a_robust_loss_is_recommended(data, tmp_path):
+    rows = np.loadtxt(data, delimiter=",", skiprows=1)
+    rows[::10, 3] += 300.0
+    path = tmp_path / "gross.csv"
+    np.savetxt(path, rows, delimiter=",", header="a,b,c,y,count", comments="")
+    words = " ".join(fit(path, tmp_path, "--rank", "1", "--response", "y").output.split())
+    assert re.search(r"\d+ residuals are larger than six robust standard deviations", words)
+    assert re.search("with a loss that gives them little weight: posquad .*geman-mcclure", words)
+    assert "check for errors" not in words
 
 
 def test_counts_are_fitted_as_such(data, tmp_path):

@@ -111,17 +111,76 @@ def test_a_design_with_structure_is_solved_together(alone):
     assert alone == []
 
 
-def test_special_problems_of_a_batch_are_solved_alone(alone):
+def test_only_a_problem_without_responses_is_solved_alone(alone):
     X, y = problems(9)
     y[4] = 0.0
     found = recover(X, y, rank=D)
     assert alone == [4]
     assert found.status[4] is Status.RECOVERED
     assert found.rank[4] == 0
-    # A design that spans a subspace, and one whose rows have very different lengths.
-    recover(X * [1, 1, 0], y[:2], rank=D)
-    recover(X * np.where(np.arange(N) < 3, 1e3, 1.0)[:, None], y[:2], rank=D)
-    assert alone == [4, 0, 1, 0, 1]
+
+
+DESIGNS = {
+    "uneven": lambda X: X * np.where(np.arange(len(X)) < 3, 50.0, 1.0)[:, None],
+    "subspace": lambda X: X * [1, 1, 0],
+    "signs": np.sign,  # of which four are independent
+    "few": lambda X: X[:5],
+    "repeated": lambda X: X[np.arange(len(X)) % 8],
+}
+
+
+@pytest.mark.parametrize("design", list(DESIGNS))
+@pytest.mark.parametrize("rank", [D, 2])
+def test_irregular_designs_get_the_words_they_get_alone(design, rank, alone):
+    """Matrices of rank 1 and 3, exact and noisy; the convex problems are solved together."""
+    rng = np.random.default_rng(5)
+    X = DESIGNS[design](rng.standard_normal((N, D)))
+    U = rng.standard_normal((4, D, D)) * np.array([[1, 0, 0], [1, 1, 1]] * 2)[:, None, :]
+    y = np.square(np.einsum("ni,kir->knr", X, U)).sum(-1)
+    y[2:] += 0.1 * rng.standard_normal(y[2:].shape)
+    together = recover(X, y, rank=rank)
+    if rank == D:
+        assert alone == []
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=rank)
+        assert together.status[k] is one.status
+        assert together.rank[k] == one.rank
+        assert together.samples[k] == one.samples
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6, abs=1e-11)
+        if one.status is Status.RECOVERED:
+            assert np.abs(together.Q.dense()[k] - U[k] @ U[k].T).max() < 1e-9
+
+
+def test_uneven_weights_of_each_problem_are_no_reason_to_solve_it_alone(alone):
+    X, y = problems(3)
+    w = 10.0 ** np.random.default_rng(2).uniform(-7, 7, y.shape)
+    together = recover(X, y, rank=D, weights=w)
+    assert alone == []
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=D, weights=w[k])
+        assert together.status[k] is one.status
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6, abs=1e-11)
+
+
+def test_a_form_that_rounding_spoils_is_left_to_the_interior_point_method():
+    """Lengths of 1 and 1e6: the quadratic form in Q has the condition number 1e24."""
+    X, y = problems(2)
+    long = np.where(np.arange(N) < 5, 1e6, 1.0)
+    noise = 1 + 0.05 * np.random.default_rng(1).standard_normal(y.shape)
+    X, y = X * long[:, None], np.abs(y) * long**2 * noise
+    together = recover(X, y, rank=D)
+    for k in range(len(y)):
+        one = recover(X, y[k], rank=D)
+        assert together.residual[k] == pytest.approx(one.residual, rel=1e-6)
+        assert together.status[k] is one.status
+
+
+def test_starts_of_a_batch_are_tried_together(alone):
+    X, y = problems(9, seed=3)
+    starts = np.random.default_rng(4).standard_normal((9, D, 1))
+    found = recover(X, y, rank=2, start=starts)
+    assert alone == []
+    assert found.residual == pytest.approx(recover(X, y, rank=2).residual, rel=1e-6, abs=1e-11)
 
 
 def test_without_a_diagnosis_what_is_not_known_is_not_said():
@@ -161,7 +220,7 @@ def test_columns_of_the_factor_are_orthogonal_and_sorted():
 def test_blocks_are_reported_and_the_budget_is_kept():
     X, y = problems(12)
     y = np.tile(y, (10, 1))
-    blocks = Tuning(sizes=Sizes(batch_entries=N * 40))  # of 40 problems
+    blocks = Tuning(sizes=Sizes(batch_responses=N * 40))  # of 40 problems
     seen = []
     found = recover(X, y, rank=D, tuning=blocks, progress=seen.append)
     assert [step.running for step in seen] == [0, 0, 0]

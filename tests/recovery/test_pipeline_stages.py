@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posquad import Status, recover
-from posquad.recovery import pipeline
+from posquad.recovery import judge
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
@@ -45,7 +45,7 @@ def identity_problem(responses):
 def test_numerical_rank_by_hand(diagonal, rank):
     shared = identity_problem([1.0, 1.0, 1.0])
     root = float(shared.problem.operator.squared_lengths.mean()) ** 0.5
-    assert int(pipeline._numerical_rank(shared, np.sort(diagonal)[::-1] / root)) == rank
+    assert int(judge.numerical_rank(shared, np.sort(diagonal)[::-1] / root)) == rank
 
 
 def test_zero_responses_are_those_of_zero_if_the_inputs_span_the_space():
@@ -83,18 +83,22 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
         assert float(radii.near) == 0.25
         return torch.tensor(True), torch.tensor(5)
 
-    monkeypatch.setattr(pipeline, "find_second_solution", second)
+    monkeypatch.setattr(judge, "find_second_solution", second)
     diagnosis = SimpleNamespace(error=np.float64(error), near=np.float64(0.25))
     open = np.array(True)
-    run = pipeline_of()
-    told = run._others(shared, None, diagnosis, open, nongeneric=True)
-    assert [int(t) for t in told] == [1, 5]
+    task = task_of()
+
+    def told(open):
+        answer = judge._others(shared, None, task, diagnosis, open, nongeneric=True)
+        return [int(t) for t in answer]
+
+    assert told(open) == [1, 5]
     ((distance, nongeneric),) = seen
     assert (distance, nongeneric) == (pytest.approx(apart), True)
     # Nothing is sought of problems that are not open, or without a budget.
-    assert [int(t) for t in run._others(shared, None, diagnosis, ~open, nongeneric=True)] == [0, 0]
-    run.budget.steps = run.budget.max_steps
-    assert [int(t) for t in run._others(shared, None, diagnosis, open, nongeneric=True)] == [0, 0]
+    assert told(~open) == [0, 0]
+    task.history.budget.steps = task.history.budget.max_steps
+    assert told(open) == [0, 0]
     assert len(seen) == 1
 
 
@@ -104,9 +108,10 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
 )
 def test_a_dual_matrix_is_sought_only_where_it_decides(n, status, monkeypatch):
     X, U, y = gaussian_problem(torch.Generator().manual_seed(0), n, 4, 1)
-    monkeypatch.setattr(pipeline, "excludes_others", None)
+    monkeypatch.setattr(judge, "excludes_others", None)
     shared, code = Shared(prepare(X, y, None)), np.array(status.code)
-    assert not bool(pipeline_of()._excluded(shared, SimpleNamespace(U=U), code))
+    budget = task_of().history.budget
+    assert not bool(judge._excluded(shared, SimpleNamespace(U=U), code, budget))
 
 
 def test_an_interruption_before_any_result_leaves_zero_and_no_error():

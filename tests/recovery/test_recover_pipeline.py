@@ -10,7 +10,7 @@ from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
-from posquad.recovery import others, ranks
+from posquad.recovery import others, rank_changes
 from posquad.recovery.prepare import normalize_rows, prepare
 from posquad.recovery.search import Search, search
 from posquad.recovery.shared import Shared
@@ -38,7 +38,7 @@ def test_a_start_near_the_answer_needs_no_other(rng):
 
 def test_a_start_of_lower_rank_is_extended(rng):
     X, U, y = gaussian_problem(rng, 60, 10, 3, smallest=0.5)
-    leading = ranks.leading_columns(U, 1)
+    leading = rank_changes.leading_columns(U, 1)
     found = recover(X, y, 3, start=leading)
     assert found.status is Status.RECOVERED
     torch.testing.assert_close(found.U @ found.U.mT, U @ U.mT, rtol=0, atol=1e-12)
@@ -294,9 +294,9 @@ def test_a_rank_choice_that_was_cut_short_is_no_best_fit(rng):
 def test_finished_problems_of_an_interrupted_batch_are_kept(rng):
     problems = [gaussian_problem(rng, 30, 5, 2, smallest=0.5) for _ in range(4)]
     X, _, y = (torch.stack(parts) for parts in zip(*problems, strict=True))
-    # Problems with a start of their own are solved one by one.
+    # Problems with a start of their own and without a rank are solved one by one.
     first = normal(rng, 4, 5, 2)
-    steps = [recover(X[k], y[k], 2, start=first[k]).steps for k in range(4)]
+    steps = [recover(X[k], y[k], start=first[k]).steps for k in range(4)]
     count = [0]
 
     def stop(_):
@@ -305,7 +305,7 @@ def test_finished_problems_of_an_interrupted_batch_are_kept(rng):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted) as stopped:
-        recover(X, y, 2, start=first, progress=stop)
+        recover(X, y, start=first, progress=stop)
     found = stopped.value.result
     assert found.status[0] is Status.RECOVERED
     assert found.status[3] is Status.INTERRUPTED

@@ -107,13 +107,10 @@ class Status(Enum):
 
 
 _CODES = {status: position for position, status in enumerate(Status)}
-_MEMBERS = tuple(Status)
+_MEMBERS = np.array(list(Status), dtype=object)
 
 
 def from_codes(codes: Tensor | np.ndarray) -> Status | list:
     """A `Status` for a scalar code, nested lists of them for a batch."""
-    return _named(codes.tolist())
-
-
-def _named(codes: int | list) -> Status | list:
-    return _MEMBERS[codes] if isinstance(codes, int) else [_named(c) for c in codes]
+    values = codes if isinstance(codes, np.ndarray) else codes.cpu().numpy()
+    return _MEMBERS[values].tolist() if values.ndim else _MEMBERS[int(values)]

@@ -15,6 +15,7 @@ from posquad.core.arguments import require_boolean
 from posquad.core.arrays import converted_tensor, positive_integer
 from posquad.core.errors import DomainError, DtypeError, ShapeError, first_line
 from posquad.core.results import Result
+from posquad.core.rotations import symmetric_eigen
 from posquad.core.threads import one_torch_thread
 from posquad.dipy.design import TO_DIPY, TensorDesign
 from posquad.dipy.uncertainty import TensorErrors, tensor_errors
@@ -223,7 +224,7 @@ def _result(
     else:
         U = design.transform @ (vectors * values.sqrt()[:, None, :])
         exact = (values > 0).sum(-1)
-        values, vectors = torch.linalg.eigh(U @ U.mT)
+        values, vectors = symmetric_eigen(U @ U.mT)
         zero = torch.arange(3) < 3 - exact[:, None]  # the congruence keeps the rank
         values = torch.where(zero, 0.0, values.clamp_min(0.0))
     tensor = e @ (TO_DIPY @ design.congruence).mT

@@ -92,8 +92,10 @@ def recover(
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
             X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`. None takes
             those of a source that has them (`rows.from_iterator`).
-        rank: rank of Q. A lower rank is returned if it suffices. None chooses the rank, and reports
-            `rank_confidence` and, for one problem, the `rank_path` of ranks tried.
+        rank: rank of Q. A lower rank is returned if it suffices. At rank d the problem is convex:
+            with too few samples, any matrix that reproduces the responses may be returned, and
+            lower ranks are not searched. None chooses the rank, and reports `rank_confidence` and,
+            for one problem, the `rank_path` of ranks tried.
         weights: weights of the squared errors, `[..., n]`, nonnegative; zero leaves a sample out.
             None takes those of a source that has them.
         seed: seed of the restarts; the same call gives the same answer.
@@ -120,8 +122,9 @@ def recover(
             approximation, or the answer to slightly different data.
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
-            the second gives gross ones no weight; "poisson" for counts with means `x_i'Qx_i`. The
-            last three are minimised by least squares with changing weights
+            the second gives gross ones no weight, while many of one sign bias the first (see
+            `docs/measured.md`); "poisson" for counts with means `x_i'Qx_i`. The last three are
+            minimised by least squares with changing weights
             (`posquad.recovery.losses`); `weights` multiply the loss of a sample.
         scale: standard deviation of normal noise without outliers, for a robust loss; by default
             the median absolute error at the answer over 0.6745 (MAD).
@@ -324,7 +327,7 @@ def _admitted(
             expected = "nonnegative weights, not all zero"
             raise DomainError("weights", expected=expected, got=f"least {float(rest[0].min()):.3g}")
     batch = require_batch(**shapes)
-    w = rest[0] if rest else torch.ones_like(responses)
+    w = rest[0] if rest else responses.new_ones(n)
     return (
         inputs.detach().expand(*batch, *inputs.shape[-2:]),
         responses.detach().expand(*batch, n),

@@ -16,7 +16,6 @@ from posquad.core.symmetric import (
     symmetric_congruence,
     symmetric_jacobian,
     symmetric_matrix,
-    symmetric_system,
 )
 from posquad.curvature import effective_spectrum
 from posquad.curvature.ends import spectrum_ends
@@ -25,6 +24,7 @@ from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, singular_values
+from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
 
@@ -39,7 +39,6 @@ class Diagnosis:
     free: np.ndarray  # whether the samples leave a direction undetermined
     isolated: np.ndarray  # whether the first-order estimate of the error is valid
     converged: np.ndarray  # whether the curvature was computed to the accuracy required
-    exact: np.ndarray  # largest |e_i| / (|y_i| + ||x_i||^2 ||Q||)
     near: np.ndarray  # relative distance from Q within which no other solution is; 0 if unknown
 
 
@@ -62,17 +61,13 @@ def diagnose(
     problem, acceptance = shared.problem, shared.tuning.acceptance
     d, r = U.shape[-2:]
     p = dimension(d, r)
-    # The curvature is that of the fitted responses, because a residual would hide the curvature
-    # along a weak column of U.
-    fitted = _fitted(problem.operator, U)
     s = singular_values(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        low, high, free, known = _whole_spectrum(problem.operator, fitted, U, s)
+        low, high, free, known = _whole_spectrum(problem.operator, U, s)
     else:
-        ends = _ends(shared, _at_fit(problem.operator, fitted), U)
-        low, high, free, known = (host(end) for end in ends)
+        low, high, free, known = (host(end) for end in _ends(shared, U))
     converged = np.isfinite(low) & np.isfinite(high)  # NaN where not converged
     top = s[..., 0] ** 2
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -87,9 +82,6 @@ def diagnose(
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
     # is negligible beside low^(1/2) ||Delta|| if low is far above (high / lambda_1)^(1/2) rms.
     isolated = low > acceptance.linear * np.sqrt(high / top) * rms
-    y, lengths = host(problem.y), host(problem.operator.squared_lengths)
-    own = abs(y) + lengths * top[..., None]
-    exact = (abs(fitted - y) / np.where(own > 0, own, 1.0)).max(-1)
     isolated = isolated & known & (low > acceptance.flat * high)
     free = free | (low <= 0)
     # If V = U + D has the responses of U, with D horizontal, then A(DU' + UD') = -A(DD'), so ||D||
@@ -99,7 +91,7 @@ def diagnose(
     near = shared.tuning.schedule.others_near * reach / size
     near = np.where(isolated & converged, near, 0.0)
     needed = needed_samples(d, r)
-    return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, exact, near)
+    return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, near)
 
 
 def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
@@ -113,23 +105,23 @@ def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
     return host(spectral_norm(T)) ** 2 / size
 
 
-def _fitted(operator: RankOne, U: Tensor) -> np.ndarray:
-    """Responses `||U'x_i||^2`, `[..., n]`; for full rank and one design, by one matrix product."""
-    shared = one_design(operator.X) if operator.batch_shape else None
-    if shared is None or U.shape[-1] < operator.d:
-        Z = host(operator.project(U))
-        return np.vecdot(Z, Z)
-    return host(svec(U @ U.mT) @ symmetric_system(shared).mT)
+def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
+    """The loss with the fitted responses.
+
+    Its curvature is used, because a residual would hide the curvature along a weak column of U.
+    """
+    return LeastSquares(operator, operator.apply_factor_kernel(U))
 
 
-def _at_fit(operator: RankOne, fitted: np.ndarray) -> LeastSquares:
-    """The objective whose responses are the fitted ones."""
-    return LeastSquares(operator, torch.from_numpy(fitted).to(operator.device))
+def largest_error(problem: Problem, U: Tensor, s: np.ndarray) -> np.ndarray:
+    """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`; `s[..., r]` are those of U."""
+    top = torch.as_tensor(s[..., :1] ** 2, device=U.device)
+    e = (problem.operator.apply_factor_kernel(U) - problem.y).abs()
+    own = problem.y.abs() + problem.operator.squared_lengths * top
+    return host((e / torch.where(own > 0, own, 1.0)).amax(-1))
 
 
-def _whole_spectrum(
-    operator: RankOne, fitted: np.ndarray, U: Tensor, s: np.ndarray
-) -> tuple[np.ndarray, ...]:
+def _whole_spectrum(operator: RankOne, U: Tensor, s: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
     low, high, clear = _clear_curvature(operator, U, s)
     if clear.all():
@@ -140,7 +132,7 @@ def _whole_spectrum(
         where = (~clear).nonzero()[0]
         open = torch.from_numpy(where).to(U.device)
         operator = operator.select(open)
-    spectrum = effective_spectrum(_at_fit(operator, fitted[where]), U[open])
+    spectrum = effective_spectrum(_fitted_objective(operator, U[open]), U[open])
     low[where], high[where] = host(spectrum.values[..., 0]), host(spectrum.values[..., -1])
     free[where], known[where] = host(spectrum.is_kernel.any(-1)), host(spectrum.kernel_is_known)
     return low, high, free, known
@@ -194,7 +186,7 @@ def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
     return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
-def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, ...]:
+def _ends(shared: Shared, U: Tensor) -> tuple[Tensor, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
     accuracy = shared.tuning.acceptance.curvature_accuracy
     for operator in (shared.single, shared.problem.operator):
@@ -202,6 +194,7 @@ def _ends(shared: Shared, objective: LeastSquares, U: Tensor) -> tuple[Tensor, .
             ends = spectrum_ends(operator, U, accuracy)
             if bool(ends.known.all()):  # no kernel: zero is excluded
                 return ends.low, ends.high, ~ends.known, ends.known
+    objective = _fitted_objective(shared.problem.operator, U)
     loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": 2000}
     smallest = effective_spectrum(objective, U, which="smallest", **loose)
     largest = effective_spectrum(objective, U, which="largest", **loose)
@@ -230,7 +223,14 @@ def status_codes(
     # Samples that differ by less than the residual allows are no independent checks.
     enough = shared.checks(10 * residual / most) >= diagnosis.needed
     enough = enough & (shared.prepared.count > p)
-    sure = reproduced & known & enough & (diagnosis.exact <= task.tolerance)
+    sure = reproduced & known & enough
+    if sure.any():
+        U, s = found.U, found.singular_values
+        problem, chosen = shared.problem.where(torch.as_tensor(sure, device=U.device))
+        if chosen is None:
+            sure = sure & (largest_error(problem, U, s) <= task.tolerance)
+        else:
+            sure[sure] = largest_error(problem, U[chosen], s[sure]) <= task.tolerance
     interrupted = task.history.budget.spent
     codes = np.full(residual.shape, (Status.INTERRUPTED if interrupted else Status.STALLED).code)
     codes[found.settled] = Status.BEST_FIT.code
@@ -249,7 +249,7 @@ def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     nothing = np.full_like(found.residual, np.nan)
     never, zero = np.zeros_like(nothing, dtype=bool), np.zeros_like(nothing)
     needed = needed_samples(d, r)
-    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, nothing, zero)
+    return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
 def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:

@@ -50,6 +50,19 @@ class Prepared:
             rows=None if self.rows is None else self.rows[chosen],
         )
 
+    def one(self) -> Prepared:
+        """Return one problem as a batch of one."""
+        return Prepared(
+            problem=Problem(
+                RankOne.of_checked(self.problem.operator.X[None]), self.problem.y[None]
+            ),
+            transform=self.transform[None],
+            scale=self.scale[None],
+            span=self.span[None],
+            count=self.count[None],
+            rows=None if self.rows is None else self.rows[None],
+        )
+
     def given_residual(self, U: Tensor, residual: np.ndarray) -> np.ndarray:
         """Return the relative residual for the lengths and weights that the user gave."""
         if self.rows is None:
@@ -84,7 +97,10 @@ def prepare(
     """
     shared = one_design(X) if weights is None and rows is None else None
     if shared is not None:
-        return _repeated(prepare(shared[None], y[:1], None, tuning), y)
+        one = prepare(shared[None], y[:1], None, tuning)
+        if 0 < one.span.item() < X.shape[-1] and not _is_large(shared, tuning):
+            one = prepare(shared, y[0], None, tuning).one()  # in a basis of the span
+        return _repeated(one, y)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
@@ -150,8 +166,13 @@ def _whitening(
 
 def _response_scale(y: Tensor) -> Tensor:
     """Largest `|y_i|` of each problem, or 1 if all are zero, `[...]`."""
-    size = abs(host(y)).max(-1)
-    return torch.as_tensor(np.where(size > 0, size, 1.0), device=y.device)
+    size = largest_entry(y)
+    return torch.where(size > 0, size, 1.0)
+
+
+def largest_entry(y: Tensor) -> Tensor:
+    """`max |y_i|`, `[...]`, without a copy of `y[..., n]`."""
+    return torch.maximum(y.amax(-1), -y.amin(-1))
 
 
 def _repeated(one: Prepared, y: Tensor) -> Prepared:
@@ -163,9 +184,9 @@ def _repeated(one: Prepared, y: Tensor) -> Prepared:
     def repeat(value: np.ndarray) -> np.ndarray:
         return np.broadcast_to(value, (len(y), *value.shape[1:]))
 
-    scale = _response_scale(y)
+    scale, X = _response_scale(y), spread(one.problem.operator.X)
     return Prepared(
-        problem=Problem(RankOne(spread(one.problem.operator.X)), y / scale[:, None]),
+        problem=Problem(RankOne.of_checked(X), y / scale[:, None]),
         transform=spread(one.transform),
         scale=scale,
         span=repeat(one.span),
@@ -194,6 +215,9 @@ def normalize_rows(
         safe = torch.finfo(X.dtype).tiny ** 0.5  # shorter lengths may have lost digits
         if safe < low and high <= tuning.acceptance.uneven * low < math.inf:
             return None
+    shared = one_design(X) if weights is None else None
+    batch = X.shape[:-2]
+    X = X if shared is None else shared
     factor, present, peak, lengths = _row_sizes(X, weights, tuning)
     if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
@@ -208,9 +232,10 @@ def normalize_rows(
         even = prepare(X, responses, None, tuning, rows=shorten)
     else:
         unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
-        even = prepare(unit, responses, None, tuning)
+        even = prepare(unit.expand(*batch, *unit.shape[-2:]), responses, None, tuning)
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
-    return replace(even, rows=torch.where(present, (factor - top).exp2(), 0.0))
+    rows = torch.where(present, (factor - top).exp2(), 0.0)
+    return replace(even, rows=rows.expand(responses.shape))
 
 
 def _row_sizes(
@@ -220,7 +245,7 @@ def _row_sizes(
 
     The length of a row is the product of the last two.
     """
-    peak = torch.maximum(X.amax(-1), -X.amin(-1))  # [..., n]
+    peak = largest_entry(X)  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
     limits = torch.finfo(X.dtype)

@@ -17,7 +17,7 @@ from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.initializers import top_eigenpairs
-from posquad.recovery.search import refine, search
+from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT
 
@@ -120,64 +120,6 @@ def try_ranks(
         if len(trials) - 1 - best >= unimproved or stopped():
             break
     return trials, best
-
-
-def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Task) -> Candidates:
-    """Return candidates of a lower rank if they also reproduce the responses, else the given ones.
-
-    With more samples than unknowns of the lower rank, that does not happen by chance. The rank can
-    be lower because columns of the factor vanish, or because there are too few samples to determine
-    a factor of the given rank.
-    """
-    if float(found.residual) <= task.tolerance:
-        squares = found.singular_values**2
-        least = shared.tuning.acceptance.negligible * max(squares[0], 1e-300)
-        rounding = 100 * torch.finfo(found.U.dtype).eps
-        # A small eigenvalue may still be needed.
-        for rank in range(max(1, int((squares > least).sum())), found.rank):
-            candidate = refine(shared, leading_columns(found.U, rank), task, found)
-            if float(candidate.residual) <= max(10 * float(found.residual), rounding):
-                return candidate
-    d, distinct = shared.problem.d, int(shared.distinct)
-    hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
-    if hopeless or distinct >= needed_samples(d, found.rank):
-        return found
-    for rank in range(1, found.rank):
-        if distinct < needed_samples(d, rank) or task.history.budget.spent:
-            break
-        candidate = solve(rank, shared.tuning.schedule.trial_starts)
-        if float(candidate.residual) <= task.tolerance:
-            return candidate
-    return found
-
-
-def raise_if_better(
-    found: Candidates, solve: Solve, shared: Shared, task: Task, most: int
-) -> Candidates:
-    """Return candidates of a higher rank if they reduce a residual near the tolerance by far.
-
-    The effect of a small eigenvalue on few samples can be below the tolerance.
-    """
-    d, count = shared.problem.d, int(shared.prepared.count)
-    acceptance = shared.tuning.acceptance
-    while (
-        acceptance.nearly * task.tolerance < float(found.residual) <= task.tolerance
-        and found.rank < most
-        and int(shared.distinct) >= needed_samples(d, found.rank + 1)
-        and count > dimension(d, found.rank + 1)
-        and not task.history.budget.spent
-    ):
-        higher = solve(found.rank + 1, shared.tuning.schedule.trial_starts)
-        if float(higher.residual) > acceptance.gain * float(found.residual):
-            break
-        found = higher
-    return found
-
-
-def leading_columns(U: Tensor, rank: int) -> Tensor:
-    """Return the factor of the best approximation of `UU'` of a lower rank."""
-    left, s, _ = torch.linalg.svd(U, full_matrices=False)
-    return (left * s[..., None, :])[..., :rank]
 
 
 def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:

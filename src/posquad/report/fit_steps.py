@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import numpy as np
@@ -20,6 +20,7 @@ _NEGATIVE = 0.05  # share of the squared responses that cannot be noise
 _GAIN = 0.01  # difference of cross-validated R2 that matters
 _OVERDISPERSED = 2.0  # variance over mean of counts at which standard errors are too small
 _LITTLE = 0.5  # R² below which a model explains little
+_ROBUST = "geman-mcclure"  # outliers of one sign bias the other robust loss
 
 
 @dataclass(frozen=True)
@@ -178,23 +179,33 @@ def _beyond_noise(fit: FittedModel) -> bool:
     return bool(low.any() and (far or low @ low > _NEGATIVE * (scaled @ scaled)))
 
 
-def _outlier_step(fit: FittedModel) -> list[str]:
-    """Name the outliers, unless the model explains little even of the other rows.
+def _outlier_step(fit: FittedModel) -> list[str | Step]:
+    """Name the outliers and recommend a robust loss.
 
-    Where the model is wrong, large residuals are no sign of errors in the data.
+    Where the model explains little even of the other rows, large residuals are no sign of errors
+    in the data, and are only counted.
     """
-    if not len(fit.outlier_rows) or fit.r_squared_inliers < _LITTLE:
+    count = len(fit.outlier_rows)
+    if not count:
         return []
+    single = count == 1
+    robust = Step("", _again(fit, f"--loss {_ROBUST}"))
+    if not fit.r_squared_inliers >= _LITTLE:
+        if fit.is_robust or fit.model.loss == "poisson":
+            return []
+        told = "1 residual is" if single else f"{count} residuals are"
+        told += " larger than six robust standard deviations: if the responses may be wrong, fit "
+        return [replace(robust, words=f"{told}again with a loss that gives them little weight:")]
     rows = ", ".join(fit.outlier_names)
-    more = f" and {len(fit.outlier_rows) - NAMED} more" if len(fit.outlier_rows) > NAMED else ""
-    noun = "Row" if len(fit.outlier_rows) == 1 else "Rows"
-    verb = "is an outlier" if len(fit.outlier_rows) == 1 else "are outliers"
-    rest = "it" if len(fit.outlier_rows) == 1 else "them"
-    told = f"{noun} {rows}{more} {verb}: check for errors"
+    more = f" and {count - NAMED} more" if count > NAMED else ""
+    told = f"{'Row' if single else 'Rows'} {rows}{more} "
+    told += f"{'is an outlier' if single else 'are outliers'}: check for errors"
+    rest = "it" if single else "them"
     if fit.is_robust:
         return [f"{told}; the fit gives {rest} little weight."]
-    other = "" if fit.model.loss == "poisson" else ", or with --loss geman-mcclure"
-    return [f"{told}, and fit again without {rest}{other}."]
+    if fit.model.loss == "poisson":
+        return [f"{told}, and fit again without {rest}."]
+    return [replace(robust, words=f"{told}, or fit again with a loss that gives {rest} no weight:")]
 
 
 def _not_identified(fit: FittedModel) -> list[str | Step]:

@@ -18,7 +18,7 @@ from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.cone import INTERPOLATES, is_optimal
 from posquad.recovery.solvers.cone_newton import minimise_positive
 
-_DETERMINED = 1e-12  # least pivot of the linear system, relative to the largest
+_DETERMINED = 1e-6  # least pivot of the linear system over the largest: the form squares it
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
 
     A problem costs O(nD) operations with D = d(d+1)/2 if all share their inputs, O(nD^2) if not,
     and O(D^3) more for each Newton step where least squares is not positive. Returns None for one
-    problem, in single precision, for D above `most`, and if the inputs do not determine all
-    symmetric matrices in some problem.
+    problem, in single precision, for D above `most`, and if the inputs of no problem determine all
+    symmetric matrices well enough. Problems whose inputs do not are not `optimal`.
     """
     y, d = problem.y, problem.d
     D = d * (d + 1) // 2
@@ -47,15 +47,20 @@ def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
     A = symmetric_system(problem.operator.X if X is None else X)  # [n, D] or [B, n, D]
     basis, R = torch.linalg.qr(A)
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
-    if not bool((pivots.amin(-1) > _DETERMINED * pivots.amax(-1)).all()):
+    determined = pivots.amin(-1) > _DETERMINED * pivots.amax(-1)  # [] or [B]
+    if not bool(determined.any()):
         return None
-    along = y @ basis if X is not None else (basis.mT @ y[..., None])[..., 0]
-    c = torch.linalg.solve_triangular(R.mT, along[..., None, :], upper=False, left=False)[..., 0, :]
+    if not bool(determined.all()):
+        R = torch.where(determined[..., None, None], R, torch.eye(D, dtype=R.dtype).to(R))
+    if X is not None:  # the responses are the columns of one right-hand side
+        c = torch.linalg.solve_triangular(R, (y @ basis).mT, upper=True).mT.contiguous()
+    else:
+        c = torch.linalg.solve_triangular(R, basis.mT @ y[..., None], upper=True)[..., 0]
     found = minimise_positive(R.mT @ R, c)
     fitted = found.entries @ A.mT if X is not None else (A @ found.entries[..., None])[..., 0]
-    residual = problem.relative(fitted - y)
+    residual = problem.relative(fitted.sub_(y))
     # ||A(P) - y||^2 is twice the quadratic form plus a constant, whatever P is.
     bound = (residual.square() - 2 * found.gap / problem.size.square()).clamp_min(0.0).sqrt()
-    optimal = found.solved & (is_optimal(residual, bound) | (residual <= INTERPOLATES))
+    optimal = determined & found.solved & (is_optimal(residual, bound) | (residual <= INTERPOLATES))
     factor = (found.vectors * found.values.clamp_min(0.0).sqrt()[..., None, :]).flip(-1)
     return BatchFit(factor.reshape(-1, d, d), residual, bound, optimal)

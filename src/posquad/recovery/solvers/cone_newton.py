@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
+from posquad.core.rotations import symmetric_eigen
 from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
 __all__ = ["PositiveQuadratics", "minimise_positive"]
@@ -74,7 +75,7 @@ def minimise_positive(H: Tensor, c: Tensor) -> PositiveQuadratics:
     >>> found.entries.tolist(), found.excess.tolist(), found.solved.tolist()
     ([[1.0, 0.0, 0.0]], [2.0], [True])
     """
-    values, vectors = torch.linalg.eigh(symmetric_matrix(c, _dimension(c)))
+    values, vectors = symmetric_eigen(symmetric_matrix(c, _dimension(c)))
     zero = c.new_zeros(len(c))
     found = PositiveQuadratics(
         entries=c.clone(),
@@ -149,7 +150,7 @@ class _Form:
 
     def at(self, Z: Tensor, eigen: tuple[Tensor, Tensor] | None = None) -> _Point:
         """Evaluate the equation at Z, whose eigenvalues and eigenvectors may be known."""
-        values, vectors = eigen or torch.linalg.eigh(symmetric_matrix(Z, _dimension(Z)))
+        values, vectors = eigen or symmetric_eigen(symmetric_matrix(Z, _dimension(Z)))
         half = vectors * values.clamp_min(0.0).sqrt()[..., None, :]
         S = svec(half @ half.mT)
         slope = _times(self.H, S - self.c)
@@ -210,6 +211,7 @@ def _newton(form: _Form, begin: _Point) -> tuple[_Point, Tensor]:
 def _step(form: _Form, point: _Point) -> _Point:
     """Take one Newton step, shortened where it does not lower the gap."""
     move = _newton_direction(form, point)
+    move = torch.where(torch.isfinite(move).all(-1, keepdim=True), move, 0.0)  # it broke down
     new = form.at(point.Z + move)
     share, bad = 1.0, (~(new.gap <= _DECREASE * point.gap)).nonzero()[:, 0]
     for _ in range(_HALVINGS):

@@ -1,0 +1,152 @@
+"""Answers in the user's coordinates, with their statuses, from what a search has found."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.core.arrays import host
+from posquad.core.status import Status
+from posquad.recovery.budget import Budget
+from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.diagnose import Diagnosis, diagnose_any, status_codes, undiagnosed
+from posquad.recovery.exclusion import excludes_others
+from posquad.recovery.others import Radii, find_second_solution
+from posquad.recovery.result import Answers, blank_answers
+from posquad.recovery.shared import Shared
+
+
+def judge(
+    shared: Shared,
+    found: Candidates,
+    task: Task,
+    sure: float,
+    ambient: int,
+    *,
+    nongeneric: bool,
+    diagnose: bool,
+) -> Answers:
+    """Diagnose what was found, and return the answers in the user's coordinates.
+
+    `sure` is the confidence in the rank, `ambient` the dimension of the user's inputs. Nongeneric
+    inputs may have second solutions of their own kind. Without `diagnose`, nothing is said about
+    whether the data determine the answer.
+    """
+    budget, residual = task.history.budget, found.residual
+    task.history.best = found
+    diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, budget)
+    codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
+    excluded = _excluded(shared, found, codes, budget)
+    open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
+    another, others = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
+    codes[another] = Status.NOT_IDENTIFIED.code
+    if budget.spent:  # whether there is another solution is not known
+        codes[open & ~another] = Status.INTERRUPTED.code
+    reproduced = residual <= task.tolerance
+    if not diagnose:
+        codes[codes == Status.NOT_IDENTIFIED.code] = Status.LOSS_REACHED.code
+    rank = np.full_like(codes, found.rank)
+    if not reproduced.all():
+        rank = np.where(reproduced, rank, numerical_rank(shared, found.singular_values))
+    U = host(shared.prepared.restore(found.U))
+    given = shared.prepared.given_residual(found.U, residual)
+    worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
+    if worse.any():
+        U = np.where(worse[..., None, None], 0.0, U)
+    # A bound for rows of length one is none for the user's rows.
+    even = shared.prepared.rows is not None
+    answers = Answers(
+        U=U,
+        codes=codes,
+        residual=np.minimum(given, 1.0),
+        rank=np.where(worse, 0, rank),
+        confidence=np.full_like(residual, sure),
+        curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
+        error=diagnosis.error,
+        samples=shared.distinct,
+        needed=np.full_like(rank, diagnosis.needed),
+        starts=found.starts,
+        excluded=excluded,
+        others=others,
+        bound=np.zeros_like(residual) if even else found.bound,
+    )
+    return answers if residual.ndim else answers.one()
+
+
+def _excluded(shared: Shared, found: Candidates, codes: np.ndarray, budget: Budget) -> np.ndarray:
+    """Return which of the problems that would be called recovered have no second solution."""
+    open = (codes == Status.RECOVERED.code) & ~shared.linear
+    if not open.any() or budget.spent:
+        return np.zeros_like(open)
+    if open.ndim == 0:
+        return excludes_others(shared, found.U)
+    chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
+    excluded = np.zeros_like(open)
+    excluded[open] = excludes_others(shared.select(chosen), found.U[chosen])
+    return excluded
+
+
+def _others(
+    shared: Shared,
+    found: Candidates,
+    task: Task,
+    diagnosis: Diagnosis,
+    open: np.ndarray,
+    *,
+    nongeneric: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seek a second solution of the problems that are still `open`.
+
+    Return where there is one, and the number of starts.
+    """
+    another, starts = np.zeros_like(open), np.zeros_like(open, dtype=np.int64)
+    if not open.any() or task.history.budget.spent:
+        return another, starts
+    apart = np.maximum(100 * diagnosis.error, shared.tuning.acceptance.apart)
+    near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
+    radii = Radii(near, apart)
+    if open.ndim == 0:
+        both = find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
+        return host(both[0]), host(both[1])
+    chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
+    both = find_second_solution(
+        shared.select(chosen),
+        found.select(chosen),
+        task,
+        radii.select(chosen),
+        nongeneric=False,
+    )
+    another[open], starts[open] = host(both[0]), host(both[1])
+    return another, starts
+
+
+def zero_answer(shared: Shared, X: Tensor) -> Answers:
+    """Return Q = 0, for responses or inputs that are all zero.
+
+    If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
+    """
+    prepared = shared.prepared
+    answers = blank_answers(X[None], 1)
+    answers.samples[:] = shared.distinct
+    answers.needed[:] = X.shape[-1]
+    if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
+        answers.residual[:], answers.error[:] = 1.0, np.nan
+    spans = int(prepared.span) == X.shape[-1]
+    status = Status.RECOVERED if spans else Status.UNDETERMINED
+    answers.codes[:] = status.code
+    return answers
+
+
+def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
+    """Return the numerical rank of a factor with singular values `s[..., r]`.
+
+    It is 0 if the predictions are negligible beside the responses.
+    """
+    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
+    squares = s**2
+    matters = squares > negligible * squares[..., :1]
+    predicted = squares[..., 0] * host(problem.operator.squared_lengths.mean(-1))
+    mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
+    nothing = predicted <= negligible * host(mean)
+    return np.where(nothing, 0, matters.sum(-1))

@@ -1,0 +1,107 @@
+"""Candidates of a lower or a higher rank, where the search at one rank leaves a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posquad.geometry import dimension
+from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.ranks import Solve
+from posquad.recovery.search import refine
+from posquad.recovery.shared import Shared
+
+
+def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Task) -> Candidates:
+    """Return candidates of a lower rank if they also reproduce the responses, else the given ones.
+
+    With more samples than unknowns of the lower rank, that does not happen by chance. The rank can
+    be lower because columns of the factor vanish, or because there are too few samples to determine
+    a factor of the given rank. The second is not tried at rank d, where the answer is that of a
+    convex problem: searches at lower ranks can take a thousand times as long.
+    """
+    if float(found.residual) <= task.tolerance:
+        for rank in range(int(_visible_rank(found, shared)), found.rank):
+            candidate = refine(shared, leading_columns(found.U, rank), task, found)
+            if bool(_still_reproduces(candidate, found)):
+                return candidate
+    d, distinct = shared.problem.d, int(shared.distinct)
+    hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
+    convex = found.rank == d and shared.is_convex_affordable
+    if hopeless or convex or distinct >= needed_samples(d, found.rank):
+        return found
+    for rank in range(1, found.rank):
+        if distinct < needed_samples(d, rank) or task.history.budget.spent:
+            break
+        candidate = solve(rank, shared.tuning.schedule.trial_starts)
+        if float(candidate.residual) <= task.tolerance:
+            return candidate
+    return found
+
+
+def lower_together(
+    found: Candidates, shared: Shared, task: Task, chosen: np.ndarray
+) -> Iterator[tuple[np.ndarray, Candidates]]:
+    """Leave out vanishing columns of the problems of a batch at these indices, as above.
+
+    Yields indices and their candidates of a lower rank; problems that need all columns are missing.
+    """
+    visible = _visible_rank(found, shared)
+    for rank in range(1, found.rank):
+        now = visible[chosen] <= rank
+        tried = chosen[now]
+        if not len(tried):
+            continue
+        index = torch.from_numpy(tried).to(found.U.device)
+        part = found.select(index)
+        candidate = refine(shared.select(index), leading_columns(part.U, rank), task, part)
+        good = _still_reproduces(candidate, part)
+        taken = candidate.select(torch.from_numpy(good).to(index.device))
+        yield tried[good], taken
+        chosen = np.concatenate([chosen[~now], tried[~good]])
+
+
+def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
+    """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
+    squares = found.singular_values**2
+    least = shared.tuning.acceptance.negligible * np.maximum(squares[..., :1], 1e-300)
+    return np.maximum((squares > least).sum(-1), 1)
+
+
+def _still_reproduces(lower: Candidates, found: Candidates) -> np.ndarray:
+    """Whether a lower rank reproduces as well; a small eigenvalue may still be needed, `[...]`."""
+    rounding = 100 * torch.finfo(found.U.dtype).eps
+    return lower.residual <= np.maximum(10 * found.residual, rounding)
+
+
+def raise_if_better(
+    found: Candidates, solve: Solve, shared: Shared, task: Task, most: int
+) -> Candidates:
+    """Return candidates of a higher rank if they reduce a residual near the tolerance by far.
+
+    The effect of a small eigenvalue on few samples can be below the tolerance.
+    """
+    d, count = shared.problem.d, int(shared.prepared.count)
+    acceptance = shared.tuning.acceptance
+    while (
+        acceptance.nearly * task.tolerance < float(found.residual) <= task.tolerance
+        and found.rank < most
+        and int(shared.distinct) >= needed_samples(d, found.rank + 1)
+        and count > dimension(d, found.rank + 1)
+        and not task.history.budget.spent
+    ):
+        higher = solve(found.rank + 1, shared.tuning.schedule.trial_starts)
+        if float(higher.residual) > acceptance.gain * float(found.residual):
+            break
+        found = higher
+    return found
+
+
+def leading_columns(U: Tensor, rank: int) -> Tensor:
+    """Return the factor of the best approximation of `UU'` of a lower rank."""
+    left, s, _ = torch.linalg.svd(U, full_matrices=False)
+    return (left * s[..., None, :])[..., :rank]
