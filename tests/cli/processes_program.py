@@ -17,9 +17,6 @@ from posquad.problems.rows import disk
 from posquad.recovery.streams import search
 from posquad.report import fit_report
 
-_memory.STREAMED, disk.BLOCK_BYTES = 1, 2**14
-fit_report.panels = lambda fit: ()  # figures are not the subject
-
 
 def fit(*arguments):
     """Run `posquad fit`; say how it ended."""
@@ -53,6 +50,8 @@ def faults(table, folder):
 
 
 if __name__ == "__main__":
+    _memory.STREAMED, disk.BLOCK_BYTES = 1, 2**14
+    fit_report.panels = lambda fit: ()  # figures are not the subject
     if sys.argv[1] == "faults":
         faults(*sys.argv[2:])
     else:

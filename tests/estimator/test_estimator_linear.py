@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 
 import posquad
@@ -257,3 +258,15 @@ def test_switches_must_be_booleans(name):
     X, _, _, y = table(14)
     with pytest.raises(posquad.core.errors.DomainError, match=name):
         PositiveQuadraticRegressor(**{name: "yes"}).fit(X, y)
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e9, 1e12])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_one_row_that_hides_all_others_is_not_a_recovery(factor, noise):
+    """The residual is that of one response, and centring takes the digits of the other rows."""
+    X, U, b, _ = table(3, n=200)
+    X[-1] *= factor
+    y = ((X @ U) ** 2).sum(axis=1) + X @ b + noise * np.random.default_rng(0).standard_normal(200)
+    with pytest.warns(ConvergenceWarning, match="rounding hides the error"):
+        model = PositiveQuadraticRegressor(2, linear=True).fit(X, y)
+    assert model.status_ is Status.STALLED

@@ -96,7 +96,7 @@ class TermsSearch:
         # A power of 4 changes no digit of them, nor its root of the factor.
         largest = float(np.abs(y - mean).max(initial=0.0)) or 1.0
         self.factor_unit = 2.0 ** np.round(np.log2(largest) / 2)
-        self.mean, self.y = mean, (y - mean) / self.factor_unit**2
+        self.mean, self.given, self.y = mean, y, (y - mean) / self.factor_unit**2
         constant = np.ones((len(y), 1))
         self.Z = np.column_stack([self.t, constant]) if terms == "linear" else constant
         self.problem = Profiled(self.t, self.y, self.mass, self.Z)
@@ -314,10 +314,29 @@ class TermsSearch:
                 return Status.INTERRUPTED
             settled = self.problem.size <= self.rounding or self._is_settled(max(1, rank))
             return Status.BEST_FIT if settled or self.rank == 0 else Status.STALLED
+        if not self._reproduces_most():
+            return Status.INTERRUPTED if self.options.budget.spent else Status.STALLED
         unknowns = count_unknowns(self.d, rank) + count_terms(self.terms, self.d)
         if another or len(self.y) <= unknowns or self._has_free_direction():
             return Status.NOT_IDENTIFIED
         return Status.INTERRUPTED if self.options.budget.spent else Status.RECOVERED
+
+    def _reproduces_most(self) -> bool:
+        """Tell whether responses near the median are reproduced on their own scale too.
+
+        A few responses that are far larger hide the errors of all others in the residual, and
+        inputs as large hide their digits when they are centred.
+        """
+        y, V = self.y, self.best.V
+        given = self.given / self.factor_unit**2  # y has lost digits if the mean is large
+        distance = np.abs(given - np.median(given))
+        most = distance <= np.quantile(distance, 0.9)
+        errors = ((self.t @ V) ** 2).sum(axis=1) + self.Z @ self.problem.coefficients(V, y) - y
+        spread, error = (float(np.sqrt(np.mean(v[most] ** 2))) for v in (distance, errors))
+        if not spread:  # most responses are equal
+            return True
+        size = float(np.median(np.abs(given)))
+        return error <= max(10 * self.options.level * spread, _ROUNDING * size)
 
     def _has_free_direction(self) -> bool:
         V = self.best.V

@@ -155,14 +155,14 @@ def _with_orthogonal_columns(U: np.ndarray) -> np.ndarray:
     Rotating U keeps the relative accuracy of small rows, which belong to large inputs. Columns that
     are orthogonal already are only sorted.
     """
-    size = abs(U).max((-2, -1), keepdims=True)
-    V = U / np.where(size > 0, size, 1.0)  # whose squares are in range
-    gram = V.swapaxes(-1, -2) @ V
+    largest = abs(U).max((-2, -1), keepdims=True, initial=0.0)
+    unit = U / np.where(largest > 0, largest, 1.0)  # squares are in range
+    gram = unit.swapaxes(-1, -2) @ unit
     norms = np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
     rounding = 4 * U.shape[-2] * np.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
     wrong = (abs(gram) > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
     if wrong.any():
-        return U @ np.linalg.svd(V, full_matrices=False)[2].swapaxes(-1, -2)
+        return U @ np.linalg.svd(unit, full_matrices=False)[2].swapaxes(-1, -2)
     order = (-norms).argsort(-1, kind="stable")
     return np.take_along_axis(U, order[..., None, :], -1)
 
