@@ -98,8 +98,8 @@ def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
     """`||T||^2 / ||TUU'T'||`, by which errors grow in the user's coordinates, `[...]`."""
     T = T[:1] if one_design(T) is not None else T
     T = T / T.abs().amax((-2, -1), keepdim=True)
-    V = host(T @ U)
-    size = np.sqrt(((V.swapaxes(-1, -2) @ V) ** 2).sum((-2, -1)))
+    V = T @ U
+    size = np.sqrt((host(V.mT @ V) ** 2).sum((-2, -1)))
     if T.shape[-1] == T.shape[-2] and int(T.count_nonzero()) == T[..., 0].numel():
         return 1 / size  # one entry per row of an invertible matrix: its norm is the largest entry
     return host(spectral_norm(T)) ** 2 / size

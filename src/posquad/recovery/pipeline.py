@@ -73,9 +73,11 @@ class Pipeline:
         sizes = self.tuning.sizes
         elsewhere = None if X.device.type == "cpu" else sizes.batch_entries_elsewhere
         size = (elsewhere or sizes.batch_entries) // (n * d * (self.rank or 1))
+        most = sizes.batch_problems
         if self.rank == d and n >= d * (d + 1) // 2 and one_design(X) is not None:
             size = (elsewhere or sizes.batch_responses) // n  # a problem is its responses
-        size = max(1, min(size, sizes.batch_problems))
+            most = sizes.most_problems(X.device)
+        size = max(1, min(size, most))
         flat = [X, y.reshape(-1, n)]
         rest = [
             None if weights is None else weights.reshape(-1, n),

@@ -163,6 +163,8 @@ def _with_orthogonal_columns(U: np.ndarray) -> np.ndarray:
     wrong = (abs(gram) > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
     if wrong.any():
         return U @ np.linalg.svd(unit, full_matrices=False)[2].swapaxes(-1, -2)
+    if (norms[..., 1:] <= norms[..., :-1]).all():
+        return U
     order = (-norms).argsort(-1, kind="stable")
     return np.take_along_axis(U, order[..., None, :], -1)
 

@@ -91,6 +91,10 @@ class Sizes(Constants):
     """Most problems that are solved together. Measured on an H200: cuSOLVER fails above 65,535
     matrices, and its workspace takes half a megabyte for each."""
 
+    batch_problems_most: int = 2**16 - 1
+    """The same for convex problems with one design on a GPU, if half of its free memory is enough
+    for that workspace. Measured on an H200: a million problems of d = 3 take half the time."""
+
     newton_unknowns: int = 136
     """Largest d(d+1)/2 for which convex problems of a batch are solved together by Newton's method.
     Derived: d = 16, where the matrices of one problem fill a cache of 256 kB."""
@@ -119,6 +123,13 @@ class Sizes(Constants):
     def is_overhead(self, n: int, d: int, rank: int, unknowns: int) -> bool:
         """Whether a dense step costs only its calls."""
         return unknowns <= self.overhead_unknowns and n * d * rank <= self.overhead_entries
+
+    def most_problems(self, device: torch.device) -> int:
+        """Convex problems with one design that are solved together at most."""
+        if device.type != "cuda":
+            return self.batch_problems
+        affordable = torch.cuda.mem_get_info(device)[0] // 2**20  # half a megabyte each, of half
+        return max(self.batch_problems, min(self.batch_problems_most, affordable))
 
     def is_small(self, n: int, d: int, rank: int, unknowns: int) -> bool:
         """Whether a dense step costs only its calls even if they are those of NumPy."""
