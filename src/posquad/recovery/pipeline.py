@@ -228,7 +228,7 @@ class Pipeline:
         if rank < d:
             alone = alone | few | repeated
         starts = self._starts(d, 1 if self.rank is None else rank)
-        if few.any():
+        if few.all():  # one such problem must not take the starts of others
             starts = min(starts, self.tuning.schedule.undetermined_starts)
         found = search(shared, rank, self.task, starts, start)
         reproduced = found.residual <= self.task.tolerance
