@@ -115,10 +115,9 @@ def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
 
 def largest_error(problem: Problem, U: Tensor, s: np.ndarray) -> np.ndarray:
     """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`; `s[..., r]` are those of U."""
-    top = torch.as_tensor(s[..., :1] ** 2, device=U.device)
-    e = (problem.operator.apply_factor_kernel(U) - problem.y).abs()
-    own = problem.y.abs() + problem.operator.squared_lengths * top
-    return host((e / torch.where(own > 0, own, 1.0)).amax(-1))
+    e = abs(host(problem.residual(problem.operator.project(U))))
+    own = abs(host(problem.y)) + host(problem.operator.squared_lengths) * s[..., :1] ** 2
+    return (e / np.where(own > 0, own, 1.0)).max(-1)
 
 
 def _whole_spectrum(operator: RankOne, U: Tensor, s: np.ndarray) -> tuple[np.ndarray, ...]:
