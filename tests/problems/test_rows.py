@@ -354,3 +354,9 @@ def test_memory_is_two_blocks_measured_from_outside(tmp_path):
         child.returncode = os.waitstatus_to_exitcode(ended)
     assert child.returncode == 0
     assert usage.ru_maxrss - int(words[0]) < 40_000  # kilobytes; the second file has 134,000
+
+
+def test_converted_rows_are_of_the_same_process():
+    source = rows.in_memory(np.ones((2, 2)))
+    source.rank = 1
+    assert source.to(torch.float32).rank == 1

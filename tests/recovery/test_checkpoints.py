@@ -151,6 +151,8 @@ def test_what_has_no_checkpoint(table):
             call(X, y, checkpoint="state")
         with pytest.raises(DomainError, match="checkpoint: expected None unless the rows are"):
             call(rows.in_memory(X), y, checkpoint="state")
+        with pytest.raises(DomainError, match="checkpoint: expected a path"):
+            call(rows.in_memory(X[:100]), y[:100], checkpoint=5)  # read into memory
     with pytest.raises(DomainError, match="checkpoint: expected a path"):
         Checkpoint(3)
     with pytest.raises(DomainError, match="every: expected"):

@@ -12,6 +12,7 @@ from posquad.problems.measurements import one_design
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.tuning import Sizes, Tuning
+from support import normal
 
 N, D = 40, 3
 
@@ -229,3 +230,14 @@ def test_blocks_are_reported_and_the_budget_is_kept():
     limited = recover(X, y, rank=D, time_limit=1e-9)
     assert Status.INTERRUPTED in limited.status
     assert Status.BEST_FIT not in limited.status
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_responses_of_zero_weight_do_not_count(rng, rank):
+    X, y = normal(rng, 20, 3), torch.zeros(2, 20, dtype=torch.float64)
+    y[0, 0], y[1] = 1.0, (X**2).sum(1)
+    weights = torch.ones(20, dtype=torch.float64)
+    weights[0] = 0
+    together = recover(X, y, rank, weights=weights)
+    assert together.status[0] is recover(X, y[0], rank, weights=weights).status
+    assert not together.U[0].any()

@@ -91,6 +91,8 @@ def test_passes_give_the_answer_in_memory(stored, noise):
     np.testing.assert_allclose(found.Q.dense(), whole.Q.dense(), atol=1e-6 if noise else 1e-11)
     np.testing.assert_allclose(found.residual, whole.residual, rtol=1e-12, atol=1e-12)
     assert source.passes < (20 if noise else 3)
+    tiny = recover(source, y, 2, weights=2.0**-60 * weights)  # weights are known up to a factor
+    np.testing.assert_array_equal(tiny.Q.dense(), found.Q.dense())
 
 
 @pytest.mark.usefixtures("passing")

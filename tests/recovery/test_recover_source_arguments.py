@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from posquad import recover
 from posquad.core.errors import DomainError, NonFiniteError
@@ -38,6 +39,8 @@ class Halves:
 def test_responses_and_weights_are_those_of_the_source(n):
     source = rows.from_iterator(Halves(n))
     expected = recover(X[:n], Y[:n], 1, weights=WEIGHTS[:n]).Q.dense()
+    converted = recover(source.to(torch.float32), None, 1).Q.dense()
+    np.testing.assert_allclose(converted, expected, rtol=1e-5)
     for y in (None, source.y):
         np.testing.assert_allclose(recover(source, y, 1).Q.dense(), expected, rtol=1e-8)
     model = Regressor(1).fit(source)

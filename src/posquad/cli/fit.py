@@ -255,6 +255,8 @@ def fit_command(
     _print_answer(answer(fit), out, replaced)
     if stopped:
         click.echo("Interrupted: the best model so far was written.", err=True)
+        if saved is not None and saved.path.exists():
+            click.echo(f"The same command goes on from {saved.path}.", err=True)
         raise SystemExit(130)
 
 

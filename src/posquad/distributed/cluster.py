@@ -71,7 +71,7 @@ def dask_recover(
     options = {"rank": rank, "seed": seed, "tolerance": tolerance, "max_rank": max_rank}
     options |= {"max_starts": max_starts, "max_steps": max_steps, "time_limit": time_limit}
     parts, kept = held_parts(client, X, y, weights)
-    _finished(client, parts, client.nthreads())
+    _finished(client, parts, ())
     del kept  # the parts have what the answer needs
     by_worker = _placed(client, parts)
     known = client.run(identity, workers=list(by_worker))

@@ -183,6 +183,9 @@ def _numbers(name: str, block: Any, dtype: str | None, number: int) -> np.ndarra
     except (ValueError, TypeError) as problem:
         got = f"{problem} in partition {number}"
         raise DtypeError(name, expected="real numbers", got=got) from None
+    if values.dtype.kind not in _KINDS:
+        got = f"{values.dtype} in partition {number}"
+        raise DtypeError(name, expected="real numbers", got=got)
     if name == "X":
         _require_finite(name, values, number)
     return values

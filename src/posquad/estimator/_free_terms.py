@@ -332,7 +332,10 @@ class TermsSearch:
         distance = np.abs(given - np.median(given))
         most = distance <= np.quantile(distance, 0.9)
         errors = ((self.t @ V) ** 2).sum(axis=1) + self.Z @ self.problem.coefficients(V, y) - y
-        spread, error = (float(np.sqrt(np.mean(v[most] ** 2))) for v in (distance, errors))
+        spread, error = (
+            float(np.sqrt(self.mass[most] @ v[most] ** 2 / max(self.mass[most].sum(), 1e-300)))
+            for v in (distance, errors)
+        )
         if not spread:  # most responses are equal
             return True
         size = float(np.median(np.abs(given)))

@@ -30,7 +30,12 @@ from posquad.problems.moments import Moments
 from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
-from posquad.recovery.streams.checkpoint import Checkpoint, Keeper, open_keeper
+from posquad.recovery.streams.checkpoint import (
+    Checkpoint,
+    Keeper,
+    admitted_checkpoint,
+    open_keeper,
+)
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
@@ -156,6 +161,8 @@ class StreamFits(FittedAttributes):
         progress: Callable[[Progress], None] | None,
         checkpoint: Checkpoint | str | os.PathLike[str] | None,
     ) -> None:
+        if not source.is_shared:
+            checkpoint = admitted_checkpoint(checkpoint, source)
         given, source = source, source.to(device="cpu")
         y, sample_weight = own_responses(given, y, sample_weight)
         responses, weights = admitted_responses(source, y, sample_weight)

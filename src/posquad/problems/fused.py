@@ -129,6 +129,7 @@ def _plan(X: Tensor, U: Tensor, y: Tensor, *, line: bool) -> _Plan | None:
     if X.device.type != "cuda" or X.numel() < _LEAST_ENTRIES or X.dtype not in _WIDEST:
         return None
     fits = X.ndim == U.ndim == 2 and y.ndim == 1 and X.is_contiguous() and len(X) <= _MOST_ROWS
+    fits = fits and all((t.dtype, t.device) == (X.dtype, X.device) for t in (U, y))
     aligned = X.data_ptr() % 16 == 0 and X.shape[-1] * X.element_size() % 16 == 0
     recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (X, U, y))
     if not fits or not aligned or recorded or torch.version.hip or not U.shape[-1]:

@@ -36,7 +36,7 @@ from posquad.recovery.losses import LossName, chosen_loss
 from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
-from posquad.recovery.streams.checkpoint import Checkpoint, open_keeper
+from posquad.recovery.streams.checkpoint import Checkpoint, admitted_checkpoint, open_keeper
 from posquad.recovery.streams.entry import (
     MEMORY_ENTRIES,
     MOMENT_MOST,
@@ -152,6 +152,8 @@ def recover(
     device = None
     if isinstance(X, Rows):
         y, weights = own_responses(X, y, weights)
+        if not X.is_shared:  # before the rows of a small one are read
+            checkpoint = admitted_checkpoint(checkpoint, X)
         device, X = X.device, X.to(device="cpu")  # passes over the rows are made on their device
     elif checkpoint is not None:
         expected = "None unless X is a source of rows in files (posquad.problems.rows)"
@@ -174,7 +176,8 @@ def recover(
             expected = "'least-squares' for a source that is not read into memory"
             raise DomainError("loss", expected=expected, got=repr(loss))
         responses, w = admitted_responses(X, y, weights)
-        level = wanted.level(X.d, narrow=torch.float32 in (X.dtype, responses.dtype))
+        narrow = torch.tensor(float(torch.float32 in (X.dtype, responses.dtype)))
+        level = wanted.level(X.d, narrow=bool(X.largest(narrow)))  # the same for everyone
         progress = X.watched(progress)
         history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
 

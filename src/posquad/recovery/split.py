@@ -47,7 +47,8 @@ def split_batch(
     if not enough or not len(X) or (rank is None and start is not None):
         return none, none
     inputs = X[:1] if one_design(X) is not None else X
-    usable = host((largest_entry(y) > 0) & (largest_entry(inputs).amax(-1) > 0))
+    counted = y if weights is None else torch.where(weights > 0, y, 0.0)
+    usable = host((largest_entry(counted) > 0) & (largest_entry(inputs).amax(-1) > 0))
     if rank != d:
         usable = usable & ~looks_nongeneric(X, tuning)
     uneven = host(has_uneven_rows(X, weights, tuning))

@@ -190,8 +190,9 @@ def _outlier_step(fit: FittedModel) -> list[str | Step]:
         return []
     single = count == 1
     robust = Step("", _again(fit, f"--loss {_ROBUST}"))
+    stays = fit.samples.extremes is not None  # in its file, where the losses are not to be had
     if not fit.r_squared_inliers >= _LITTLE:
-        if fit.is_robust or fit.model.loss == "poisson":
+        if fit.is_robust or fit.model.loss == "poisson" or stays:
             return []
         told = "1 residual is" if single else f"{count} residuals are"
         told += " larger than six robust standard deviations: if the responses may be wrong, fit "
@@ -203,7 +204,7 @@ def _outlier_step(fit: FittedModel) -> list[str | Step]:
     rest = "it" if single else "them"
     if fit.is_robust:
         return [f"{told}; the fit gives {rest} little weight."]
-    if fit.model.loss == "poisson":
+    if fit.model.loss == "poisson" or stays:
         return [f"{told}, and fit again without {rest}."]
     return [replace(robust, words=f"{told}, or fit again with a loss that gives {rest} no weight:")]
 

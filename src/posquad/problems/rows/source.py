@@ -19,7 +19,7 @@ __all__ = ["Rows", "in_memory"]
 
 _T = TypeVar("_T")
 BLOCK_BYTES = 16 * 2**20  # of a block of rows: reading it takes longer than starting to read
-_DEVICE_BLOCK_BYTES = 2**28  # of rows that are on an accelerator: few large products
+_DEVICE_BLOCK_BYTES = 2**29  # of rows that are on an accelerator: few large products
 
 
 class Rows(ABC):
@@ -192,7 +192,7 @@ class DerivedRows(Rows):
     """Rows computed from those of another source, one by one."""
 
     def __init__(self, source: Rows) -> None:
-        self.source = source
+        self.source, self.rank = source, source.rank
         self.n, self.d = source.n, source.d
         self.dtype, self.device = source.dtype, source.device
 
@@ -246,7 +246,10 @@ class _Converted(DerivedRows):
     def __init__(self, source: Rows, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(source)
         self.dtype, self.device = dtype, device
-        source.pinned = device.type == "cuda"
+        source.pinned |= device.type == "cuda"
+        for name in ("y", "weights"):  # of an iterator
+            if hasattr(source, name):
+                setattr(self, name, getattr(source, name))
 
     def to(
         self, dtype: torch.dtype | None = None, device: torch.device | str | None = None
@@ -254,7 +257,8 @@ class _Converted(DerivedRows):
         return self.source.to(dtype or self.dtype, device or self.device)
 
     def fingerprint(self) -> list[Any] | None:
-        return self.source.fingerprint() if self.device.type == "cpu" else None
+        known = self.source.fingerprint()
+        return known if known is None or self.device.type == "cpu" else [self.device.type, *known]
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         return self._blocks_from(0)

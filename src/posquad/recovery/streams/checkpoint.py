@@ -24,7 +24,7 @@ from torch import Tensor
 
 from posquad._version import __version__
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError, json_checksum, write_whole
 from posquad.problems.rows.source import Rows
 
@@ -160,6 +160,18 @@ class Keeper:
             warnings.warn(sentence, UserWarning, stacklevel=2)
 
 
+def admitted_checkpoint(
+    checkpoint: Checkpoint | str | os.PathLike[str] | None, source: Rows
+) -> Checkpoint | None:
+    """Return a checkpoint for work on a source, or refuse it."""
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    if checkpoint is not None and source.fingerprint() is None:
+        expected = "None unless the rows are those of files (rows.from_npy, rows.from_parquet)"
+        raise DomainError("checkpoint", expected=expected, got=type(source).__name__)
+    return checkpoint
+
+
 def open_keeper(
     checkpoint: Checkpoint | str | os.PathLike[str] | None,
     source: Rows,
@@ -172,15 +184,14 @@ def open_keeper(
     If several processes share the rows, each has its own file, PATH or PATH.rank1 and so on; all
     of them must be there and belong together.
     """
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
-    known, problem = source.fingerprint(), None
-    if checkpoint is not None and known is None:
-        expected = "None unless the rows are those of files (rows.from_npy, rows.from_parquet)"
-        problem = DomainError("checkpoint", expected=expected, got=type(source).__name__)
+    known, problem, admitted = source.fingerprint(), None, None
+    try:
+        admitted = admitted_checkpoint(checkpoint, source)
+    except PosquadError as found:
+        problem = found
     if source.is_shared or problem is not None:
         source.agree(problem, "no checkpoint" if checkpoint is None else "a checkpoint")
-    if checkpoint is None:
+    if admitted is None:
         return Keeper()
     parts = [__version__, known, source.n, source.d, str(source.dtype), dict(options)]
     parts += [_digest(y), None if weights is None else _digest(weights)]
@@ -189,7 +200,7 @@ def open_keeper(
     key = hashlib.sha256(b"".join(each.numpy().tobytes() for each in everyone)).hexdigest()
     problem, keeper = None, Keeper()
     try:
-        keeper = Keeper(checkpoint, key, source.rank)
+        keeper = Keeper(admitted, key, source.rank)
     except FileError as found:
         problem = found
     source.agree(problem)

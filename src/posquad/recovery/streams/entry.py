@@ -126,6 +126,9 @@ def recover_by_passes(
     """
     operator: RankOneRows = RankOneRows(source.to(torch.float64))
     source = source.to(device="cpu")
+    if weights is not None:  # of mean about one, as the expected curvature has it; the same digits
+        mean = float(source.total(weights.double().sum())) / source.n
+        weights = weights.double() * 2.0 ** -round(math.log2(mean))
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
     X = first[0].double()
     known = Known(X, None if first[2] is None else first[2].double(), source.n)

@@ -104,6 +104,7 @@ class _Pass(NamedTuple):
             if self.keeper.checkpoint is not None:  # which holds those of this process
                 sums = Twofold(sums.high.clone(), sums.low.clone())
             moments.sums = source.total_twofold(sums)
+            moments.narrow = bool(source.largest(torch.tensor(float(moments.narrow))))
             moments.count = int(source.total(torch.tensor(moments.count)))
             moments.largest = float(source.largest(torch.tensor(moments.largest)))
 
