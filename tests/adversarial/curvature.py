@@ -472,10 +472,10 @@ def attempt_spectrum(seed: int) -> Outcome:
 FAMILIES = (
     {f"kernel, {kind}": Family(partial(attempt_kernel, kind), 60, 1000) for kind in ROWS}
     | {"kernel, weak rows": Family(attempt_weak, 60, 1000)}
-    | {f"ends, {kind}": Family(partial(attempt_ends, kind), 30, 500) for kind in PROBLEMS}
+    | {f"ends, {kind}": Family(partial(attempt_ends, kind), 18, 500) for kind in PROBLEMS}
     | {f"ends, {kind}": Family(partial(attempt_matrix, kind), 50, 1000) for kind in VALUES}
     | {
-        f"bounds, {kind}": Family(partial(attempt_bounds, kind), 20, 500)
+        f"bounds, {kind}": Family(partial(attempt_bounds, kind), 12, 500)
         for kind in [*PROBLEMS, *ROWS]
     }
     | {"ends, full space": Family(attempt_full_space, 40, 1000)}

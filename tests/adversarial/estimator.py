@@ -119,6 +119,6 @@ def attempt_long_rows(seed: int) -> Outcome:
 
 FAMILIES = {
     "long_rows": Family(attempt_long_rows, in_tests=10, in_full=1000),
-    "tables": Family(lambda seed: attempt(random_table, seed), in_tests=40, in_full=2000),
-    "ones": Family(lambda seed: attempt(ones_table, seed), in_tests=20, in_full=500),
+    "tables": Family(lambda seed: attempt(random_table, seed), in_tests=25, in_full=2000),
+    "ones": Family(lambda seed: attempt(ones_table, seed), in_tests=10, in_full=500),
 }

@@ -270,7 +270,7 @@ FAMILIES = {
     "scales_descent": Family(partial(scales, "descent"), 40, 1000),
     "ordinary_flows": Family(ordinary_flows, 8, 300),
     "ordinary_descents": Family(ordinary_descents, 15, 300),
-    "decays": Family(decays, 2, 60),
+    "decays": Family(decays, 1, 60),
     "losing_rank": Family(losing_rank, 60, 1000),
     "mirror_scales": Family(mirror_scales, 15, 500),
     "ordinary_mirror_flows": Family(ordinary_mirror_flows, 20, 300),

@@ -307,6 +307,6 @@ def attempt_matrices(seed: int) -> Outcome:
     return outcome
 
 
-FAMILIES = {kind: Family(partial(attempt, kind), 80, 2000) for kind in KINDS} | {
+FAMILIES = {kind: Family(partial(attempt, kind), 50, 2000) for kind in KINDS} | {
     "von_neumann": Family(attempt_matrices, 80, 2000)
 }

@@ -114,7 +114,7 @@ def reproduce(
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     outcome = reproduce(Path(folder), plan(["exp5"]))
+    ...     outcome = reproduce(Path(folder), plan(["exp5"], quick=True))
     ...     (Path(folder) / "report.html").exists(), outcome.missing
     (True, ())
     """

@@ -89,7 +89,7 @@ def run(parameters: Dial, progress: ProgressCallback) -> Measured:
     so that ||y|| = 1. The same problems are used at every dial; different seeds of the experiment
     share none. The first-order law is compared with further flows at small dials.
 
-    >>> small = Dial(dials=(0.0, 1.0), epsilons=(0.1,), seeds=2, n=2, d=3, law_problems=1)
+    >>> small = Dial(dials=(0.0, 1.0), epsilons=(0.1,), seeds=2, n=1, d=2, law_problems=1)
     >>> bool(run(small, lambda fraction: None)["to_bregman_max"] < 1e-4)
     True
     """
