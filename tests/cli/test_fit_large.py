@@ -176,22 +176,27 @@ def test_options_that_need_all_rows(option, tmp_path):
     assert not (tmp_path / "f").exists()
 
 
-def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monkeypatch):
+def command_on_table(folder):
+    """A fit of rank 2 to a table in a folder, and where it writes."""
     X, y, _ = table()
-    path, out = tmp_path / "t.npy", tmp_path / "fit"
-    np.save(path, np.column_stack([X, y]))
-    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+    np.save(folder / "t.npy", np.column_stack([X, y]))
+    out = folder / "fit"
+    return ("fit", folder / "t.npy", "--response", "x5", "--rank", 2, "--out", out), out
 
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
 
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monkeypatch):
+    words, out = command_on_table(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
         run = call(*words)
         assert run.exit_code == 130
         assert f"Interrupted: the same command goes on from {out}/model.checkpoint." in run.output
         assert [item.name for item in out.iterdir()] == ["model.checkpoint"]
-        other = call("fit", path, "--response", "x5", "--rank", 1, "--out", out)
+        other = call("fit", words[1], "--response", "x5", "--rank", 1, "--out", out)
         assert "model.checkpoint is not used, and the work begins anew" in other.output
         call(*words)
     run = call(*words)
@@ -205,14 +210,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monk
 
 
 def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
-    X, y, _ = table()
-    path, out = tmp_path / "t.npy", tmp_path / "fit"
-    np.save(path, np.column_stack([X, y]))
-    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
-
-    def interrupt(*arguments):
-        raise KeyboardInterrupt
-
+    words, out = command_on_table(tmp_path)
     monkeypatch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
     assert call(*words, "--no-checkpoint").exit_code == 130
     assert not out.exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from posquad.recovery import budget
+from posquad.recovery import budget, restarts
 from posquad.recovery import search as module
 from posquad.recovery.prepare import prepare
 from posquad.recovery.search import Search
@@ -243,7 +243,7 @@ def test_reweighted_starts_have_no_zero_columns(monkeypatch):
         seen.append((rank, weight, tolerance))
         return SimpleNamespace(U=U)
 
-    monkeypatch.setattr(module, "run_irls", irls)
+    monkeypatch.setattr(restarts, "run_irls", irls)
     found = run._reweighted(run.problem, 500, plain=True, round=3)
     ((rank, weight, tolerance),) = seen
     assert (rank, tolerance) == (2, 1e-3)

@@ -10,7 +10,8 @@ import torch
 
 from posquad import RankOne
 from posquad.recovery.prepare import prepare
-from posquad.recovery.search import Search, common_noise
+from posquad.recovery.restarts import common_noise
+from posquad.recovery.search import Search
 from posquad.recovery.shared import Shared, independent_samples
 from posquad.recovery.tuning import DEFAULT, Sizes
 from recovery_support import task_of

@@ -83,7 +83,6 @@ def test_a_function_of_this_process_can_be_sent_to_workers(tmp_path):
 @pytest.fixture
 def cluster():
     """A scheduler at an address, with workers that are threads of this process."""
-    distributed = pytest.importorskip("distributed")
     local = {"host": "127.0.0.1", "protocol": "tcp", "dashboard_address": None}
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, silence_logs=50, **local

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
 import time
 import warnings
 from contextlib import suppress
@@ -14,8 +12,9 @@ from typing import Any
 
 import click
 
-from posquad.cli.checkpoints import CHECKPOINT, checkpoint_options, fit_checkpoint, keeping
+from posquad.cli.checkpoints import checkpoint_options, fit_checkpoint, keeping
 from posquad.cli.failure import reporting
+from posquad.cli.fit_output import print_answer, require_place, write_fit
 from posquad.cli.options import (
     DROP,
     ENCODE,
@@ -40,21 +39,18 @@ from posquad.core.errors import (
     first_line,
 )
 from posquad.core.extras import import_extra
-from posquad.core.files import FileError, require_folder, write_file
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.io.models import MODEL, predict
 from posquad.io.tables import PLAIN, Samples, TableError, read_samples
 from posquad.recovery.losses import LOSS_NAMES
-from posquad.report.fit_answer import Answer, answer
+from posquad.report.fit_answer import answer
 from posquad.report.fit_report import render
 from posquad.report.fitted_model import FittedModel
 
 __all__ = ["fit_command"]
 
-REPORT = "report.html"
 _COPIES = 6  # peak memory of a fit in copies of X, measured at 400,000 x 100
-_WIDTH = 80  # columns of a plain terminal
 _QUICK = 20.0  # seconds of a fit up to which it is cross-validated by default
 _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes seconds
 
@@ -200,7 +196,7 @@ def fit_command(
         for name in ("tolerance", "time_limit", "scale", "checkpoint_every"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
-        new = [] if rank else _require_place(data, out)
+        new = [] if rank else require_place(data, out)
         try:
             with processes.joint_work():
                 with table_progress() as report:
@@ -245,14 +241,14 @@ def fit_command(
                 )
                 text = render(fit)
             replaced = fit.model_path.exists()
-            _write(out, fit, text)
+            write_fit(out, fit, text)
             if saved is not None and not stopped:
                 saved.remove()
         finally:
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
                     folder.rmdir()
-    _print_answer(answer(fit), out, replaced)
+    print_answer(answer(fit), out, replaced)
     if stopped:
         click.echo("Interrupted: the best model so far was written.", err=True)
         if saved is not None and saved.path.exists():
@@ -357,56 +353,3 @@ def _require_rows(samples: Samples, options: dict[str, Any], **wanted: bool | No
         if value:
             where, expected = f"--{name}", "a smaller table, all of which is read into memory"
             raise DomainError(where, expected=expected, got=f"{samples.X.n} rows")
-
-
-def _require_place(data: Path, out: Path) -> list[Path]:
-    """Check, before any work, that results can be written; return the folders that are new."""
-    written = [f"{MODEL}{end}" for end in (".json", ".safetensors")] + [REPORT, CHECKPOINT]
-    written += [f"{MODEL}.certificate{end}" for end in (".json", ".npz")]
-    for name in written:
-        if (out / name).resolve() == data.resolve():
-            raise FileError(
-                "--out", expected="another folder", got=f"{out}, where {data} would be replaced"
-            )
-    new = [folder for folder in (out, *out.parents) if not folder.exists()]
-    require_folder(out, written)
-    return new
-
-
-def _write(out: Path, fit: FittedModel, text: str) -> None:
-    """Write the report, then the model; model.json comes last and completes the fit."""
-    before = None
-    if threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # writing a few files takes no time
-    try:
-        # A file name may hold bytes that are not text; the page shows a question mark for them.
-        write_file(out / REPORT, text.encode(errors="replace"))
-        try:
-            fit.model.save(out / MODEL)
-        except OSError as problem:
-            with suppress(OSError):  # the report would be about a model that does not exist
-                (out / REPORT).unlink()
-            got = f"{problem.strerror or problem}"
-            raise FileError(str(out), expected="a folder to write to", got=got) from None
-        if fit.model.certificate_ is None:  # a certificate of an earlier fit is about another model
-            for end in (".json", ".npz"):
-                (out / f"{MODEL}.certificate{end}").unlink(missing_ok=True)
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-
-
-def _print_answer(said: Answer, out: Path, replaced: bool) -> None:
-    click.echo(f"{said.word}: {said.headline}.")
-    click.echo(click.wrap_text(said.message, _WIDTH))
-    click.echo()
-    for name, value in said.facts:
-        click.echo(click.wrap_text(f"{name:<18} {value}", _WIDTH, "  ", " " * 21))
-    click.echo("\nWhat to do next:")
-    for number, step in enumerate(said.steps, 1):
-        click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
-        if step.command:  # on its own line, so that it can be copied
-            click.echo(f"       {step.command}")
-    before = " (replaces an earlier fit)" if replaced else ""
-    click.echo(f"\nModel:  {out / f'{MODEL}.json'}{before}")
-    click.echo(f"Report: {out / REPORT}")

@@ -147,52 +147,44 @@ class StreamFits(FittedAttributes):
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
         with source.together():
-            watched = source.watched(progress)
-            self._fit_together(source, y, sample_weight, feature_names, watched, checkpoint)
+            progress = source.watched(progress)
+            if not source.is_shared:
+                checkpoint = admitted_checkpoint(checkpoint, source)
+            given, source = source, source.to(device="cpu")
+            y, sample_weight = own_responses(given, y, sample_weight)
+            responses, weights = admitted_responses(source, y, sample_weight)
+            self.n_features_in_ = source.d
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+            if feature_names is not None:
+                self.feature_names_in_ = checked_names(feature_names, source.d)
+            require_choices(self, source.d)
+            if source.n <= kept_rows(source.d, self._terms) and not source.is_shared:
+                X = source.read_all()
+                source.require_finite(slice(0, len(X)), X)
+                w = None if weights is None else weights.double().numpy()
+                self._fit_rows(X.numpy(), responses.numpy(), w, progress)
+            elif self.loss != "least-squares":
+                require_least_squares(self, "rows that are not kept in memory")
+            elif source.d > MOMENT_MOST:
+                self._fit_passes(given, responses, weights, progress, checkpoint)
+            else:
+                self._require_no_folds()
+                seed = integer_seed(self.random_state)
+                names = ("rank", "max_rank", "max_starts", "max_steps", "tolerance")
+                options = {name: getattr(self, name) for name in names} | {
+                    "call": "fit",
+                    "seed": seed,
+                }
+                options |= {"terms": self._terms}
+                keeper = open_keeper(checkpoint, source, responses, weights, options)
+                moments = gather_moments(
+                    source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
+                )
+                self._fit_moments(moments, progress, source, keeper, seed)
+                keeper.end()
         self._warn()
         return self
-
-    def _fit_together(
-        self,
-        source: Rows,
-        y: Any,
-        sample_weight: Any,
-        feature_names: Sequence[str] | None,
-        progress: Callable[[Progress], None] | None,
-        checkpoint: Checkpoint | str | os.PathLike[str] | None,
-    ) -> None:
-        if not source.is_shared:
-            checkpoint = admitted_checkpoint(checkpoint, source)
-        given, source = source, source.to(device="cpu")
-        y, sample_weight = own_responses(given, y, sample_weight)
-        responses, weights = admitted_responses(source, y, sample_weight)
-        self.n_features_in_ = source.d
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        if feature_names is not None:
-            self.feature_names_in_ = checked_names(feature_names, source.d)
-        require_choices(self, source.d)
-        if source.n <= kept_rows(source.d, self._terms) and not source.is_shared:
-            X = source.read_all()
-            source.require_finite(slice(0, len(X)), X)
-            w = None if weights is None else weights.double().numpy()
-            self._fit_rows(X.numpy(), responses.numpy(), w, progress)
-        elif self.loss != "least-squares":
-            require_least_squares(self, "rows that are not kept in memory")
-        elif source.d > MOMENT_MOST:
-            self._fit_passes(given, responses, weights, progress, checkpoint)
-        else:
-            self._require_no_folds()
-            seed = integer_seed(self.random_state)
-            names = ("rank", "max_rank", "max_starts", "max_steps", "tolerance")
-            options = {name: getattr(self, name) for name in names} | {"call": "fit", "seed": seed}
-            options |= {"terms": self._terms}
-            keeper = open_keeper(checkpoint, source, responses, weights, options)
-            moments = gather_moments(
-                source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
-            )
-            self._fit_moments(moments, progress, source, keeper, seed)
-            keeper.end()
 
     def _fit_passes(
         self,

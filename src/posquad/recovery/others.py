@@ -17,7 +17,8 @@ from posquad.core.linalg import norm, symmetric_part
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.search import common_noise, method_for
+from posquad.recovery.restarts import common_noise
+from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.sign_patterns import sign_candidates
 from posquad.recovery.solvers.fit import at_rounding, stagnated, stationary

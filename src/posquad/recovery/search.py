@@ -22,6 +22,7 @@ from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
+from posquad.recovery.restarts import perturbed_starts, reweighted_starts
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
@@ -34,7 +35,6 @@ from posquad.recovery.solvers.fit import (
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
-from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
@@ -316,29 +316,12 @@ class Search:
         self._keep(self._descend(problem, U), chosen)
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
-        """Return perturbed copies `[count, ..., d, r]` of the first start."""
         U = self.first if chosen is None else self.first[chosen]
-        noise = common_noise(self.task.seed, round, U, count, *U.shape[-2:])
-        size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
-        return U + self.schedule.spread * size[..., None, None] * noise
+        return perturbed_starts(U, count, self.schedule.spread, self.task.seed, round)
 
     def _reweighted(self, problem: Problem, count: int, *, plain: bool, round: int) -> Tensor:
-        """Return limits `[count, ..., d, r]` of IRLS from random weights.
-
-        With `plain`, the first weight is the identity.
-        """
-        d, y = problem.d, problem.y
-        N = common_noise(self.task.seed, round, y[..., None], count, d, 2 * d + self.rank)
-        filler, N = N[..., : self.rank], N[..., self.rank :]
-        weight = N @ N.mT / (2 * d)
-        if plain:
-            weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
-        state = run_irls(problem, self.rank, weight, 1e-3, self.history)
-        size = torch.linalg.matrix_norm(state.U)[..., None, None]
-        # Columns that are zero in the positive part start at small random values.
-        filler = filler * (size.clamp_min(1e-3) * 0.03)
-        empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
-        return torch.where(empty, filler, state.U)
+        seed, history = self.task.seed, self.history
+        return reweighted_starts(problem, self.rank, count, seed, round, history, plain=plain)
 
     def _keep(
         self, state: FitState | Ends, chosen: Tensor | None = None, *, count: bool = True
@@ -399,13 +382,3 @@ def _of_starts(U: Tensor, which: np.ndarray) -> Tensor:
 def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:
     """Return dense damped steps in this form, or else first-order ones."""
     return Levenberg(problem, rank, form) if dense else PopulationLBFGS(problem)
-
-
-def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:
-    """Return standard normal numbers `[count, ..., d, r]`, the same for all problems of a batch.
-
-    `like[..., d, r]` gives the number of batch dimensions, the dtype and the device.
-    """
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + round + 1) % 2**63)
-    noise = torch.randn(*shape, generator=generator, dtype=like.dtype).to(like.device)
-    return noise.reshape(shape[0], *(1,) * (like.ndim - 2), *shape[1:])
