@@ -86,7 +86,8 @@ class Exchange:
                 self._depth -= 1
             return
         stop = threading.Event()
-        threading.Thread(target=self._beat, args=(stop,), name="posquad-alive", daemon=True).start()
+        alive = threading.Thread(target=self._beat, args=(stop,), name="posquad-alive", daemon=True)
+        alive.start()
         try:
             yield
             self.check()
@@ -96,6 +97,7 @@ class Exchange:
             if self.failure is None:
                 with self._lock, suppress(GroupError):
                     self._meet(_LEAVING)
+            alive.join()  # a thread in a collective when the interpreter ends would abort it
 
     def _beat(self, stop: threading.Event) -> None:
         while not stop.wait(self._interval):
