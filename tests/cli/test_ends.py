@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from click.testing import CliRunner
 import posquad
 from posquad.__main__ import main as program
 from posquad.cli import certify, claims, demo, info, predict
-from posquad.cli.interrupts import leave_on_interrupt
+from posquad.cli.interrupts import allow_interrupt, leave_on_interrupt
 from posquad.cli.main import main
 
 INTERRUPTED = "Interrupted: nothing was written.\n"
@@ -69,12 +71,35 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path, swallowed):
 def test_ctrl_c_is_left_to_the_command_once_it_is_imported(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["posquad", "info"])
     seen = []
-    monkeypatch.setattr(
-        info, "system_information", lambda: seen.append(signal.getsignal(signal.SIGINT)) or {}
-    )
+
+    def interrupted():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            seen.append("KeyboardInterrupt")
+        return {}
+
+    monkeypatch.setattr(info, "system_information", interrupted)
     with pytest.raises(SystemExit):
         program()
-    assert seen == [signal.default_int_handler]
+    assert seen == ["KeyboardInterrupt"]
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
+    leave_on_interrupt()
+    allow_interrupt()
+    (tmp_path / "interrupted.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\ncomplete = True\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def import_and_wait():
+        import_module("interrupted")
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        import_and_wait()
+    assert sys.modules["interrupted"].complete
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored():

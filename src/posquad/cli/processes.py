@@ -101,6 +101,8 @@ class Processes:
             return made[0]
         if not distributed.is_initialized():
             join_group("gloo", timeout=timedelta(seconds=max(_START, self.timeout)))
+            # Threads of a group that is left to the end of the interpreter may abort it.
+            stack.callback(distributed.destroy_process_group)
         exchange = exchange_of(None, self.timeout)
         stack.enter_context(exchange.together())
         self.joined.append(exchange)

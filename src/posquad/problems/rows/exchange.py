@@ -97,7 +97,7 @@ class Exchange:
             if self.failure is None:
                 with self._lock, suppress(GroupError):
                     self._meet(_LEAVING)
-            alive.join()  # a thread in a collective when the interpreter ends would abort it
+            alive.join()  # a thread in a collective at the end of the interpreter aborts it
 
     def _beat(self, stop: threading.Event) -> None:
         while not stop.wait(self._interval):
