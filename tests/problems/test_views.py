@@ -52,3 +52,11 @@ def test_moments_and_rows(pair):
     assert (view.n, view.d) == (300, 3)
     close(view.normalized().X, copy.normalized().X)
     close(view.double().X, copy.X)
+
+
+def test_lengths_and_moments_do_not_form_the_rows(pair, monkeypatch):
+    view, copy, _ = pair
+    lengths, second = copy.squared_lengths, copy.second_moments
+    monkeypatch.setattr(RankOneView, "X", property(lambda view: pytest.fail("all rows at once")))
+    close(view.squared_lengths, lengths)
+    close(view.second_moments, second)

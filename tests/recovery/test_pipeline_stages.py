@@ -129,8 +129,8 @@ def test_an_interruption_before_any_result_leaves_zero_and_no_error():
 
 
 def test_answers_are_padded_to_the_widest_factor():
-    X = torch.ones(2, 5, 3, dtype=torch.float64)
-    narrow, wide = blank_answers(X, 1), blank_answers(X[:1], 2)
+    y = torch.ones(2, 5, dtype=torch.float64)
+    narrow, wide = blank_answers(y, 3, 1), blank_answers(y[:1], 3, 2)
     assert narrow.codes.tolist() == [Status.STALLED.code] * 2
     assert narrow.confidence.tolist() == [1.0, 1.0]
     assert np.isnan(narrow.curvature).all()
@@ -141,13 +141,13 @@ def test_answers_are_padded_to_the_widest_factor():
     narrow.put(np.array([1]), wide)
     assert narrow.U.shape == (2, 3, 2)
     assert narrow.U[:, 0].tolist() == [[0, 0], [7, 7]]
-    narrow.put(np.array([0]), blank_answers(X[:1], 1))
+    narrow.put(np.array([0]), blank_answers(y[:1], 3, 1))
     assert narrow.U[:, 0].tolist() == [[0, 0], [7, 7]]
     assert narrow.select(np.array([1])).rank.tolist() == [2]
 
 
 def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
-    answers = blank_answers(torch.ones(2, 5, 3, dtype=torch.float64), 3)
+    answers = blank_answers(torch.ones(2, 5, dtype=torch.float64), 3, 3)
     turn = torch.tensor([[0.6, 0.8, 0.0], [-0.8, 0.6, 0.0], [0.0, 0.0, 1.0]]).double()
     answers.U[0] = torch.diag(torch.tensor([3.0, 2.0, 1.0]).double()) @ turn
     answers.rank[0] = 2
@@ -169,7 +169,7 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
 
 @pytest.mark.parametrize("size", [1e200, 1e-200])
 def test_columns_are_orthogonal_and_sorted_where_their_squares_leave_the_range(size):
-    answers = blank_answers(torch.ones(2, 5, 2, dtype=torch.float64), 2)
+    answers = blank_answers(torch.ones(2, 5, dtype=torch.float64), 2, 2)
     turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
     answers.U[:] = [size * np.diag([2.0, 3.0]), np.diag([2.0, 3.0]) @ turn]
     answers.rank[:] = 2

@@ -95,6 +95,11 @@ class RankOne(Measurements):
         """The same operator with its data in single precision."""
         return RankOne(self.X.float())
 
+    @property
+    def single_entries(self) -> int:
+        """Entries of the copy that `single` makes of X."""
+        return self.n * self.d
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Row blocks of X that are small enough to stay in cache between two uses."""
         row_bytes = self.d * self.X.element_size() * max(1, math.prod(self.batch_shape))
@@ -162,7 +167,7 @@ class RankOne(Measurements):
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
-        X = one_design(self.X)
+        X = one_design(self.X) if self.batch_shape else None  # a view has no X until it is asked
         if X is not None:
             return RankOne(X).squared_lengths.expand(self.X.shape[:-1])
         parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
@@ -181,7 +186,7 @@ class RankOne(Measurements):
     @cached_property
     def fourth_moments(self) -> Tensor:
         """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, where D = d(d+1)/2."""
-        X = one_design(self.X)
+        X = one_design(self.X) if self.batch_shape else None
         if X is None:
             return symmetric_gram(self.X)
         gram = symmetric_gram(X)

@@ -38,6 +38,10 @@ class RankOneView(RankOne):
         rows = None if self.rows is None else self.rows.float()
         return RankOneView(self.base.single(), self.T.float(), rows)
 
+    @property
+    def single_entries(self) -> int:
+        return self.base.single_entries
+
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         for block, Xb in self.base._blocks():
             rows = Xb @ self.T

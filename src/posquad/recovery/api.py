@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,7 +108,8 @@ def recover(
         max_steps, time_limit: maximum number of steps and of seconds of the whole call. When one is
             reached, the best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with
             the best answer so far as its `result`.
-        precision: "float64" computes and returns float64 for any input; "input" keeps float32.
+        precision: "float64" computes and returns float64 for any input, and converts a large
+            float32 X of one problem block by block; "input" keeps float32.
         progress: called with a `Progress` at every step.
         certify: also return a `certificate` of what can be proved about the answer to one problem:
             `posquad.certify` at `U[:, :rank]`, for the samples of positive weight. It is None if
@@ -208,7 +210,11 @@ def recover(
                 found = recover_by_passes(rows, responses, w, level, history, in_memory, keeper)
         keeper.end()
         return found
-    inputs, responses, w, narrow = _admitted(X, y, weights, precision)
+    if tuning is not None:
+        require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
+    other = chosen_loss(loss, scale)
+    most = (tuning or DEFAULT).sizes.view_entries if other is None else math.inf
+    inputs, responses, w, narrow = _admitted(X, y, weights, precision, most)
     if certify and not diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"
         raise DomainError("diagnose", expected=expected, got="False")
@@ -217,9 +223,7 @@ def recover(
         raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
     d = inputs.shape[-1]
     level = wanted.level(d, narrow=narrow)
-    if tuning is not None:
-        require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
-    if (other := chosen_loss(loss, scale)) is not None:
+    if other is not None:
         options = {"rank": rank, "start": start, "tolerance": level, "seed": seed}
         options |= {"max_rank": max_rank, "max_starts": max_starts, "max_steps": max_steps}
         options |= {"time_limit": time_limit, "precision": precision, "progress": progress}
@@ -228,7 +232,7 @@ def recover(
         found = recover_by_reweighting(recover, other, given, options)
         return _certified(found, inputs, responses, w, level) if certify else found
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
-    first = None if start is None else _given_start(start, inputs, rank)
+    first = None if start is None else _given_start(start, inputs, responses, rank)
     task = Task(level, seed, history)
     call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first, diagnose)
     batch = responses.shape[:-1]
@@ -277,7 +281,7 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
     if int(found.rank) == 0:
         return found
     kept = w > 0
-    U = torch.as_tensor(found.U[:, : int(found.rank)]).to(X)
+    U = torch.as_tensor(found.U[:, : int(found.rank)]).to(y)
     U = U.double()  # in single precision fourth powers of the inputs may overflow
     objective = LeastSquares(RankOne(X[kept].double()), y[kept].double())
     try:
@@ -288,9 +292,9 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
     return replace(found, certificate=certificate, status=status)
 
 
-def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
+def _given_start(start: Array, X: Tensor, y: Tensor, rank: int | None) -> Tensor:
     """Return a start `[..., d, k]` of the batch of X, as checked tensors."""
-    U = converted_tensor("start", start).to(X)
+    U = converted_tensor("start", start).to(y)
     require_factor("start", U)
     require_shape("start", U, (X.shape[-1], U.shape[-1]), "(..., d, k)")
     if require_batch(X=X.shape[:-2], start=U.shape[:-2]) != X.shape[:-2]:
@@ -303,9 +307,12 @@ def _given_start(start: Array, X: Tensor, rank: int | None) -> Tensor:
 
 
 def _admitted(
-    X: Array, y: Array | None, weights: Array | None, precision: str
+    X: Array, y: Array | None, weights: Array | None, precision: str, most: float
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return checked tensors of one batch shape, and whether any of them was float32."""
+    """Return checked tensors of one batch shape, and whether any of them was float32.
+
+    Float32 inputs of one problem with more than `most` entries stay float32.
+    """
     if precision not in ("float64", "input"):
         raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
     if y is None:
@@ -314,9 +321,15 @@ def _admitted(
     if weights is not None:
         given["weights"] = converted_tensor("weights", weights)
     narrow = any(t.dtype == torch.float32 for t in given.values())
-    if precision == "float64":
+    wide, inputs = precision == "float64", given["X"]
+    one = inputs.ndim == 2 and all(t.ndim == 1 for name, t in given.items() if name != "X")
+    kept = wide and one and inputs.numel() > most
+    if kept:
+        given["X"] = inputs[:0]
+    if wide:
         given = {name: tensor.to(torch.float64) for name, tensor in given.items()}
-    inputs, responses, *rest = unified(**given)
+    first, responses, *rest = unified(**given)
+    inputs = inputs if kept else first
     if inputs.ndim < 2 or 0 in inputs.shape[-2:]:
         got = f"shape {tuple(inputs.shape)}"
         raise ShapeError("X", expected="shape (..., n, d) with n, d >= 1", got=got)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.core.status import Status
@@ -121,18 +120,19 @@ def _others(
     return another, starts
 
 
-def zero_answer(shared: Shared, X: Tensor) -> Answers:
+def zero_answer(shared: Shared, ambient: int) -> Answers:
     """Return Q = 0, for responses or inputs that are all zero.
 
     If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
+    `ambient` is the dimension of the user's inputs.
     """
     prepared = shared.prepared
-    answers = blank_answers(X[None], 1)
+    answers = blank_answers(prepared.problem.y[None], ambient, 1)
     answers.samples[:] = shared.distinct
-    answers.needed[:] = X.shape[-1]
+    answers.needed[:] = ambient
     if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
         answers.residual[:], answers.error[:] = 1.0, np.nan
-    spans = int(prepared.span) == X.shape[-1]
+    spans = int(prepared.span) == ambient
     status = Status.RECOVERED if spans else Status.UNDETERMINED
     answers.codes[:] = status.code
     return answers

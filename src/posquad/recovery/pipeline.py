@@ -46,7 +46,7 @@ class Pipeline:
     diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
     farkas: Tensor | None = None  # of the last problem
-    inputs: Tensor | None = None  # [B, n, d] of all problems
+    given: tuple[Tensor, int] | None = None  # responses [B, n] of all problems, and d
     current: tuple[Shared, np.ndarray] | None = None  # what is being solved, and its flat indices
 
     @property
@@ -56,8 +56,8 @@ class Pipeline:
     @cached_property
     def unfinished(self) -> Answers:
         """Answers that are complete so far; Q = 0 for the others."""
-        assert self.inputs is not None, "`answers` knows the problems"
-        blank = blank_answers(self.inputs, self.rank or 1)
+        assert self.given is not None, "`answers` knows the problems"
+        blank = blank_answers(*self.given, self.rank or 1)
         blank.codes[:] = Status.INTERRUPTED.code
         blank.residual[:] = 1.0  # of Q = 0
         blank.error[:] = np.nan
@@ -67,7 +67,7 @@ class Pipeline:
         """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
         n, d = X.shape[-2:]
         X = flat_designs(X)
-        self.inputs = X if X.ndim == 3 else X[None]
+        self.given = y.reshape(-1, n), d
         if X.ndim == 2:
             return self._single(X, y, weights, self.start, 0)
         sizes = self.tuning.sizes
@@ -116,7 +116,7 @@ class Pipeline:
 
         `begin` is the flat index of the first one.
         """
-        answers = blank_answers(X, self.rank or 1)
+        answers = blank_answers(y, X.shape[-1], self.rank or 1)
         left = np.ones(len(X), dtype=bool)
         given = (X, y, weights, start)
         regular, uneven = split_batch(X, y, weights, start, self.rank, self.tuning)
@@ -269,7 +269,7 @@ class Pipeline:
         prepared = prepare(X, y, weights, self.tuning) if even is None else even
         shared = Shared(prepared, self.tuning)
         if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
-            return zero_answer(shared, X)
+            return zero_answer(shared, X.shape[-1])
         self._begin(shared, np.array([index]))
         found, sure = self._solved(shared, start)
         reproduced = float(found.residual) <= self.task.tolerance

@@ -21,10 +21,12 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
+from posquad.problems.widened import RankOneWidened
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Tuning
 
 _INSPECTED = 20_000  # entries inspected for repetition
+_FEW_ROWS = 0.01  # share of the rows that may have zeros in large inputs that are generic
 _WIDE = 4096  # columns from which memory decides how eigenvalues are computed on a GPU
 
 
@@ -93,7 +95,7 @@ def prepare(
 
     Every problem of a batch is prepared as it would be alone; inputs that a batch shares are
     prepared once. `rows[..., n]` are factors of the rows of X. A large X is not copied: its
-    operator is a view.
+    operator is a view. It may be float32 where y is float64, and is then converted block by block.
     """
     shared = one_design(X) if weights is None and rows is None else None
     if shared is not None:
@@ -108,21 +110,19 @@ def prepare(
     if rows is not None and not large:
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
-    unit = _units(X, rows, tuning)
+    unit = _units(X, rows, tuning, y.dtype)
     scale = _response_scale(y)
+    given = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
     x = None if large else host(X)
     if x is not None:
         x = x if unit is None else x / unit
         moments = torch.from_numpy(x.swapaxes(-1, -2) @ x / n)
     else:
-        all_rows = RankOne.of_checked(X)
-        moments = (
-            all_rows.second_moments if rows is None else all_rows.adjoint_kernel(rows.square()) / n
-        )
+        moments = given.second_moments if rows is None else given.adjoint_kernel(rows.square()) / n
         if unit is not None:
             columns = torch.from_numpy(unit).to(X.device)
             moments = moments / columns / columns.mT
-    values, limits = host(_eigenvalues(moments)), torch.finfo(X.dtype)
+    values, limits = host(_eigenvalues(moments)), torch.finfo(y.dtype)
     top = np.maximum(values[..., -1:], limits.tiny)
     seen = values > max(n, d) * limits.eps * top  # [..., d]
     span = seen.sum(-1)
@@ -142,8 +142,7 @@ def prepare(
         count = (np.vecdot(inputs, inputs) > 0).sum(-1)
     else:
         plain = whole and rows is None and unit is None and bool((root == 1).all())
-        operator = RankOne.of_checked(X)
-        operator = operator if plain else RankOneView(operator, T, rows)
+        operator = given if plain else RankOneView(given, T, rows)
         count = (host(operator.squared_lengths) > 0).sum(-1)
     return Prepared(Problem(operator, y / scale[..., None]), T, scale, span, count)
 
@@ -199,7 +198,7 @@ def has_uneven_rows(X: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT)
     shared = one_design(X) if weights is None else None
     if shared is not None:
         return has_uneven_rows(shared, None, tuning).expand(len(X))
-    factor, present, _, _ = _row_sizes(X, weights, tuning)
+    factor, present, _, _ = _row_sizes(X, weights, tuning, X.dtype)
     return _range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
 
 
@@ -218,7 +217,7 @@ def normalize_rows(
     shared = one_design(X) if weights is None else None
     batch = X.shape[:-2]
     X = X if shared is None else shared
-    factor, present, peak, lengths = _row_sizes(X, weights, tuning)
+    factor, present, peak, lengths = _row_sizes(X, weights, tuning, y.dtype)
     if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
@@ -239,24 +238,25 @@ def normalize_rows(
 
 
 def _row_sizes(
-    X: Tensor, weights: Tensor | None, tuning: Tuning
+    X: Tensor, weights: Tensor | None, tuning: Tuning, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return, for each row, log2 of `w^(1/2) ||x||^2`, whether it counts, max |x_j|, and the rest.
 
-    The length of a row is the product of the last two.
+    The length of a row is the product of the last two. They are computed in the given precision.
     """
-    peak = largest_entry(X)  # [..., n]
+    peak = largest_entry(X).to(dtype)  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    limits = torch.finfo(X.dtype)
-    if bool(((peak > limits.tiny**0.25) & (peak < limits.max**0.25)).all()):
+    limits = torch.finfo(dtype)
+    in_range = (peak > limits.tiny**0.25) & (peak < limits.max**0.25)
+    if X.dtype == dtype and bool(in_range.all()):
         norms = torch.linalg.vector_norm(X, dim=-1) / peak  # squares are in range
     else:
         rows = _part_rows(X, tuning)
         norms = torch.empty_like(peak)
         for k in range(0, X.shape[-2], rows):
             part = slice(k, k + rows)
-            scaled = X[..., part, :] / peak[..., part, None]
+            scaled = X[..., part, :].to(dtype) / peak[..., part, None]
             norms[..., part] = torch.linalg.vector_norm(scaled, dim=-1)
     lengths = torch.where(present, norms, 1.0)
     factor = 2 * (peak.log2() + lengths.log2())
@@ -283,7 +283,11 @@ def _range(values: Tensor, present: Tensor) -> Tensor:
 
 
 def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
-    """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`."""
+    """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`.
+
+    In large ones, zeros in few rows do not count: among many numbers in single precision some are
+    zero by rounding, and the other rows have no zeros.
+    """
     shared = one_design(X)
     if shared is not None:
         return np.broadcast_to(looks_nongeneric(shared, tuning), len(X))
@@ -294,8 +298,9 @@ def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
     if stride == 1:
         zeros = values[..., 0] == 0
     else:
-        counts = [part.count_nonzero((-2, -1)) for part in X.split(_part_rows(X, tuning), dim=-2)]
-        zeros = host(torch.stack(counts).sum(0)) < flat.shape[-1]
+        parts = X.split(_part_rows(X, tuning), dim=-2)
+        counts = [(part.count_nonzero(-1) < X.shape[-1]).sum(-1) for part in parts]
+        zeros = host(torch.stack(counts).sum(0)) > _FEW_ROWS * X.shape[-2]
     return zeros | (2 * fresh <= values.shape[-1])
 
 
@@ -312,22 +317,22 @@ def _eigenvalues(moments: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(moments)
 
 
-def _units(X: Tensor, rows: Tensor | None, tuning: Tuning) -> np.ndarray | None:
+def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -> np.ndarray | None:
     """Return powers of two to divide the columns by, `[..., 1, 1 or d]`; None if all are 1.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
-    span the space. `rows` are factors of the rows of X.
+    span the space. `rows` are factors of the rows of X, which is worked on in the given precision.
     """
     if rows is None:
-        columns = host(torch.linalg.vector_norm(X, torch.inf, dim=-2, keepdim=True))
+        columns = host(torch.linalg.vector_norm(X, torch.inf, dim=-2, keepdim=True).to(dtype))
     else:
         size = _part_rows(X, tuning)
-        largest = X.new_zeros(1, X.shape[-1])
+        largest = rows.new_zeros(1, X.shape[-1])
         parts = zip(X.split(size), rows.split(size), strict=True)
         for x, s in parts:  # a list of results would keep the temporary copies apart in memory
             torch.maximum(largest, (s[:, None] * x).abs().amax(0, keepdim=True), out=largest)
         columns = host(largest)
-    exponent = RANGE_EXPONENT[X.dtype]
+    exponent = RANGE_EXPONENT[dtype]
     low, high = columns.min(), columns.max()
     if 2.0**-exponent <= high <= 2.0**exponent and high <= tuning.acceptance.units * low:
         return None

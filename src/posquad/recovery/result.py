@@ -202,10 +202,10 @@ def _messages(status: Status | list, likelihood: str) -> str | list:
     return f"{status.value}; assumed: {likelihood}" if likelihood else status.value
 
 
-def blank_answers(X: Tensor, columns: int) -> Answers:
-    """Return answers with Q = 0 and status STALLED, to be filled in."""
-    count, _, d = X.shape
-    zero = np.zeros(count, dtype=host(X[:0]).dtype)
+def blank_answers(y: Tensor, d: int, columns: int) -> Answers:
+    """Return answers to `y[B, n]` with Q = 0 and status STALLED, to be filled in."""
+    count = len(y)
+    zero = np.zeros(count, dtype=host(y[:0]).dtype)
     none = np.zeros(count, dtype=np.int64)
     return Answers(
         U=np.zeros((count, d, columns), dtype=zero.dtype),

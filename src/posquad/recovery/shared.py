@@ -69,10 +69,11 @@ class Shared:
     def single(self) -> RankOne | None:
         """The operator of one problem in single precision, if products with it save time."""
         operator, sizes = self.problem.operator, self.tuning.sizes
-        entries = operator.n * operator.d
         if operator.batch_shape or operator.dtype != torch.float64:
             return None
-        if not sizes.single_least <= entries <= sizes.single_most:
+        if operator.n * operator.d < sizes.single_least:
+            return None
+        if operator.single_entries > sizes.single_most:
             return None
         single, lengths = operator.single(), operator.squared_lengths
         narrow = single.squared_lengths

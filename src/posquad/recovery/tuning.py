@@ -111,7 +111,7 @@ class Sizes(Constants):
     single precision. A definition: below, a pass over X costs little more than its calls."""
 
     single_most: int = 2**24
-    """Entries of X up to which that is done. Derived: the copy takes 64 MB."""
+    """Entries of a copy of X in single precision up to which that is done. Derived: 64 MB."""
 
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""

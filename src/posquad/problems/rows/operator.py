@@ -18,6 +18,7 @@ from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import symmetric_gram
 from posquad.problems.fused import fused_sweep
 from posquad.problems.measurements import RankOne
+from posquad.problems.products import adjoint_product, tall_product, weighted_form_product
 from posquad.problems.rows.source import DerivedRows, Rows
 
 KEPT_BYTES = 2**28  # of a matrix of several numbers per row that is kept between passes
@@ -95,13 +96,17 @@ class RankOneRows(RankOne):
         )
 
     def apply_factor_kernel(self, U: Tensor) -> Tensor:
-        return self._kept(lambda block: (block @ U).square().sum(-1))
+        return self._kept(lambda block: tall_product(block, U).square().sum(-1))
 
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        return self._kept(lambda block: 2 * ((block @ U) * (block @ Delta)).sum(-1))
+        return self._kept(
+            lambda block: 2 * (tall_product(block, U) * tall_product(block, Delta)).sum(-1)
+        )
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        return self._summed(lambda rows, block: block.mT @ (z[..., rows, None] * (block @ U)))
+        return self._summed(
+            lambda rows, block: adjoint_product(block, z[..., rows, None] * tall_product(block, U))
+        )
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         residuals: list[Tensor] = []
@@ -111,9 +116,9 @@ class RankOneRows(RankOne):
             if fused is not None:
                 residuals.append(fused[0])
                 return fused[1]
-            Z = block @ U
+            Z = tall_product(block, U)
             residuals.append(Z.square().sum(-1) - y[..., rows])
-            return block.mT @ (residuals[-1][..., None] * Z)
+            return adjoint_product(block, residuals[-1][..., None] * Z)
 
         gradient = self._summed(term)
         return torch.cat(residuals, dim=-1), gradient
@@ -124,10 +129,10 @@ class RankOneRows(RankOne):
 
         def product(Delta: Tensor) -> Tensor:
             def term(rows: slice, block: Tensor) -> Tensor:
-                Zb = block @ U if Z is None else Z[..., rows, :]
-                Db, e = block @ Delta, Zb.square().sum(-1) - y[..., rows]
+                Zb = tall_product(block, U) if Z is None else Z[..., rows, :]
+                Db, e = tall_product(block, Delta), Zb.square().sum(-1) - y[..., rows]
                 a = 2 * (Zb * Db).sum(-1)
-                return block.mT @ (a[..., None] * Zb + e[..., None] * Db)
+                return adjoint_product(block, a[..., None] * Zb + e[..., None] * Db)
 
             return self._summed(term)
 
@@ -146,21 +151,17 @@ class RankOneRows(RankOne):
         return 2 * log, largest.log() + log
 
     def project(self, U: Tensor) -> Tensor:
-        parts = [block @ U for _, block in self._blocks()]
+        parts = [tall_product(block, U) for _, block in self._blocks()]
         return torch.cat(parts, dim=-2)
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
-        return self._summed(lambda rows, block: block.mT @ (w[..., rows, None] * Z[..., rows, :]))
+        return self._summed(
+            lambda rows, block: adjoint_product(block, w[..., rows, None] * Z[..., rows, :])
+        )
 
     def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
-        def product(D: Tensor) -> Tensor:
-            def term(rows: slice, block: Tensor) -> Tensor:
-                Zb = Z[..., rows, :]
-                return block.mT @ (2 * (Zb * (block @ D)).sum(-1, keepdim=True) * Zb)
-
-            return self._summed(term)
-
-        return product
+        Zt = Z.mT.contiguous()  # [..., r, n]
+        return lambda D: self.total(2 * weighted_form_product(self._blocks(), Zt, D))
 
     @cached_property
     def squared_lengths(self) -> Tensor:

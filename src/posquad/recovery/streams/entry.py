@@ -194,7 +194,7 @@ def recover_by_passes(
         unique = begun.status is Status.RECOVERED
         status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
     r = begun.U.shape[1]
-    answers = blank_answers(torch.empty(1, 1, source.d, dtype=torch.float64), r)
+    answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), source.d, r)
     answers.U[0], answers.codes[:] = run.U, status.code
     answers.residual[:], answers.rank[:] = residual, r
     answers.confidence[:] = begun.confidence
@@ -275,7 +275,7 @@ def recover_by_moments(
 def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:
     U = torch.from_numpy(problem.answer(found.V).U)
     d, r = U.shape
-    answers = blank_answers(torch.empty(1, 1, d, dtype=torch.float64), max(1, r))
+    answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), d, max(1, r))
     answers.U[0, :, :r] = U
     answers.codes[:] = found.status.code
     answers.residual[:] = problem.residual(found.loss)
