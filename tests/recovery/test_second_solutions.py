@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.stats
 import torch
 
 from posquad.recovery import budget, others
 from posquad.recovery.candidates import Candidates
-from posquad.recovery.others import Radii, Round
+from posquad.recovery.others import Radii
 from posquad.recovery.prepare import prepare
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Sizes
@@ -40,41 +41,52 @@ def radii(near=0.0, apart=1e-5):
 
 
 @pytest.mark.parametrize(
-    ("n", "sizes", "nongeneric", "rounds", "least"),
+    ("n", "sizes", "nongeneric", "plan"),
     [
-        (13, Sizes(), False, (24, 960, 12), 44),
-        (14, Sizes(), False, (8, 960, 8), 3),  # rows in general position leave no second solution
-        (13, Sizes(), True, (24, 960, 12), 132),
-        (14, Sizes(), True, (24, 960, 12), 132),
-        (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 44),
-        (13, Sizes(overhead_entries=129), False, (3, 3, 0), 44),
-        (13, Sizes(overhead_entries=130), False, (24, 960, 12), 44),
-        (13, Sizes(others_entries=130), False, (24, 960, 12), 44),
-        (13, Sizes(others_entries=129), True, (24, 960, 12), 132),
+        (13, Sizes(), False, (11, 24, 12, 64, 48, 44)),
+        (14, Sizes(), False, (11, 8, 8, 0, 0, 3)),  # general position: no second solution
+        (13, Sizes(), True, (11, 24, 12, 64, 48, 132)),
+        (14, Sizes(), True, (11, 24, 12, 64, 48, 132)),
+        (13, Sizes(overhead_unknowns=8), False, (1, 0, 0, 12, 9, 12)),
+        (13, Sizes(overhead_entries=129), False, (1, 0, 0, 12, 9, 12)),
+        (13, Sizes(overhead_entries=130), False, (11, 24, 12, 64, 48, 44)),
     ],
 )
-def test_independent_starts_agree_before_the_search_ends(
-    n, sizes, nongeneric, rounds, least, monkeypatch
-):
-    """Rounds of five starts, of which three are independent, and all lead to the first solution."""
-    shared, U = shared_of(n, 5, 2, sizes)
+def test_plans(n, sizes, nongeneric, plan):
+    shared, _ = shared_of(n, 5, 2, sizes)
+    assert others.plan_search(shared, 2, nongeneric=nongeneric) == plan
 
-    def fake_rounds(shared, U, task, many, most, local, *, nongeneric):
-        assert (many, most, local) == rounds
-        while True:
-            yield Round(torch.zeros(5, 5, 2), 3)
+
+@pytest.mark.parametrize(("operations", "many"), [(12 * 260, 12), (7 * 260 + 259, 7), (1, 3)])
+def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(operations, many):
+    """A reflection takes 2 n d r = 260 multiplications."""
+    shared, _ = shared_of(13, 5, 2, Sizes(overhead_unknowns=8))
+    schedule = replace(DEFAULT.schedule, large_others_operations=operations)
+    shared = Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
+    plan = others.plan_search(shared, 2, nongeneric=False)
+    assert (plan.reflected, plan.enough) == (many, -(-3 * many // 4))
+
+
+@pytest.mark.parametrize(("sizes", "nongeneric"), [(130, False), (129, True)])
+def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monkeypatch):
+    """Rounds of five starts, of which three are independent, and all lead to the first solution."""
+    shared, U = shared_of(13, 5, 2, Sizes(others_entries=sizes))
+
+    def fake_starts(shared, U, task, plan, round, *, nongeneric):
+        return torch.zeros(5, 5, 2), 3
 
     def fake_ends(shared, found, radii, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
         return again, ~again
 
-    monkeypatch.setattr(others, "_rounds", fake_rounds)
+    monkeypatch.setattr(others, "plan_search", lambda *a, **k: others.Plan(11, 24, 12, 0, 0, 20))
+    monkeypatch.setattr(others, "_starts", fake_starts)
     monkeypatch.setattr(others, "_ends", fake_ends)
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=nongeneric
     )
     assert not bool(different)
-    assert int(used) == 5 * -(-least // 3)
+    assert int(used) == 5 * 7  # the least multiple of 3 from 20
 
 
 def test_large_problems_are_not_searched():
@@ -94,8 +106,7 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    rounds = (Round(torch.zeros(2, 5, 2), 2) for _ in range(3))
-    monkeypatch.setattr(others, "_rounds", lambda *a, **k: rounds)
+    monkeypatch.setattr(others, "_starts", lambda *a, **k: (torch.zeros(2, 5, 2), 2))
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=False
@@ -107,28 +118,41 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
 # Which starts.
 
 
+PLAN = others.Plan(rounds=11, random=24, local=12, reflected=64, enough=48, agreeing=44)
+
+
+def starts_of(shared, U, round=0, *, nongeneric=False, plan=PLAN):
+    return others._starts(shared, U, task_of(), plan, round, nongeneric=nongeneric)
+
+
 def test_rounds_double_twice():
-    """Two reflections and the local starts come with the first round."""
+    """Reflections of both kinds and the local starts come with the first round."""
     shared, U = shared_of(13, 5, 2)
-    rounds = list(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=False))
-    assert [round.independent for round in rounds] == [24, 48, 96, 96, 96, 96, 24]
-    assert [len(round.starts) for round in rounds] == [24 + 2 + 12, 48, 96, 96, 96, 96, 24]
-    assert not torch.equal(rounds[2].starts, rounds[3].starts)
-    # Reflections are left out where one round is all.
-    (only,) = others._rounds(shared, U, task_of(), 3, 3, 0, nongeneric=False)
-    assert (len(only.starts), only.independent) == (3, 3)
+    rounds = [starts_of(shared, U, round) for round in range(5)]
+    assert [independent for _, independent in rounds] == [64 + 24, 48, 96, 96, 96]
+    assert [len(starts) for starts, _ in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
+    assert not torch.equal(rounds[2][0], rounds[3][0])
     for samples, more in ((13, 2 + 12), (12, 0)):  # where n x n systems are affordable
         shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
-        first = next(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=False))
-        assert (len(first.starts), first.independent) == (24 + more, 24)
+        starts, independent = starts_of(shared, U)
+        assert (len(starts), independent) == (88 + more, 88)
+
+
+def test_ends_of_reflections_are_solutions():
+    """With 13 samples for 9 unknowns, at least half of 64 starts reproduce the responses."""
+    shared, U = shared_of(13, 5, 2)
+    ends = starts_of(shared, U)[0][2 + 12 : 2 + 12 + 64]
+    e = (shared.problem.operator.X @ ends).square().sum(-1) - shared.problem.y
+    misfit = torch.linalg.vector_norm(e, dim=-1) / torch.linalg.vector_norm(shared.problem.y)
+    assert int((misfit < 0.02).sum()) >= 32
 
 
 def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
     """19/20 of their part in the range of U is removed; they are 1, 2, 4, 1/2 times as long."""
-    shared, U = shared_of(13, 5, 2)
+    _, U = shared_of(13, 5, 2)
     U = 7 * U
-    first = next(others._rounds(shared, U, task_of(), 8000, 8000, 0, nongeneric=False))
-    aside, random = first.starts[:4000], first.starts[4000:]
+    starts = others._random_starts(U, 0, 0, 8000)
+    aside, random = starts[:4000], starts[4000:]
     lengths = torch.linalg.matrix_norm(U) * torch.tensor([1.0, 2.0, 4.0, 0.5]).repeat(1000)
     np.testing.assert_allclose(torch.linalg.matrix_norm(aside), lengths, rtol=1e-6)
     W = torch.linalg.qr(U).Q
@@ -154,10 +178,10 @@ def test_reflections_at_the_least_interpolant(monkeypatch):
 
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
-    first = next(others._rounds(shared, U, task_of(), 24, 480, 12, nongeneric=True))
+    starts, independent = starts_of(shared, U, nongeneric=True)
     copies = others._symmetric_copies(shared, U, task_of(), 48)
-    assert (len(first.starts), first.independent) == (len(copies) + 2 + 12 + 24, 24)
-    torch.testing.assert_close(first.starts[: len(copies)], copies)
+    assert (len(starts), independent) == (len(copies) + 2 + 12 + 88, 88)
+    torch.testing.assert_close(starts[: len(copies)], copies)
 
 
 def test_symmetric_copies_flip_blocks_and_signs_and_permute():
@@ -187,8 +211,8 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
     assert len(there[12:].round(decimals=6).unique(dim=0)) > 3
 
 
-def test_other_interpolants_are_at_six_distances(monkeypatch):
-    """`A(Q + H) = A(Q)` up to the ridge of 1e-10, and `||H|| / ||Q||` is 1, 0.1, 2, 0.3, 4, 0.5."""
+def test_other_interpolants_are_at_several_distances(monkeypatch):
+    """`A(Q + H) = A(Q)`; half of `||H|| / ||Q||` are 1, 2, 4, and the others make it singular."""
     shared, U = shared_of(13, 5, 2)
     monkeypatch.setattr(others, "positive_part", lambda Q, rank: Q)
     found = others._other_interpolants(shared, U, 0, 8)
@@ -196,9 +220,42 @@ def test_other_interpolants_are_at_six_distances(monkeypatch):
     X = shared.problem.operator.X
     responses = torch.einsum("ni,kij,nj->kn", X, found, X)
     expected = torch.einsum("ni,ij,nj->n", X, Q, X).expand(8, -1)
-    torch.testing.assert_close(responses, expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(responses, expected, rtol=0, atol=1e-9)
     lengths = torch.linalg.matrix_norm(found - Q) / torch.linalg.matrix_norm(Q)
-    np.testing.assert_allclose(lengths, [1, 0.1, 2, 0.3, 4, 0.5, 1, 0.1], rtol=1e-12)
+    np.testing.assert_allclose(lengths[::2], [1, 2, 4, 1], rtol=1e-12)
+
+
+def test_where_one_matrix_is_not_seen_all_other_solutions_are_starts():
+    """Rows on a quadric in four dimensions: 9 of 10 products are independent, and V is the other.
+
+    The second solution is 100 times as long as the first.
+    """
+    rng = np.random.default_rng(2)
+    U, V = rng.standard_normal((4, 2)), 10 * rng.standard_normal((4, 2))
+    values, vectors = np.linalg.eigh(U @ U.T - V @ V.T)
+    g = rng.standard_normal((20, 4))
+    positive, negative = values > 0, values < 0
+    ratio = (g[:, positive] ** 2 @ values[positive]) / -(g[:, negative] ** 2 @ values[negative])
+    g[:, negative] *= np.sqrt(ratio)[:, None]
+    X = torch.from_numpy(g @ vectors.T)
+    prepared = prepare(X, (X @ torch.from_numpy(U)).square().sum(-1), None)
+    first, second = (prepared.enter(torch.from_numpy(W)) for W in (U, V))
+    starts = others._other_interpolants(Shared(prepared), first, 0, 8)
+    away = torch.linalg.matrix_norm(starts @ starts.mT - second @ second.mT)
+    assert float(away.min()) < 1e-6 * float(torch.linalg.matrix_norm(second @ second.mT))
+
+
+def test_singular_multiples_are_scipys_generalized_eigenvalues():
+    rng = np.random.default_rng(0)
+    A, B = (M + M.T for M in rng.standard_normal((2, 4, 4)))
+    expected = scipy.linalg.eigvals(A, -B)
+    expected = sorted(expected[abs(expected.imag) < 1e-9].real, key=abs, reverse=True)
+    found = others.singular_multiples(torch.from_numpy(A), torch.from_numpy(B))
+    found = found[torch.isfinite(found)]
+    assert 1 <= len(found) <= len(expected)
+    np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-9)
+    nothing = others.singular_multiples(torch.eye(3), torch.zeros(3, 3))
+    assert bool(nothing.isnan().all())
 
 
 # What counts as different.
@@ -223,7 +280,7 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
     shared, U = shared_of(13, 5, 2, Sizes(small_operations=0))
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
-    told = others._ends(shared, candidates(U), radii(0.05, 0.1), task_of(), U[None])
+    told = others._ends(shared, candidates(U), radii(0.05, 0.1), task_of(), 2 * U[None])
     assert [bool(t) for t in told] == [again, elsewhere]
 
 
@@ -253,6 +310,6 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(budget, "iterate", iterate)
-    others._ends(shared, candidates(U), radii(), task_of(), U[None])
+    others._ends(shared, candidates(U), radii(), task_of(), 2 * U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)

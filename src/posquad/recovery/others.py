@@ -17,7 +17,7 @@ from posquad.core.linalg import norm, symmetric_part
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.restarts import common_noise
+from posquad.recovery.restarts import common_noise, reflected
 from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.sign_patterns import sign_candidates
@@ -36,18 +36,18 @@ def find_second_solution(
 ) -> tuple[Tensor, Tensor]:
     """Return where `[...]` some start leads to a different solution, and the numbers of starts.
 
-    Of rank one and few dimensions, all candidates are tried. Else half of the starts are random,
-    and the others are random and nearly orthogonal to the first solution, which fewer of them reach
-    again. Where n x n systems are affordable, reflections of the first solution and other
-    interpolants are tried as well: a second solution differs from the first by a matrix that A does
-    not see.
+    Of rank one and few dimensions, all candidates are tried. Else some starts are random, some are
+    random and nearly orthogonal to the first solution, which fewer of them reach again, and some
+    are ends of relaxed reflections, which reach solutions of any size where descents do not. Where
+    n x n systems are affordable, reflections of the first solution and other interpolants are
+    tried as well: a second solution differs from the first by a matrix that A does not see.
     Where the design is `nongeneric` (one problem only), so are its symmetries: inputs with zeros,
     signs or few distinct values can have separate solutions that differ by the signs or the order
     of coordinates.
     """
-    U, schedule, sizes = found.U, shared.tuning.schedule, shared.tuning.sizes
+    U, sizes = found.U, shared.tuning.sizes
     d, r = U.shape[-2:]
-    n, p = shared.problem.n, dimension(d, r)
+    n = shared.problem.n
     none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
     count = torch.zeros_like(none, dtype=torch.int64)
     if r == 1 and d <= sizes.sign_dimension:
@@ -56,55 +56,64 @@ def find_second_solution(
         return different, torch.full_like(count, 2 ** (d - 1))
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, count
-    many, most, least = (
-        max(1, schedule.others_round),
-        schedule.others_most,
-        schedule.agreeing_others,
-    )
-    local = many // 2
-    if nongeneric:
-        least = 3 * least
-    elif n >= dimension(d, min(2 * r, d)):
-        # Rows in general position determine every matrix of rank r, because A does not vanish on
-        # matrices of rank 2r; only the structure of a design can have two solutions.
-        many, least = schedule.determined_others, schedule.agreeing_determined_others
-        local = many
-    if not sizes.is_overhead(n, d, r, p):
-        many = most = schedule.large_others
-        local = 0
+    plan = plan_search(shared, r, nongeneric=nongeneric)
     different, reached, used = none, count.clone(), count
     together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
     where: Tensor | None = None  # the problems that are left of a batch
-    for round in _rounds(shared, U, task, many, most, local, nongeneric=nongeneric):
-        part = (shared, found, radii, round.starts)
+    for round in range(plan.rounds):
+        part = (shared, found, radii)
         if where is not None:
-            part = _select(shared, found, radii, round.starts, where)
-        ends = [_ends(*part[:3], task, starts) for starts in part[3].split(together)]
+            part = (shared.select(where), found.select(where), radii.select(where))
+        starts, independent = _starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
+        ends = [_ends(*part, task, some) for some in starts.split(together)]
         again, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
         index = ... if where is None else where
         different[index] |= elsewhere.any(0)
         # The first ones are not independent: they are made from the first solution.
-        reached[index] += (again | elsewhere)[-round.independent :].sum(0)
-        used[index] += len(round.starts)
-        open = ~different & (reached < least)  # a problem ends as it would alone
+        reached[index] += (again | elsewhere)[len(again) - independent :].sum(0)
+        used[index] += len(starts)
+        open = ~different & (reached < plan.agreeing)  # a problem ends as it would alone
         if not bool(open.any()) or task.history.budget.spent:
             break
         where = open.nonzero()[:, 0] if open.ndim else None
     return different, used
 
 
-class Round(NamedTuple):
-    """Starts that run together."""
+class Plan(NamedTuple):
+    """How a second solution is sought."""
 
-    starts: Tensor  # [S, ..., d, r]
-    independent: int  # so many at the end of them do not depend on the first solution
+    rounds: int
+    random: int  # random starts of the first round; the next ones have up to four times as many
+    local: int  # other interpolants, in the first round
+    reflected: int  # ends of relaxed reflections, in the first round
+    enough: int  # of these starts that must be near a solution before the reflections end
+    agreeing: int  # independent starts that must reproduce the responses before the search ends
 
 
-def _select(
-    shared: Shared, found: Candidates, radii: Radii, starts: Tensor, where: Tensor
-) -> tuple[Shared, Candidates, Radii, Tensor]:
-    """Return the problems of a batch at these indices, and their starts."""
-    return shared.select(where), found.select(where), radii.select(where), starts[:, where]
+def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
+    """Return how a second solution of this rank is sought.
+
+    Where a step costs more than its calls, all starts are ends of reflections.
+    """
+    n, d = shared.problem.n, shared.problem.d
+    sizes, schedule = shared.tuning.sizes, shared.tuning.schedule
+    if not sizes.is_overhead(n, d, rank, dimension(d, rank)):
+        per_start = 2 * n * d * rank  # multiplications of a reflection
+        many = min(schedule.large_others, schedule.large_others_operations // per_start)
+        many = max(schedule.least_large_others, many)
+        enough = math.ceil(schedule.closed_others * many)
+        return Plan(1, 0, 0, many, enough, agreeing=many)
+    random, agreeing = schedule.others_round, schedule.agreeing_others
+    local, many = random // 2, schedule.reflected_others
+    if nongeneric:
+        agreeing = 3 * agreeing
+    elif n >= dimension(d, min(2 * rank, d)):
+        # Rows in general position determine every matrix of rank r, because A does not vanish on
+        # matrices of rank 2r; only the structure of a design can have two solutions.
+        random = local = schedule.determined_others
+        agreeing, many = schedule.agreeing_determined_others, 0
+    enough = math.ceil(schedule.closed_others * many)
+    return Plan(schedule.others_rounds, random, local, many, enough, agreeing)
 
 
 class Radii(NamedTuple):
@@ -118,45 +127,44 @@ class Radii(NamedTuple):
         return Radii(self.near[index], self.apart[index])
 
 
-def _rounds(
-    shared: Shared,
-    U: Tensor,
-    task: Task,
-    many: int,
-    most: int,
-    local: int,
-    *,
-    nongeneric: bool,
-) -> Iterator[Round]:
-    """Yield rounds of starts.
+def _starts(
+    shared: Shared, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
+) -> tuple[Tensor, int]:
+    """Return the starts `[S, ..., d, r]` of a round.
 
-    The first round holds symmetric copies as well, reflections unless it is the only one, and so
-    many `local` starts. There are `most` independent starts in all, `many` in the first round and
-    up to four times as many in each of the next ones.
+    Also return how many at the end of them are independent: they do not depend on U, but for the
+    directions that random ones avoid.
     """
+    made = []
+    if round == 0 and nongeneric:
+        made.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
+    if round == 0 and shared.forms_kernel:
+        made.append(_reflections(shared, U))
+    if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        made.append(_other_interpolants(shared, U, task.seed, plan.local))
+    independent = []
+    if round == 0 and plan.reflected:
+        schedule, many = shared.tuning.schedule, (plan.reflected, plan.enough)
+        ends = reflected(shared.problem, schedule, U.shape[-1], many, task, _ROUND - 3)
+        independent.append(ends.U)
+    if plan.random:
+        independent.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
+    return torch.cat([*made, *independent]), sum(map(len, independent))
+
+
+def _random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+    """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U."""
     d, r = U.shape[-2:]
     size = torch.linalg.matrix_norm(U)[..., None, None]
     W = torch.linalg.qr(U).Q
-    first = []
-    if nongeneric:
-        first.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
-    if many < most and shared.forms_kernel:
-        first.append(_reflections(shared, U))
-    if local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
-        first.append(_other_interpolants(shared, U, task.seed, local))
-    count, round = 0, 0
-    while count < most:
-        step = min(many << min(round, 2), most - count)
-        noise = common_noise(task.seed, _ROUND + round, U, step, d, r) / math.sqrt(d * r)
-        aside, random = noise[: step // 2], noise[step // 2 :]
-        aside = aside - _ASIDE * W @ (W.mT @ aside)
-        aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
-        # A second solution is often longer than the first, which is the one found first.
-        lengths = size.new_tensor(_LENGTHS).repeat(step)[:step].reshape(-1, *(1,) * U.ndim)
-        both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
-        starts = torch.cat([*first, size * lengths * both])
-        yield Round(starts, step)
-        count, round, first = count + step, round + 1, []
+    noise = common_noise(seed, _ROUND + round, U, count, d, r) / math.sqrt(d * r)
+    aside, random = noise[: count // 2], noise[count // 2 :]
+    aside = aside - _ASIDE * W @ (W.mT @ aside)
+    aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
+    # A second solution is often longer than the first, which is the one found first.
+    lengths = size.new_tensor(_LENGTHS).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
+    both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
+    return size * lengths * both
 
 
 def _ends(
@@ -167,19 +175,28 @@ def _ends(
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
     size = (U.mT @ U).square().sum((-2, -1))
     near = radii.near.square() * size
+
+    def squared_distance(V: Tensor) -> Tensor:
+        """Return `||VV' - UU'||^2`, to an accuracy of eps ||UU'||^2."""
+        return (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
+
     if shared.is_small(found.rank):
         ending = Ending(steps=steps, patience=patience, rate=rate, rounding=3)
         known = Known(U, near.sqrt())
         V, residual = run_small(problem, starts, ending, task.history, known)
     else:
-        dense = shared.is_dense(found.rank)
-        method = method_for(problem, found.rank, dense=dense)
-        ends = [at_rounding(), stationary(), stagnated(patience, rate)]
-        steps = steps if dense else 3 * steps
-        state = task.history.run(method, method.start(starts), ends, steps=steps)
-        V, residual = state.U, state.residual
-    # ||VV' - UU'||^2, to an accuracy of eps ||UU'||^2
-    away = (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
+        V = starts
+        residual = torch.full(starts.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
+        apart = (squared_distance(V) > near).reshape(len(V), -1).any(1)  # others need no descent
+        if bool(apart.any()):
+            dense = shared.is_dense(found.rank)
+            method = method_for(problem, found.rank, dense=dense)
+            ends = [at_rounding(), stationary(), stagnated(patience, rate)]
+            steps = steps if dense else 3 * steps
+            state = task.history.run(method, method.start(starts[apart]), ends, steps=steps)
+            V, residual = V.clone(), residual.clone()
+            V[apart], residual[apart] = state.U, state.residual
+    away = squared_distance(V)
     reproduced, back = residual <= task.tolerance, away <= near
     elsewhere = reproduced & ~back & (away > radii.apart.square() * size)
     return (reproduced | back) & ~elsewhere, elsewhere
@@ -202,21 +219,50 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
 
     `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
     A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. Its
-    lengths are from a tenth to four times that of Q.
+    lengths are from a tenth to four times that of Q. Half of them, in turn, are values of t for
+    which `C'(Q + tH)C` is singular with a random C of r + 1 columns, as it is for every C where
+    `Q + tH` has rank r: if A does not see one matrix only, these are all other solutions.
     """
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
     K = operator.gram().square()
     ridge = 1e-10 * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     K = K + torch.diag_embed(ridge.expand(K.shape[:-1]))
-    seen = operator.apply_kernel(G).movedim(0, -1)  # [..., n, many]
-    seen = torch.cholesky_solve(seen, torch.linalg.cholesky(K)).movedim(-1, 0)
-    H = G - operator.adjoint_kernel(seen)
+    root, H = torch.linalg.cholesky(K), G
+    for _ in range(3):  # the ridge leaves a share of what A sees
+        seen = operator.apply_kernel(H).movedim(0, -1)  # [..., n, many]
+        H = H - operator.adjoint_kernel(torch.cholesky_solve(seen, root).movedim(-1, 0))
     Q = U @ U.mT
     lengths = torch.tensor([1.0, 0.1, 2.0, 0.3, 4.0, 0.5], dtype=U.dtype, device=U.device)
     lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
     ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
-    return positive_part(Q + lengths * ratio[..., None, None] * H, r)
+    H = ratio[..., None, None] * H
+    if r < d:
+        C = torch.linalg.qr(common_noise(seed, _ROUND - 2, U, 1, d, r + 1)).Q
+        roots = singular_multiples(C.mT @ Q @ C, C.mT @ H @ C)  # [many, ..., r]
+        index = torch.arange(many, device=U.device).reshape(-1, *(1,) * (roots.ndim - 1))
+        t = roots.gather(-1, (index // 2 % r).expand(*roots.shape[:-1], 1))
+        use = (index % 2 == 1) & torch.isfinite(t)
+        lengths = torch.where(use[..., None], t[..., None], lengths)
+    return positive_part(Q + lengths * H, r)
+
+
+def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
+    """Real t, `[..., k - 1]`, for which the symmetric `A + tB` of size k is singular; NaN if none.
+
+    The one nearest to zero is left out: it is zero where A itself is singular.
+
+    >>> singular_multiples(torch.diag(torch.tensor([2.0, 0.0])), torch.diag(torch.tensor([-1.0, 1.0])))
+    tensor([2.])
+    """
+    try:
+        roots = torch.linalg.eigvals(torch.linalg.solve(B, -A))
+    except torch.linalg.LinAlgError:
+        return torch.full(A.shape[:-1], torch.nan, dtype=A.dtype)[..., 1:]
+    order = roots.abs().argsort(-1, descending=True)[..., :-1]
+    roots = roots.gather(-1, order)
+    real = roots.imag.abs() <= 1e-6 * roots.abs()
+    return torch.where(real, roots.real, torch.nan)
 
 
 def _symmetric_copies(shared: Shared, U: Tensor, task: Task, many: int) -> Tensor:

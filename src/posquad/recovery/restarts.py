@@ -17,8 +17,8 @@ from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.irls import run_irls
-from posquad.recovery.solvers.reflections import run_reflections
-from posquad.recovery.tuning import Tuning
+from posquad.recovery.solvers.reflections import ReflectionState, run_reflections
+from posquad.recovery.tuning import Schedule, Tuning
 
 
 def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
@@ -73,25 +73,44 @@ def reflected_starts(
 ) -> Tensor:
     """Return those factors `[count, ..., d, r]` of a round of reflections that have the least gaps.
 
-    There are at most `most` of them. The first predictions are `XN` with a random N, of the size
-    of `sqrt(y)`; later rounds take more reflections.
+    There are at most `most` of them. Later rounds take more reflections.
     """
-    d, y, schedule = problem.d, problem.y, tuning.schedule
-    large = dimension(d, rank) > tuning.sizes.dense_unknowns
+    schedule = tuning.schedule
+    large = dimension(problem.d, rank) > tuning.sizes.dense_unknowns
     starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
-    N = common_noise(task.seed, round, y[..., None], starts, d, rank)
+    double = min(round, schedule.reflection_doublings)
+    state = reflected(problem, schedule, rank, (starts, 1), task, round, double)
+    count = min(schedule.reflected_descents, starts, most)
+    best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
+    return state.U.gather(0, best[..., None, None].expand(*best.shape, problem.d, rank))
+
+
+def reflected(
+    problem: Problem,
+    schedule: Schedule,
+    rank: int,
+    starts: tuple[int, int],
+    task: Task,
+    round: int,
+    doublings: int = 0,
+) -> ReflectionState:
+    """Return where reflections end, from predictions `XN` with random N, of the size of `sqrt(y)`.
+
+    `starts` are their number, and how many of them must have a small gap before all of them end.
+    """
+    many, enough = starts
+    y = problem.y
+    N = common_noise(task.seed, round, y[..., None], many, problem.d, rank)
     square = y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1) / rank
-    state = run_reflections(
+    return run_reflections(
         problem,
         square.sqrt()[..., None, None] * N,
         task.history,
         relaxation=schedule.relaxation,
         gap=schedule.gap,
-        steps=schedule.reflections << min(round, schedule.reflection_doublings),
+        steps=schedule.reflections << doublings,
+        enough=enough,
     )
-    count = min(schedule.reflected_descents, starts, most)
-    best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
-    return state.U.gather(0, best[..., None, None].expand(*best.shape, d, rank))
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

@@ -235,9 +235,9 @@ class Schedule(Constants):
     first is missed with probability (5/6)^44 = 0.03%, one that is reached a tenth as often with
     1.5%."""
 
-    others_most: int = 960
-    """Most independent starts that look for a second solution. Measured at n = p + 1, where few
-    succeed."""
+    others_rounds: int = 11
+    """Most rounds that look for a second solution, of up to four times as many random starts as the
+    first. Measured at n = p + 1, where few of them succeed: 936 starts."""
 
     determined_others: int = 8
     """Starts of the first round where rows in general position would determine every matrix of the
@@ -247,9 +247,24 @@ class Schedule(Constants):
     agreeing_determined_others: int = 3
     """Starts that must agree there. Measured on the same problems."""
 
-    large_others: int = 3
-    """Starts that look for a second solution where a step costs more than its calls. Measured:
-    about the cost of the search."""
+    reflected_others: int = 64
+    """Starts of relaxed reflections that look for a second solution of a small problem, where rows
+    in general position would not determine it. Measured on rows on quadrics whose two solutions
+    have eigenvalues of different sizes."""
+
+    large_others: int = 12
+    """Starts of relaxed reflections where a step costs more than its calls. Derived: if each of two
+    solutions is reached by half of them, one is missed with probability 2^-12."""
+
+    least_large_others: int = 3
+    """Fewest of them. A definition: the search for other solutions is not left out."""
+
+    large_others_operations: int = 2 * 10**8
+    """Multiplications of a reflection of all these starts, above which there are fewer of them.
+    Derived: 50 reflections, which are enough from 4p samples, take about two seconds."""
+
+    closed_others: float = 0.75
+    """Share of these starts that must be near a solution before the reflections end. Measured."""
 
     symmetric_others: int = 48
     """Sign flips, and permutations, that are tried where the design has structure. Measured on the

@@ -85,15 +85,22 @@ class Reflections(Method[ReflectionState]):
 
 
 def run_reflections(
-    problem: Problem, U0: Tensor, history: History, *, relaxation: float, gap: float, steps: int
+    problem: Problem,
+    U0: Tensor,
+    history: History,
+    *,
+    relaxation: float,
+    gap: float,
+    steps: int,
+    enough: int = 1,
 ) -> ReflectionState:
-    """Iterate from `U0[S, ..., d, r]`; all starts of a problem end when one has so small a gap.
+    """Iterate from `U0[S, ..., d, r]`; all starts of a problem end when `enough` have so small gaps.
 
     `steps` is the maximum number of reflections.
     """
 
     def closed(state: ReflectionState) -> Tensor:
-        return (state.gap <= gap).any(0).expand(state.gap.shape)
+        return ((state.gap <= gap).sum(0) >= enough).expand(state.gap.shape)
 
     method = Reflections(problem, relaxation)
     rules: list[Rule[ReflectionState]] = [(Status.LOSS_REACHED, closed)]
