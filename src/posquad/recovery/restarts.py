@@ -14,6 +14,8 @@ from torch import Tensor
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.irls import run_irls
+from posquad.recovery.solvers.reflections import run_reflections
+from posquad.recovery.tuning import Schedule
 
 
 def perturbed_starts(U: Tensor, count: int, spread: float, seed: int, round: int) -> Tensor:
@@ -42,6 +44,27 @@ def reweighted_starts(
     filler = filler * (size.clamp_min(1e-3) * 0.03)
     empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
     return torch.where(empty, filler, state.U)
+
+
+def reflected_starts(
+    problem: Problem, rank: int, seed: int, round: int, history: History, schedule: Schedule
+) -> Tensor:
+    """Return the factors `[count, ..., d, r]` of least gap of a round of relaxed reflections."""
+    d, y = problem.d, problem.y
+    noise = common_noise(seed, round, y[..., None], schedule.reflected_starts, d, rank)
+    size = (y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1)).sqrt()
+    state = run_reflections(
+        problem,
+        noise * (size / math.sqrt(rank))[..., None, None],
+        history,
+        relaxation=schedule.relaxation,
+        gap=schedule.gap,
+        steps=schedule.reflections,
+    )
+    count = min(schedule.reflected_descents, schedule.reflected_starts)
+    best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
+    index = best[..., None, None].expand(*best.shape, *state.U.shape[-2:])
+    return state.U.gather(0, index)
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

@@ -22,7 +22,7 @@ from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
-from posquad.recovery.restarts import perturbed_starts, reweighted_starts
+from posquad.recovery.restarts import perturbed_starts, reflected_starts, reweighted_starts
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
@@ -293,6 +293,10 @@ class Search:
         self.next_round += 1
         problem, chosen = self._part(self.open)
         self.history.last, self.working = None, chosen
+        if not self.cheap and problem.n < schedule.ample * self.p and round % 4 != 3:
+            U = reflected_starts(problem, self.rank, self.task.seed, round, self.history, schedule)
+            self._keep(self._descend(problem, U), chosen)
+            return
         if self.cheap:
             few = problem.n >= schedule.plenty * self.p
             first = 2 if few else schedule.companions

@@ -162,6 +162,21 @@ class Schedule(Constants):
     reweighted_round_starts: int = 4
     """Starts of a round in larger problems. Measured."""
 
+    relaxation: float = 0.8
+    """Relaxation of the reflections."""
+
+    reflected_starts: int = 16
+    """Starts of a round of reflections."""
+
+    reflected_descents: int = 2
+    """Those of least gap from which the solver descends."""
+
+    reflections: int = 1000
+    """Reflections of a round."""
+
+    gap: float = 0.02
+    """Gap at which a round of reflections ends."""
+
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
 
