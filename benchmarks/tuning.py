@@ -26,6 +26,7 @@ from posquad.recovery import tuning
 from posquad.recovery.tuning import Tuning
 
 SHAPES = [(10, 2, 1.1), (10, 2, 2.0), (6, 3, 1.25), (20, 2, 1.25), (40, 1, 1.5), (12, 2, 4.0)]
+SHAPES += [(40, 3, 1.05)]  # where starts are reflected
 
 
 @dataclass

@@ -28,15 +28,16 @@ def shared_of(n, sizes=CHEAP, d=4):
     return Shared(prepare(X, y, None), replace(DEFAULT, sizes=sizes))
 
 
-def planned(n, round, sizes, *, max_starts=1000, used=0):
+def planned(n, round, sizes, *, max_starts=1000, used=0, agreeing=0):
     """(kind, count, whether the first weight is the identity) of a round of restarts."""
     search = Search(shared_of(n, sizes), 1, task_of(), max_starts)
-    search.starts = search.starts + used
+    search.starts, search.agreeing = search.starts + used, search.agreeing + agreeing
     search.next_round, told, kept = round, [], []
     search._perturbed = lambda chosen, count, *, round: told.append(("perturbed", count, round))
     search._reweighted = lambda problem, count, *, plain, round: told.append(
         ("plain" if plain else "reweighted", count, round)
     )
+    search._reflected = lambda problem, left, *, round: told.append(("reflected", left, round))
     search._descend = lambda problem, U: None
     search._keep = lambda state, chosen: kept.append(chosen)
     search._restart()
@@ -85,6 +86,35 @@ def test_starts_of_a_round(n, round, sizes, expected):
 def test_a_round_does_not_pass_the_maximum_of_starts():
     assert planned(8, 2, CHEAP, max_starts=30, used=20) == ("perturbed", 10)
     assert planned(8, 5, CHEAP, max_starts=30, used=29) == ("reweighted", 1)
+
+
+@pytest.mark.parametrize("sizes", [MODERATE, LARGE])
+def test_rounds_near_the_information_limit_are_reflected(sizes):
+    """From p to 1.7p samples, seven rounds in eight, unless four starts agree."""
+    assert planned(6, 0, sizes) == ("reflected", 1000)
+    assert planned(6, 6, sizes, max_starts=30, used=29) == ("reflected", 1)
+    assert planned(6, 7, sizes)[0] != "reflected"
+    assert planned(6, 8, sizes, agreeing=3)[0] == "reflected"
+    assert planned(6, 8, sizes, agreeing=4)[0] != "reflected"
+    assert planned(7, 0, sizes)[0] != "reflected"
+    assert planned(6, 0, CHEAP)[0] != "reflected"
+
+
+def test_a_problem_is_searched_in_a_batch_as_alone_if_others_end_their_reflections():
+    """Each group of problems with the same starts used gets the rest of its own."""
+    X, _, y = gaussian_problem(torch.Generator().manual_seed(6), 6, 4, 1)
+    shared = Shared(
+        prepare(X.expand(3, 6, 4), y.expand(3, 6), None), replace(DEFAULT, sizes=MODERATE)
+    )
+    search, told = Search(shared, 1, task_of(), 30), []
+    search.starts, search.agreeing = np.array([25, 25, 28]), np.array([0, 4, 4])
+    search.next_round = 1
+    search._reflected = lambda problem, left, *, round: told.append(("reflected", left))
+    search._perturbed = lambda chosen, count, *, round: told.append(("perturbed", count))
+    search._descend = lambda problem, U: None
+    search._keep = lambda state, chosen: told.append(chosen.tolist())
+    search._restart()
+    assert told == [("reflected", 5), [0], ("perturbed", 5), [1], ("perturbed", 2), [2]]
 
 
 def test_noise_depends_on_the_seed_and_the_round_alone():

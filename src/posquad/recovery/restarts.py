@@ -1,4 +1,4 @@
-"""Random starts of a search: perturbed copies of the first one, and limits of log-det IRLS.
+"""Random starts of a search: perturbed copies of the first one, reweighted and reflected ones.
 
 The random numbers of a round depend on the seed and the round alone, and are the same for all
 problems of a batch, so that a problem is searched in a batch as it is alone.
@@ -11,11 +11,33 @@ import math
 import torch
 from torch import Tensor
 
+from posquad.geometry import dimension
 from posquad.recovery.budget import History
+from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
+from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.reflections import run_reflections
-from posquad.recovery.tuning import Schedule
+from posquad.recovery.tuning import Tuning
+
+
+def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
+    """Return whether the starts of a round without reflections are reweighted, and their number."""
+    n, d = shared.problem.n, shared.problem.d
+    p, sizes, schedule = dimension(d, rank), shared.tuning.sizes, shared.tuning.schedule
+    if sizes.is_overhead(n, d, rank, p):
+        few = n >= schedule.plenty * p
+        first = 2 if few else schedule.companions
+        reweighted, count = round % 4 == 1, first if round == 0 else schedule.round_starts
+    elif p <= sizes.dense_unknowns and n <= sizes.kernel_samples:
+        reweighted = round % 2 == 0
+        count = schedule.reweighted_round_starts if reweighted else schedule.dense_round_starts
+    else:
+        reweighted = round % 6 != 5
+        small = n <= sizes.kernel_samples
+        count = schedule.reweighted_round_starts if small else 1
+    reweighted = reweighted and shared.forms_kernel
+    return reweighted, max(1, count // 2) if reweighted else count
 
 
 def perturbed_starts(U: Tensor, count: int, spread: float, seed: int, round: int) -> Tensor:
@@ -47,24 +69,29 @@ def reweighted_starts(
 
 
 def reflected_starts(
-    problem: Problem, rank: int, seed: int, round: int, history: History, schedule: Schedule
+    problem: Problem, tuning: Tuning, rank: int, most: int, task: Task, round: int
 ) -> Tensor:
-    """Return the factors `[count, ..., d, r]` of least gap of a round of relaxed reflections."""
-    d, y = problem.d, problem.y
-    noise = common_noise(seed, round, y[..., None], schedule.reflected_starts, d, rank)
-    size = (y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1)).sqrt()
+    """Return those factors `[count, ..., d, r]` of a round of reflections that have the least gaps.
+
+    There are at most `most` of them. The first predictions are `XN` with a random N, of the size
+    of `sqrt(y)`; later rounds take more reflections.
+    """
+    d, y, schedule = problem.d, problem.y, tuning.schedule
+    large = dimension(d, rank) > tuning.sizes.dense_unknowns
+    starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
+    N = common_noise(task.seed, round, y[..., None], starts, d, rank)
+    square = y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1) / rank
     state = run_reflections(
         problem,
-        noise * (size / math.sqrt(rank))[..., None, None],
-        history,
+        square.sqrt()[..., None, None] * N,
+        task.history,
         relaxation=schedule.relaxation,
         gap=schedule.gap,
-        steps=schedule.reflections,
+        steps=schedule.reflections << min(round, schedule.reflection_doublings),
     )
-    count = min(schedule.reflected_descents, schedule.reflected_starts)
+    count = min(schedule.reflected_descents, starts, most)
     best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
-    index = best[..., None, None].expand(*best.shape, *state.U.shape[-2:])
-    return state.U.gather(0, index)
+    return state.U.gather(0, best[..., None, None].expand(*best.shape, d, rank))
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

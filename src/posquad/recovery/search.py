@@ -1,9 +1,10 @@
 """Search for a factor that reproduces the responses: which solver, from which starts.
 
 The first attempt uses the cheapest solver for the shape of the problem. Problems that are not
-solved by it are tried from other starts, in rounds: perturbed copies of the first start, and the
-limits of log-det IRLS from random weights, which often differ where perturbed starts all agree. If
-the responses cannot be reproduced, the search ends when enough starts reach the least residual.
+solved by it are tried from other starts, in rounds: perturbed copies of the first start, the
+limits of log-det IRLS from random weights, which often differ where perturbed starts all agree, and
+near the information limit those of relaxed reflections, which spurious minima do not trap. If the
+responses cannot be reproduced, the search ends when enough starts reach the least residual.
 
 The random numbers of a round depend on the seed and the round alone, and are the same for all
 problems of a batch, so that a problem is searched in a batch as it is alone.
@@ -22,7 +23,12 @@ from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
-from posquad.recovery.restarts import perturbed_starts, reflected_starts, reweighted_starts
+from posquad.recovery.restarts import (
+    perturbed_starts,
+    plain_round,
+    reflected_starts,
+    reweighted_starts,
+)
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
@@ -289,35 +295,42 @@ class Search:
 
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""
-        round, schedule = self.next_round, self.schedule
+        round = self.next_round
         self.next_round += 1
-        problem, chosen = self._part(self.open)
+        open, reflecting, used = self.open, self._reflecting(round), self.starts.copy()
+        for reflected in (True, False):
+            mask = open & (reflecting == reflected)
+            for count in np.unique(used[mask]):
+                self._try(mask & (used == count), round, reflected=reflected)
+
+    def _reflecting(self, round: int) -> np.ndarray:
+        """Whether the starts of this round are reflected, `[...]`.
+
+        They find what descents miss near the information limit, where hardly two starts agree. If
+        several do, the responses are most likely not those of a matrix of this rank.
+        """
+        schedule = self.schedule
+        limit = not self.cheap and self.shared.is_dense(self.rank)
+        turn = limit and round % schedule.reflected_rounds != schedule.reflected_rounds - 1
+        return (self.agreeing < schedule.disagreeing) & turn
+
+    def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
+        """Try the problems where the mask holds from a round of starts."""
+        problem, chosen = self._part(mask)
         self.history.last, self.working = None, chosen
-        if not self.cheap and problem.n < schedule.ample * self.p and round % 4 != 3:
-            U = reflected_starts(problem, self.rank, self.task.seed, round, self.history, schedule)
-            self._keep(self._descend(problem, U), chosen)
-            return
-        if self.cheap:
-            few = problem.n >= schedule.plenty * self.p
-            first = 2 if few else schedule.companions
-            reweighted, count = round % 4 == 1, first if round == 0 else schedule.round_starts
-        elif self.p <= self.sizes.dense_unknowns and problem.n <= self.sizes.kernel_samples:
-            reweighted = round % 2 == 0
-            count = schedule.reweighted_round_starts if reweighted else schedule.dense_round_starts
-        else:
-            reweighted = round % 6 != 5
-            small = problem.n <= self.sizes.kernel_samples
-            count = schedule.reweighted_round_starts if small else 1
-        reweighted = reweighted and self.shared.forms_kernel
-        if reweighted:
-            count = max(1, count // 2)
-        used = self.starts if chosen is None else self.starts[host(chosen)]
-        count = min(count, self.max_starts - int(used.max()))
-        if reweighted:
+        left = self.max_starts - int(self.starts[mask].max())
+        reweighted, count = plain_round(self.shared, self.rank, round)
+        count = min(count, left)
+        if reflected:
+            U = self._reflected(problem, left, round=round)
+        elif reweighted:
             U = self._reweighted(problem, count, plain=round == 1, round=round)
         else:
             U = self._perturbed(chosen, count, round=round)
         self._keep(self._descend(problem, U), chosen)
+
+    def _reflected(self, problem: Problem, left: int, *, round: int) -> Tensor:
+        return reflected_starts(problem, self.shared.tuning, self.rank, left, self.task, round)
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         U = self.first if chosen is None else self.first[chosen]

@@ -162,8 +162,14 @@ class Schedule(Constants):
     reweighted_round_starts: int = 4
     """Starts of a round in larger problems. Measured."""
 
-    relaxation: float = 0.8
+    relaxation: float = 0.6
     """Relaxation of the reflections."""
+
+    reflected_rounds: int = 8
+    """One round in so many is not of reflections."""
+
+    disagreeing: int = 4
+    """Agreeing starts from which no reflections are made."""
 
     reflected_starts: int = 16
     """Starts of a round of reflections."""
@@ -172,9 +178,12 @@ class Schedule(Constants):
     """Those of least gap from which the solver descends."""
 
     reflections: int = 1000
-    """Reflections of a round."""
+    """Reflections of the first round."""
 
-    gap: float = 0.02
+    reflection_doublings: int = 2
+    """Rounds after which they are doubled."""
+
+    gap: float = 0.005
     """Gap at which a round of reflections ends."""
 
     first_order_steps: int = 600

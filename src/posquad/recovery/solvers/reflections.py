@@ -43,10 +43,12 @@ class Reflections(Method[ReflectionState]):
 
     def __init__(self, problem: Problem, relaxation: float) -> None:
         self.problem, self.relaxation = problem, relaxation
-        d, y = problem.d, problem.y
+        n, d, y = problem.n, problem.d, problem.y
         X = problem.operator.project(torch.eye(d, dtype=y.dtype, device=y.device))
-        self.basis, self.triangle = torch.linalg.qr(X)
-        self.lengths = y.clamp_min(0).sqrt()
+        basis, self.triangle = torch.linalg.qr(X)
+        # One problem is a batch of one: products of a batch may be rounded differently.
+        self.basis = basis.reshape(-1, n, d)
+        self.lengths = y.clamp_min(0).sqrt().reshape(-1, 1, n)
         self.tiny = torch.finfo(y.dtype).tiny
 
     def start(self, U0: Tensor) -> ReflectionState:
@@ -59,9 +61,10 @@ class Reflections(Method[ReflectionState]):
         return ReflectionState(**clock(far), Z=Z.mT, U=U, gap=far, residual=residual)
 
     def advance(self, state: ReflectionState) -> ReflectionState:
-        S, r = len(state.Z), state.Z.shape[-2]
-        basis, lengths = self.basis, self.lengths[..., None, :]
-        Z = state.Z.movedim(0, -3).flatten(-3, -2)  # [..., S r, n]: one product for all starts
+        basis, lengths, shape = self.basis, self.lengths, state.Z.shape
+        (S, r, n), B = (shape[0], *shape[-2:]), len(basis)
+        # One product for all starts of a problem.
+        Z = state.Z.reshape(S, B, r, n).movedim(0, 1).reshape(B, S * r, n)
         inside = apart = Z
         for _ in range(_TOGETHER):
             inside = (Z @ basis) @ basis.mT
@@ -69,14 +72,14 @@ class Reflections(Method[ReflectionState]):
             scale = lengths * turned.square().sum(-2).clamp_min(self.tiny).rsqrt()
             apart = (turned * scale[..., None, :]).flatten(-3, -2) - inside
             Z = Z.add(apart, alpha=self.relaxation)
-        size = torch.linalg.vector_norm(self.lengths, dim=-1).clamp_min(self.tiny)
-        gap = apart.unflatten(-2, (S, r)).square().sum((-2, -1)).sqrt() / size[..., None]
-        c = (inside @ basis).unflatten(-2, (S, r)).movedim(-3, 0)  # [S, ..., r, d]
+        size = torch.linalg.vector_norm(lengths, dim=-1).clamp_min(self.tiny)  # [B, 1]
+        gap = apart.unflatten(-2, (S, r)).square().sum((-2, -1)).sqrt() / size
+        c = (inside @ basis).unflatten(-2, (S, r)).movedim(1, 0).reshape(*shape[:-1], -1)
         U = torch.linalg.solve_triangular(self.triangle, c.mT, upper=True)
         return state.stepped(
-            Z=Z.unflatten(-2, (S, r)).movedim(-3, 0),
+            Z=Z.unflatten(-2, (S, r)).movedim(1, 0).reshape(shape),
             U=U,
-            gap=gap.movedim(-1, 0),
+            gap=gap.mT.reshape(shape[:-2]),
             residual=self.problem.relative_residual(U),
         )
 
