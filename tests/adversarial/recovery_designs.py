@@ -152,10 +152,17 @@ def newton_kernel(rng: Rng) -> Maker:
     most = 2 * r * d - r * (2 * r - 1)
     # Newton's steps rarely find solutions for more rows than this.
     n = int(rng.integers(p + 1, max(p + 2, int(p + 0.6 * (most - p)) + 1)))
-    return partial(_newton_twins, rng, n, d, r)
+    return partial(newton_twins, rng, n, d, r)
 
 
-def _newton_twins(rng: Rng, n: int, d: int, r: int) -> Twins:
+def large_newton_kernel(rng: Rng) -> Maker:
+    """The same with more unknowns, where descents from random starts rarely reach a solution."""
+    shapes = [(20, 4, 85), (20, 4, 100), (40, 2, 100), (40, 3, 135), (40, 3, 150), (60, 2, 140)]
+    d, r, n = shapes[int(rng.integers(len(shapes)))]
+    return partial(newton_twins, rng, n, d, r)
+
+
+def newton_twins(rng: Rng, n: int, d: int, r: int) -> Twins:
     X = normal(rng, n, d)
     W, sign = normal(rng, d, 2 * r), np.repeat([1.0, -1.0], r)
     for _ in range(40):
@@ -177,7 +184,7 @@ def copies(rng: Rng) -> Maker:
     n = int(rng.integers(p + 2, 3 * p))
 
     def make() -> Twins:
-        twins = _newton_twins(rng, base, d, r)
+        twins = newton_twins(rng, base, d, r)
         which = np.append(np.arange(base), rng.integers(0, base, n - base))
         X = twins.X[which] * rng.choice([-2.0, -1.0, 0.7, 1.0, 3.0], (n, 1))
         if rng.random() < 0.5:
@@ -354,4 +361,5 @@ LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full
     "blocks, d = 100": (partial(many_unknowns, d=100, r=6, n=20 * 585), 4),
     "blocks, d = 270": (partial(many_unknowns, d=270, r=2, n=36_000), 1),
     "quadric, d = 200": (partial(large_quadric, d=200, n=4000), 10),
+    "newton kernel, p > 60": (large_newton_kernel, 60),
 }

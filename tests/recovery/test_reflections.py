@@ -51,19 +51,20 @@ def test_a_solution_is_at_rest_and_ends_the_other_starts(rng):
     problem, U = problem_of()
     starts = torch.stack([normal(rng, 5, 2), U])
     history = History(Budget(max_steps=100))
-    ended = run_reflections(problem, starts, history, relaxation=0.6, gap=1e-6, steps=1000)
+    method = Reflections(problem, 0.6)
+    ended = run_reflections(method, starts, history, gap=1e-6, steps=1000, first=True)
     assert ended.steps.tolist() == [1, 1]
     torch.testing.assert_close(ended.U[1] @ ended.U[1].mT, U @ U.mT)
     assert float(ended.gap[1]) < 1e-13
     assert float(ended.gap[0]) > 1e-6
+    ended = run_reflections(method, starts, history, gap=1e-6, steps=50, first=False)
+    assert ended.steps.tolist() == [2, 1]
 
 
 def test_reflections_end_after_their_number(rng):
-    problem, _ = problem_of()
-    history = History(Budget(max_steps=100))
-    ended = run_reflections(
-        problem, normal(rng, 2, 5, 2), history, relaxation=0.6, gap=1e-300, steps=60
-    )
+    history, method = History(Budget(max_steps=100)), Reflections(problem_of()[0], 0.6)
+    U0 = normal(rng, 2, 5, 2)
+    ended = run_reflections(method, U0, history, gap=1e-300, steps=60, first=True)
     assert ended.steps.tolist() == [3, 3]  # of 25 each
 
 
@@ -84,23 +85,18 @@ def test_the_starts_are_those_of_least_gap(monkeypatch):
     problem, _ = problem_of()
     seen = []
 
-    def run(problem, U0, history, **settings):
-        state = run_reflections(problem, U0, history, **settings)
-        seen.append((U0, settings["steps"], state))
+    def run(method, U0, history, **settings):
+        state = run_reflections(method, U0, history, **settings)
+        seen.append((U0, state))
         return state
 
     monkeypatch.setattr("posquad.recovery.restarts.run_reflections", run)
-    few = replace(DEFAULT, schedule=Schedule(reflections=50, gap=1e-300))
+    few = replace(DEFAULT, schedule=Schedule(gap=1e-300))
     large = replace(few, sizes=Sizes(dense_unknowns=8))  # p = 9
-    for tuning, round, most, expected in [
-        (few, 0, 9, (2, 16, 50)),
-        (few, 1, 9, (2, 16, 100)),
-        (few, 5, 1, (1, 16, 200)),
-        (large, 0, 9, (2, 4, 50)),
-    ]:
-        U = reflected_starts(problem, tuning, 2, most, task_of(), round)
-        U0, steps, state = seen[-1]
-        assert (len(U), len(U0), steps) == expected
+    for tuning, count, expected in [(few, 2, (2, 16)), (few, 99, (16, 16)), (large, 3, (3, 4))]:
+        U = reflected_starts(problem, tuning, 2, count, task_of(), 1, 50, first=True)
+        U0, state = seen[-1]
+        assert (len(U), len(U0)) == expected
         torch.testing.assert_close(U, state.U[state.gap.argsort()[: len(U)]])
         # The first predictions have the size of sqrt(y), up to the mean of a few squared normals.
         ratio = float(problem.operator.project(U0).square().sum((-2, -1)).mean() / problem.y.sum())

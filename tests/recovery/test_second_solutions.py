@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 import scipy.stats
 import torch
 
+from adversarial.recovery_designs import newton_twins
+from adversarial.recovery_problems import drawn, seeded
+from posquad import recover
 from posquad.recovery import budget, others
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii, Round
@@ -46,8 +50,10 @@ def radii(near=0.0, apart=1e-5):
         (14, Sizes(), False, (8, 960, 8), 3),  # rows in general position leave no second solution
         (13, Sizes(), True, (24, 960, 12), 132),
         (14, Sizes(), True, (24, 960, 12), 132),
-        (13, Sizes(overhead_unknowns=8), False, (3, 3, 0), 44),
-        (13, Sizes(overhead_entries=129), False, (3, 3, 0), 44),
+        (14, Sizes(overhead_unknowns=8), False, (3, 3, 0), 3),
+        (14, Sizes(overhead_entries=139), False, (3, 3, 0), 3),
+        (13, Sizes(overhead_unknowns=8, kernel_samples=12), False, (3, 3, 0), 44),
+        (13, Sizes(overhead_unknowns=8), True, (3, 3, 0), 132),
         (13, Sizes(overhead_entries=130), False, (24, 960, 12), 44),
         (13, Sizes(others_entries=130), False, (24, 960, 12), 44),
         (13, Sizes(others_entries=129), True, (24, 960, 12), 132),
@@ -75,6 +81,43 @@ def test_independent_starts_agree_before_the_search_ends(
     )
     assert not bool(different)
     assert int(used) == 5 * -(-least // 3)
+
+
+@pytest.mark.parametrize(
+    ("dense_unknowns", "ends", "expected"),
+    [
+        (9, [0] * 9, (False, 64)),  # at most eight rounds of eight starts
+        (9, [3, 4, 1, 0, 0], (False, 24)),  # eight starts agree
+        (9, [8, 0, 0, 0, 0], (False, 8)),
+        (9, [3, -1, 0, 0, 0], (True, 16)),  # -1 stands for a different end
+        (8, [0, 0, 0, 0, 0], (False, 4)),  # one round of four starts in larger problems, p = 9
+    ],
+)
+def test_others_are_sought_by_reflections_where_steps_are_expensive(
+    dense_unknowns, ends, expected, monkeypatch
+):
+    sizes = Sizes(overhead_unknowns=8, dense_unknowns=dense_unknowns)
+    shared, U = shared_of(13, 5, 2, sizes)
+    told = iter(ends)
+
+    def fake_ends(shared, found, radii, task, starts):
+        count = next(told)
+        again = torch.arange(len(starts)) < count
+        return again, (torch.arange(len(starts)) < -count)
+
+    monkeypatch.setattr(others, "_ends", fake_ends)
+    different, used = others.find_second_solution(
+        shared, candidates(U), task_of(), radii(), nongeneric=False
+    )
+    assert (bool(different), int(used)) == expected
+
+
+def test_a_second_solution_is_found_where_descents_find_none():
+    """A matrix in the kernel of A whose parts are two solutions with p = 74 and n = 85."""
+    twins = drawn(partial(newton_twins, seeded(0, "second"), 85, 20, 4))
+    found = recover(twins.X, twins.y, 4)
+    assert found.status.name == "NOT_IDENTIFIED"
+    assert float(found.residual) < 1e-10
 
 
 def test_large_problems_are_not_searched():

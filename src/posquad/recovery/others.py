@@ -17,7 +17,7 @@ from posquad.core.linalg import norm, symmetric_part
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
-from posquad.recovery.restarts import common_noise
+from posquad.recovery.restarts import common_noise, reflected_starts
 from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.sign_patterns import sign_candidates
@@ -70,6 +70,8 @@ def find_second_solution(
         many, least = schedule.determined_others, schedule.agreeing_determined_others
         local = many
     if not sizes.is_overhead(n, d, r, p):
+        if n <= sizes.kernel_samples and n < dimension(d, min(2 * r, d)) and not nongeneric:
+            return _reflected_others(shared, found, task, radii)
         many = most = schedule.large_others
         local = 0
     different, reached, used = none, count.clone(), count
@@ -87,6 +89,45 @@ def find_second_solution(
         reached[index] += (again | elsewhere)[-round.independent :].sum(0)
         used[index] += len(round.starts)
         open = ~different & (reached < least)  # a problem ends as it would alone
+        if not bool(open.any()) or task.history.budget.spent:
+            break
+        where = open.nonzero()[:, 0] if open.ndim else None
+    return different, used
+
+
+def _reflected_others(
+    shared: Shared, found: Candidates, task: Task, radii: Radii
+) -> tuple[Tensor, Tensor]:
+    """Return the same as `find_second_solution`, by reflections from independent starts.
+
+    Descents from random starts rarely reach any solution of such problems. A problem ends when
+    enough starts have reached the first solution, or after a few rounds.
+    """
+    U, tuning, schedule = found.U, shared.tuning, shared.tuning.schedule
+    large = dimension(*U.shape[-2:]) > tuning.sizes.dense_unknowns
+    different = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
+    used = torch.zeros_like(different, dtype=torch.int64)
+    reached, where = used.clone(), None
+    for round in range(1 if large else schedule.reflected_others):
+        part = (shared, found, radii)
+        if where is not None:
+            part = shared.select(where), found.select(where), radii.select(where)
+        starts = reflected_starts(
+            part[0].problem,
+            tuning,
+            found.rank,
+            schedule.agreeing_reflected,
+            task,
+            _ROUND + round,
+            schedule.reflections << min(round, schedule.reflection_doublings),
+            first=False,
+        )
+        again, elsewhere = _ends(*part, task, starts)
+        index = ... if where is None else where
+        different[index] |= elsewhere.any(0)
+        reached[index] += again.sum(0)
+        used[index] += len(starts)
+        open = ~different & (reached < schedule.agreeing_reflected)
         if not bool(open.any()) or task.history.budget.spent:
             break
         where = open.nonzero()[:, 0] if open.ndim else None

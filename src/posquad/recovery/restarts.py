@@ -17,7 +17,7 @@ from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.irls import run_irls
-from posquad.recovery.solvers.reflections import run_reflections
+from posquad.recovery.solvers.reflections import Reflections, run_reflections
 from posquad.recovery.tuning import Tuning
 
 
@@ -69,28 +69,30 @@ def reweighted_starts(
 
 
 def reflected_starts(
-    problem: Problem, tuning: Tuning, rank: int, most: int, task: Task, round: int
+    problem: Problem,
+    tuning: Tuning,
+    rank: int,
+    count: int,
+    task: Task,
+    round: int,
+    steps: int,
+    *,
+    first: bool,
 ) -> Tensor:
-    """Return those factors `[count, ..., d, r]` of a round of reflections that have the least gaps.
+    """Return the `count` factors `[count, ..., d, r]` of least gap after so many reflections.
 
-    There are at most `most` of them. The first predictions are `XN` with a random N, of the size
-    of `sqrt(y)`; later rounds take more reflections.
+    The first predictions are `XN` with a random N, of the size of `sqrt(y)`. With `first`, the
+    reflections end as soon as those of one start have converged.
     """
     d, y, schedule = problem.d, problem.y, tuning.schedule
     large = dimension(d, rank) > tuning.sizes.dense_unknowns
     starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
     N = common_noise(task.seed, round, y[..., None], starts, d, rank)
     square = y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1) / rank
-    state = run_reflections(
-        problem,
-        square.sqrt()[..., None, None] * N,
-        task.history,
-        relaxation=schedule.relaxation,
-        gap=schedule.gap,
-        steps=schedule.reflections << min(round, schedule.reflection_doublings),
-    )
-    count = min(schedule.reflected_descents, starts, most)
-    best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
+    U0, method = square.sqrt()[..., None, None] * N, Reflections(problem, schedule.relaxation)
+    state = run_reflections(method, U0, task.history, gap=schedule.gap, steps=steps, first=first)
+    gaps = state.gap.nan_to_num(torch.inf)
+    best = gaps.topk(min(count, starts), dim=0, largest=False).indices
     return state.U.gather(0, best[..., None, None].expand(*best.shape, d, rank))
 
 

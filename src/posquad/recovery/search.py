@@ -330,7 +330,12 @@ class Search:
         self._keep(self._descend(problem, U), chosen)
 
     def _reflected(self, problem: Problem, left: int, *, round: int) -> Tensor:
-        return reflected_starts(problem, self.shared.tuning, self.rank, left, self.task, round)
+        schedule, tuning = self.schedule, self.shared.tuning
+        count = min(schedule.reflected_descents, left)
+        steps = schedule.reflections << min(round, schedule.reflection_doublings)
+        return reflected_starts(
+            problem, tuning, self.rank, count, self.task, round, steps, first=True
+        )
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         U = self.first if chosen is None else self.first[chosen]

@@ -162,8 +162,8 @@ class Schedule(Constants):
     reweighted_round_starts: int = 4
     """Starts of a round in larger problems. Measured."""
 
-    # The reflections of searches near the information limit. Those measured are from the twelve
-    # slowest problems of the row 40-3-1.05p of `benchmarks/recovery_table.py`, 5.7 s in all.
+    # Reflections near the information limit. Measured on the twelve slowest problems of the row
+    # 40-3-1.05p of `benchmarks/recovery_table.py`, 5.7 s in all.
 
     relaxation: float = 0.6
     """Relaxation of the reflections. Measured: 16 s at half, 35 s at double the value."""
@@ -187,8 +187,7 @@ class Schedule(Constants):
     """Reflections of the first round. Measured: 24 s at half, 8 s at double the value."""
 
     reflection_doublings: int = 2
-    """Rounds at which their number is doubled. Measured: one problem is missed at half the value,
-    and 7 s at double."""
+    """Rounds at which their number is doubled. Measured: one is missed at half, 7 s at double."""
 
     gap: float = 0.005
     """Relative distance of the two sets at which a round ends, because a start nearly converged.
@@ -256,8 +255,17 @@ class Schedule(Constants):
     """Starts that must agree there. Measured on the same problems."""
 
     large_others: int = 3
-    """Starts that look for a second solution where a step costs more than its calls. Measured:
-    about the cost of the search."""
+    """Starts that look for a second solution in other problems where a step costs more than its
+    calls. Measured: about the cost of the search."""
+
+    reflected_others: int = 8
+    """Most rounds of reflections that look for a second solution where a step costs more than its
+    calls and rows in general position leave room for one. Measured at d = 40, rank 3, n = 1.05p:
+    in the worst of 12 problems 5 starts reach a solution, and 1 at half the value."""
+
+    agreeing_reflected: int = 8
+    """Starts of them that must end at the first solution. Derived: a second solution that is
+    reached as often is missed with probability 2^-8 = 0.4%."""
 
     symmetric_others: int = 48
     """Sign flips, and permutations, that are tried where the design has structure. Measured on the

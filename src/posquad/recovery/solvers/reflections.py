@@ -85,16 +85,16 @@ class Reflections(Method[ReflectionState]):
 
 
 def run_reflections(
-    problem: Problem, U0: Tensor, history: History, *, relaxation: float, gap: float, steps: int
+    method: Reflections, U0: Tensor, history: History, *, gap: float, steps: int, first: bool
 ) -> ReflectionState:
-    """Iterate from `U0[S, ..., d, r]`; all starts of a problem end when one has so small a gap.
+    """Iterate from `U0[S, ..., d, r]` until the gaps are so small, for at most `steps` reflections.
 
-    `steps` is the maximum number of reflections.
+    With `first`, all starts of a problem end when one has.
     """
 
     def closed(state: ReflectionState) -> Tensor:
-        return (state.gap <= gap).any(0).expand(state.gap.shape)
+        small = state.gap <= gap
+        return small.any(0).expand(small.shape) if first else small
 
-    method = Reflections(problem, relaxation)
     rules: list[Rule[ReflectionState]] = [(Status.LOSS_REACHED, closed)]
     return history.run(method, method.start(U0), rules, steps=-(-steps // _TOGETHER))
