@@ -152,10 +152,17 @@ def newton_kernel(rng: Rng) -> Maker:
     most = 2 * r * d - r * (2 * r - 1)
     # Newton's steps rarely find solutions for more rows than this.
     n = int(rng.integers(p + 1, max(p + 2, int(p + 0.6 * (most - p)) + 1)))
-    return partial(_newton_twins, rng, n, d, r)
+    return partial(newton_twins, rng, n, d, r)
 
 
-def _newton_twins(rng: Rng, n: int, d: int, r: int) -> Twins:
+def large_newton_kernel(rng: Rng) -> Maker:
+    """The same with more unknowns, where descents from random starts rarely reach a solution."""
+    shapes = [(20, 4, 85), (20, 4, 100), (40, 2, 100), (40, 3, 135), (40, 3, 150), (60, 2, 140)]
+    d, r, n = shapes[int(rng.integers(len(shapes)))]
+    return partial(newton_twins, rng, n, d, r)
+
+
+def newton_twins(rng: Rng, n: int, d: int, r: int) -> Twins:
     X = normal(rng, n, d)
     W, sign = normal(rng, d, 2 * r), np.repeat([1.0, -1.0], r)
     for _ in range(40):
@@ -177,7 +184,7 @@ def copies(rng: Rng) -> Maker:
     n = int(rng.integers(p + 2, 3 * p))
 
     def make() -> Twins:
-        twins = _newton_twins(rng, base, d, r)
+        twins = newton_twins(rng, base, d, r)
         which = np.append(np.arange(base), rng.integers(0, base, n - base))
         X = twins.X[which] * rng.choice([-2.0, -1.0, 0.7, 1.0, 3.0], (n, 1))
         if rng.random() < 0.5:
@@ -215,6 +222,31 @@ def _on_quadric(rng: Rng, n: int, d: int, r: int, shared: int, *, unit: bool) ->
 
 def large_quadric(rng: Rng, *, d: int, n: int) -> Maker:
     return partial(_on_quadric, rng, n, d, 1, 0, unit=False)
+
+
+def wide_quadric(rng: Rng) -> Maker:
+    """More unknowns, where descents from random starts rarely reach a solution."""
+    shapes = [(24, 3, 104), (24, 3, 138), (40, 2, 120), (40, 2, 158), (60, 3, 265), (80, 2, 477)]
+    d, r, n = shapes[int(rng.integers(len(shapes)))]
+    return partial(_on_quadric, rng, n, d, r, 0, unit=False)
+
+
+def unequal_quadric(rng: Rng) -> Maker:
+    """The second solution is up to 30 times as long as the first."""
+    d, r = [(4, 2), (5, 2), (6, 2), (6, 3)][int(rng.integers(4))]
+    n = samples(rng, d, r, most=4.0)
+
+    def make() -> Twins:
+        factors = np.linalg.qr(normal(rng, d, d))[0][:, : 2 * r] * 10.0 ** rng.uniform(
+            -0.5, 0, 2 * r
+        )
+        A, B = factors[:, :r], factors[:, r:] * 10.0 ** rng.uniform(0, 0.75)
+        x = normal(rng, n, d)
+        away = x - x @ B @ np.linalg.pinv(B)  # the part that B does not see
+        ratio = np.linalg.norm(x @ A, axis=1) / np.linalg.norm(x @ B, axis=1)
+        return Twins(away + (x - away) * ratio[:, None], A, B)
+
+    return make
 
 
 def equal_squares(rng: Rng) -> Maker:
@@ -342,6 +374,7 @@ DESIGNS: dict[str, Design] = {
     "copies": copies,
     "quadric": quadric,
     "quadric, common": partial(quadric, common=True),
+    "quadric, unequal": unequal_quadric,
     "equal squares": equal_squares,
     "kronecker": kronecker,
     "sign rows": sign_rows,
@@ -354,4 +387,6 @@ LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full
     "blocks, d = 100": (partial(many_unknowns, d=100, r=6, n=20 * 585), 4),
     "blocks, d = 270": (partial(many_unknowns, d=270, r=2, n=36_000), 1),
     "quadric, d = 200": (partial(large_quadric, d=200, n=4000), 10),
+    "newton kernel, p > 60": (large_newton_kernel, 60),
+    "quadric, p > 60": (wide_quadric, 60),
 }

@@ -51,19 +51,20 @@ def test_a_solution_is_at_rest_and_ends_the_other_starts(rng):
     problem, U = problem_of()
     starts = torch.stack([normal(rng, 5, 2), U])
     history = History(Budget(max_steps=100))
-    ended = run_reflections(problem, starts, history, relaxation=0.6, gap=1e-6, steps=1000)
+    method = Reflections(problem, 0.6)
+    ended = run_reflections(method, starts, history, gap=1e-6, steps=1000, enough=1)
     assert ended.steps.tolist() == [1, 1]
     torch.testing.assert_close(ended.U[1] @ ended.U[1].mT, U @ U.mT)
     assert float(ended.gap[1]) < 1e-13
     assert float(ended.gap[0]) > 1e-6
+    ended = run_reflections(method, starts, history, gap=1e-6, steps=50, enough=2)
+    assert ended.steps.tolist() == [2, 2]
 
 
 def test_reflections_end_after_their_number(rng):
-    problem, _ = problem_of()
-    history = History(Budget(max_steps=100))
-    ended = run_reflections(
-        problem, normal(rng, 2, 5, 2), history, relaxation=0.6, gap=1e-300, steps=60
-    )
+    history, method = History(Budget(max_steps=100)), Reflections(problem_of()[0], 0.6)
+    U0 = normal(rng, 2, 5, 2)
+    ended = run_reflections(method, U0, history, gap=1e-300, steps=60, enough=1)
     assert ended.steps.tolist() == [3, 3]  # of 25 each
 
 
@@ -84,8 +85,8 @@ def test_the_starts_are_those_of_least_gap(monkeypatch):
     problem, _ = problem_of()
     seen = []
 
-    def run(problem, U0, history, **settings):
-        state = run_reflections(problem, U0, history, **settings)
+    def run(method, U0, history, **settings):
+        state = run_reflections(method, U0, history, **settings)
         seen.append((U0, settings["steps"], state))
         return state
 

@@ -43,13 +43,14 @@ def radii(near=0.0, apart=1e-5):
 @pytest.mark.parametrize(
     ("n", "sizes", "nongeneric", "plan"),
     [
-        (13, Sizes(), False, (11, 24, 12, 64, 48, 44)),
+        (13, Sizes(), False, (11, 24, 12, 64, 52, 44)),
         (14, Sizes(), False, (11, 8, 8, 0, 0, 3)),  # general position: no second solution
-        (13, Sizes(), True, (11, 24, 12, 64, 48, 132)),
-        (14, Sizes(), True, (11, 24, 12, 64, 48, 132)),
-        (13, Sizes(overhead_unknowns=8), False, (1, 0, 0, 12, 9, 12)),
-        (13, Sizes(overhead_entries=129), False, (1, 0, 0, 12, 9, 12)),
-        (13, Sizes(overhead_entries=130), False, (11, 24, 12, 64, 48, 44)),
+        (13, Sizes(), True, (11, 24, 12, 64, 52, 132)),
+        (14, Sizes(), True, (11, 24, 12, 64, 52, 132)),
+        (13, Sizes(overhead_unknowns=8), False, (8, 0, 0, 20, 16, 16)),
+        (13, Sizes(overhead_entries=129), False, (8, 0, 0, 20, 16, 16)),
+        (13, Sizes(overhead_unknowns=8, dense_unknowns=8), False, (1, 0, 0, 20, 16, 16)),
+        (13, Sizes(overhead_entries=130), False, (11, 24, 12, 64, 52, 44)),
     ],
 )
 def test_plans(n, sizes, nongeneric, plan):
@@ -57,14 +58,14 @@ def test_plans(n, sizes, nongeneric, plan):
     assert others.plan_search(shared, 2, nongeneric=nongeneric) == plan
 
 
-@pytest.mark.parametrize(("operations", "many"), [(12 * 260, 12), (7 * 260 + 259, 7), (1, 3)])
+@pytest.mark.parametrize(("operations", "many"), [(20 * 260, 20), (7 * 260 + 259, 7), (1, 3)])
 def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(operations, many):
     """A reflection takes 2 n d r = 260 multiplications."""
     shared, _ = shared_of(13, 5, 2, Sizes(overhead_unknowns=8))
     schedule = replace(DEFAULT.schedule, large_others_operations=operations)
     shared = Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
     plan = others.plan_search(shared, 2, nongeneric=False)
-    assert (plan.reflected, plan.enough) == (many, -(-3 * many // 4))
+    assert (plan.reflected, plan.enough) == (many, -(-4 * many // 5))
 
 
 @pytest.mark.parametrize(("sizes", "nongeneric"), [(130, False), (129, True)])
@@ -118,7 +119,7 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
 # Which starts.
 
 
-PLAN = others.Plan(rounds=11, random=24, local=12, reflected=64, enough=48, agreeing=44)
+PLAN = others.Plan(rounds=11, random=24, local=12, reflected=64, enough=52, agreeing=44)
 
 
 def starts_of(shared, U, round=0, *, nongeneric=False, plan=PLAN):
@@ -139,12 +140,12 @@ def test_rounds_double_twice():
 
 
 def test_ends_of_reflections_are_solutions():
-    """With 13 samples for 9 unknowns, at least half of 64 starts reproduce the responses."""
+    """With 13 samples for 9 unknowns, a third of 64 starts reproduce the responses at least."""
     shared, U = shared_of(13, 5, 2)
     ends = starts_of(shared, U)[0][2 + 12 : 2 + 12 + 64]
     e = (shared.problem.operator.X @ ends).square().sum(-1) - shared.problem.y
     misfit = torch.linalg.vector_norm(e, dim=-1) / torch.linalg.vector_norm(shared.problem.y)
-    assert int((misfit < 0.02).sum()) >= 32
+    assert int((misfit < 0.02).sum()) >= 21
 
 
 def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():

@@ -7,7 +7,6 @@ search. A search that finds none proves nothing, so the result holds the number 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -85,7 +84,7 @@ class Plan(NamedTuple):
     rounds: int
     random: int  # random starts of the first round; the next ones have up to four times as many
     local: int  # other interpolants, in the first round
-    reflected: int  # ends of relaxed reflections, in the first round
+    reflected: int  # ends of relaxed reflections, in the first round or where none are random
     enough: int  # of these starts that must be near a solution before the reflections end
     agreeing: int  # independent starts that must reproduce the responses before the search ends
 
@@ -102,7 +101,9 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
         many = min(schedule.large_others, schedule.large_others_operations // per_start)
         many = max(schedule.least_large_others, many)
         enough = math.ceil(schedule.closed_others * many)
-        return Plan(1, 0, 0, many, enough, agreeing=many)
+        few = dimension(d, rank) > sizes.dense_unknowns
+        rounds = 1 if few else schedule.large_others_rounds
+        return Plan(rounds, 0, 0, many, enough, min(many, schedule.agreeing_large_others))
     random, agreeing = schedule.others_round, schedule.agreeing_others
     local, many = random // 2, schedule.reflected_others
     if nongeneric:
@@ -143,9 +144,11 @@ def _starts(
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
     independent = []
-    if round == 0 and plan.reflected:
-        schedule, many = shared.tuning.schedule, (plan.reflected, plan.enough)
-        ends = reflected(shared.problem, schedule, U.shape[-1], many, task, _ROUND - 3)
+    if plan.reflected and (round == 0 or not plan.random):
+        many, seed = (plan.reflected, plan.enough), _ROUND - 3 - round
+        ends = reflected(
+            shared.problem, shared.tuning.schedule, U.shape[-1], many, task, seed, round
+        )
         independent.append(ends.U)
     if plan.random:
         independent.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
@@ -252,7 +255,8 @@ def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
 
     The one nearest to zero is left out: it is zero where A itself is singular.
 
-    >>> singular_multiples(torch.diag(torch.tensor([2.0, 0.0])), torch.diag(torch.tensor([-1.0, 1.0])))
+    >>> A, B = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[-1.0, 0.0], [0.0, 1.0]])
+    >>> singular_multiples(A, B)
     tensor([2.])
     """
     try:

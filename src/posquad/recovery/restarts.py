@@ -17,7 +17,7 @@ from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.irls import run_irls
-from posquad.recovery.solvers.reflections import ReflectionState, run_reflections
+from posquad.recovery.solvers.reflections import Reflections, ReflectionState, run_reflections
 from posquad.recovery.tuning import Schedule, Tuning
 
 
@@ -73,13 +73,12 @@ def reflected_starts(
 ) -> Tensor:
     """Return those factors `[count, ..., d, r]` of a round of reflections that have the least gaps.
 
-    There are at most `most` of them. Later rounds take more reflections.
+    There are at most `most` of them.
     """
     schedule = tuning.schedule
     large = dimension(problem.d, rank) > tuning.sizes.dense_unknowns
     starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
-    double = min(round, schedule.reflection_doublings)
-    state = reflected(problem, schedule, rank, (starts, 1), task, round, double)
+    state = reflected(problem, schedule, rank, (starts, 1), task, round, round)
     count = min(schedule.reflected_descents, starts, most)
     best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
     return state.U.gather(0, best[..., None, None].expand(*best.shape, problem.d, rank))
@@ -91,26 +90,20 @@ def reflected(
     rank: int,
     starts: tuple[int, int],
     task: Task,
+    seed: int,
     round: int,
-    doublings: int = 0,
 ) -> ReflectionState:
     """Return where reflections end, from predictions `XN` with random N, of the size of `sqrt(y)`.
 
     `starts` are their number, and how many of them must have a small gap before all of them end.
+    Later rounds take more reflections.
     """
-    many, enough = starts
-    y = problem.y
-    N = common_noise(task.seed, round, y[..., None], many, problem.d, rank)
+    y, (many, enough) = problem.y, starts
+    N = common_noise(task.seed, seed, y[..., None], many, problem.d, rank)
     square = y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1) / rank
-    return run_reflections(
-        problem,
-        square.sqrt()[..., None, None] * N,
-        task.history,
-        relaxation=schedule.relaxation,
-        gap=schedule.gap,
-        steps=schedule.reflections << doublings,
-        enough=enough,
-    )
+    U0, method = square.sqrt()[..., None, None] * N, Reflections(problem, schedule.relaxation)
+    steps = schedule.reflections << min(round, schedule.reflection_doublings)
+    return run_reflections(method, U0, task.history, gap=schedule.gap, steps=steps, enough=enough)
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

@@ -162,29 +162,36 @@ class Schedule(Constants):
     reweighted_round_starts: int = 4
     """Starts of a round in larger problems. Measured."""
 
+    # Reflections near the information limit. Measured on the twelve slowest problems of the row
+    # 40-3-1.05p of `benchmarks/recovery_table.py`, 5.7 s in all.
+
     relaxation: float = 0.6
-    """Relaxation of the reflections."""
+    """Relaxation of the reflections. Measured: 16 s at half, 35 s at double the value."""
 
     reflected_rounds: int = 8
-    """One round in so many is not of reflections."""
+    """One round in so many is of other starts. Measured: 10 s at half, 7 s at double the value."""
 
     disagreeing: int = 4
-    """Agreeing starts from which no reflections are made."""
+    """Agreeing starts from which there are no more reflections, because the responses are most
+    likely not those of a matrix of the rank. Measured: at half the value 10 s; with 5% noise at
+    n = 1.3p, d = 25, rank 3, a call takes 14 s, and 24 s if this does not end them."""
 
     reflected_starts: int = 16
-    """Starts of a round of reflections."""
+    """Starts of a round of reflections, up to `Sizes.dense_unknowns`; above, they are
+    `reweighted_round_starts`. Measured: 15 s at half, 5 s at double the value."""
 
     reflected_descents: int = 2
-    """Those of least gap from which the solver descends."""
+    """Those of least gap from which the solver descends. Measured: 5 s at half, 6 s at double."""
 
     reflections: int = 1000
-    """Reflections of the first round."""
+    """Reflections of the first round. Measured: 24 s at half, 8 s at double the value."""
 
     reflection_doublings: int = 2
-    """Rounds after which they are doubled."""
+    """Rounds at which their number is doubled. Measured: one is missed at half, 7 s at double."""
 
     gap: float = 0.005
-    """Gap at which a round of reflections ends."""
+    """Relative distance of the two sets at which a round ends, because a start nearly converged.
+    Measured: 6 s at half, 5 s at double the value; less is surer at n = p + 1."""
 
     first_order_steps: int = 600
     """Steps of the first-order method before Gauss-Newton takes over. Measured."""
@@ -252,19 +259,29 @@ class Schedule(Constants):
     in general position would not determine it. Measured on rows on quadrics whose two solutions
     have eigenvalues of different sizes."""
 
-    large_others: int = 12
-    """Starts of relaxed reflections where a step costs more than its calls. Derived: if each of two
-    solutions is reached by half of them, one is missed with probability 2^-12."""
+    large_others: int = 20
+    """Starts of a round of relaxed reflections where a step costs more than its calls. Derived: the
+    first round ends the search if four fifths of them reach a solution."""
+
+    large_others_rounds: int = 8
+    """Most rounds of them up to `Sizes.dense_unknowns`; above, there is one. Measured at d = 40,
+    rank 3, n = 1.05p with 16 starts: in the worst of 12 problems 5 of them reach a solution, and 1
+    at half the value."""
+
+    agreeing_large_others: int = 16
+    """Starts of them that must end at the first solution. Derived: a second solution that is
+    reached half as often is missed with probability (2/3)^16 = 0.2%."""
 
     least_large_others: int = 3
     """Fewest of them. A definition: the search for other solutions is not left out."""
 
-    large_others_operations: int = 2 * 10**8
+    large_others_operations: int = 10**8
     """Multiplications of a reflection of all these starts, above which there are fewer of them.
-    Derived: 50 reflections, which are enough from 4p samples, take about two seconds."""
+    Derived: 50 reflections, which are enough from 4p samples, take about a second."""
 
-    closed_others: float = 0.75
-    """Share of these starts that must be near a solution before the reflections end. Measured."""
+    closed_others: float = 0.8
+    """Share of these starts that must be near a solution before the reflections end. Derived: the
+    others may be trapped, and so many are enough."""
 
     symmetric_others: int = 48
     """Sign flips, and permutations, that are tried where the design has structure. Measured on the

@@ -85,23 +85,15 @@ class Reflections(Method[ReflectionState]):
 
 
 def run_reflections(
-    problem: Problem,
-    U0: Tensor,
-    history: History,
-    *,
-    relaxation: float,
-    gap: float,
-    steps: int,
-    enough: int = 1,
+    method: Reflections, U0: Tensor, history: History, *, gap: float, steps: int, enough: int
 ) -> ReflectionState:
-    """Iterate from `U0[S, ..., d, r]`; all starts of a problem end when `enough` have so small gaps.
+    """Iterate from `U0[S, ..., d, r]`, for at most `steps` reflections.
 
-    `steps` is the maximum number of reflections.
+    All starts of a problem end when `enough` of them have so small gaps.
     """
 
     def closed(state: ReflectionState) -> Tensor:
         return ((state.gap <= gap).sum(0) >= enough).expand(state.gap.shape)
 
-    method = Reflections(problem, relaxation)
     rules: list[Rule[ReflectionState]] = [(Status.LOSS_REACHED, closed)]
     return history.run(method, method.start(U0), rules, steps=-(-steps // _TOGETHER))
