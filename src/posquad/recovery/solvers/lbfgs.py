@@ -32,6 +32,7 @@ from posquad.recovery.solvers.fit import (
     regularized_frame,
 )
 from posquad.recovery.solvers.quartic import exact_step
+from posquad.recovery.solvers.refit import refit_in_range
 
 __all__ = ["population_lbfgs"]
 
@@ -119,13 +120,15 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
         fresh = bool((state.attempts % _REFRESH == _REFRESH - 1).any())
         if fresh:
             Z = problem.operator.project(U)
+        refitted, Z = refit_in_range(problem, U, Z)
+        move, U = t * D + (refitted - U), refitted  # the difference is exactly zero without a refit
         new = state.moved(problem, U, Z, passes=state.passes + 2 + fresh)
         slope = problem.operator.weighted_adjoint(new.e, new.Z)
         return replace(
             new,
             gradient=slope * (2 / problem.n),
             cosine=cosine(problem, new, slope),
-            **_remember(state, t * D, slope * (2 / problem.n) - g),
+            **_remember(state, move, slope * (2 / problem.n) - g),
         )
 
     def _inverse(self, state: LBFGSState, basis: Frame, g: Tensor) -> Tensor:
