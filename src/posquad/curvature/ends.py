@@ -24,7 +24,11 @@ from posquad.geometry.frames import Frame, frame
 from posquad.problems.measurements import RankOne
 
 _STARTS = 3  # independent starts at the small end, and columns of the first estimate
-_ROUGH = 10  # steps of the first estimate
+_ROUGH = 6  # steps of the first estimate
+_SHIFT = 0.8  # share of the estimate below which values are sought
+_LOWER = 0.9  # share of a Rayleigh quotient that is the next estimate
+_SHARES = 50  # levels, as shares of the smallest Ritz value, at which a bound is tried
+_LOWEST = 8  # Ritz vectors of a start that bound the smallest value from above
 _ATTEMPTS = 3  # estimates that may turn out to be wrong
 _STEPS = 150  # Lanczos steps of an attempt
 _VISIBLE = 1e-6  # least curvature relative to the population, as a share of the largest one
@@ -69,44 +73,41 @@ class _Bounds:
         none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
         self.known, self.high_known = none, none
         self.low = self.high = torch.full(none.shape, torch.nan, dtype=U.dtype, device=U.device)
-        self.space, self.estimate = self._first_estimate()
+        self.weakest = 4 * self.point.basis.s[..., -1].square()
+        self.above, self.estimate = self._first_estimate()
 
     def attempt(self) -> None:
-        """Try to exclude values below the estimate, and improve it."""
-        # The value reported is then at least 0.95 times the estimate for an accuracy of 0.1.
-        target = self.estimate / self.factor**1.5
-        hopeless = target <= 0  # there may be a kernel
+        """Bound the smallest value from both sides until the bounds are close."""
+        shift = _SHIFT * self.estimate
+        hopeless = shift <= 0  # there may be a kernel
         small = Lanczos(self._hessian, self.run._coordinates, self._random(_STARTS))
         large = Lanczos(self._hessian, self.run._horizontal, self._random(1))
-        shift = target[..., None, None]
-        excluded = self.known
+        close, below = self.known, torch.full_like(shift, -torch.inf)
         for _ in range(_STEPS):
             v = self.run._lift(small.next)
             both = [v] if bool(self.high_known.all()) else [v, large.next]
             products = self._hessian(torch.cat(both))
-            small.take(self.run._lift_transpose(products[:_STARTS] - shift * v))
+            small.take(self.run._lift_transpose(products[:_STARTS] - shift[..., None, None] * v))
             if len(both) == 2:
                 large.take(products[_STARTS:])
                 self._bound_above(large)
-            excess = small.growth.amin(0) - self.spread
-            excluded = excluded | (excess >= -math.log(FAILURE) / _STARTS)
-            refuted = ~excluded & ~hopeless & (small.pivot <= 0).any(0)
-            if bool(refuted.any()) or bool((excluded & self.high_known | hopeless).all()):
+            values = small.values()
+            below = self._bound_from_below(small, values, shift)
+            self._improve(small, values, shift, below)
+            # Every value between the bounds is within the accuracy of the one reported.
+            close = close | (self.above <= self.factor**2 * below)
+            refuted = ~close & ~hopeless & (values[..., 0] <= 0).any(0)
+            if bool(refuted.any()) or bool((close & self.high_known | hopeless).all()):
                 break
-        values = small.values()
         seen = values[..., 0].amin(0) > self.least * values[..., -1].amax(0)
-        self._improve(small)
-        theta = self._smallest_quotient()
-        # Every value from target to theta is within the accuracy of the one reported.
-        close = theta <= self.factor**2 * target
-        proved = excluded & ~hopeless & seen & close & self.high_known & ~self.known
-        self.low = torch.where(proved, torch.minimum(theta, self.factor * target), self.low)
+        proved = close & ~hopeless & seen & self.high_known & ~self.known
+        self.low = torch.where(proved, torch.minimum(self.above, self.factor * below), self.low)
         self.known = self.known | proved
-        # Another attempt would not see more.
-        self.estimate = torch.where(excluded & close & ~seen, 0.0, theta)
+        # Another attempt would not see more where the bounds are close.
+        self.estimate = torch.where(close & ~seen, 0.0, _LOWER * self.above)
 
-    def _first_estimate(self) -> tuple[Subspace, Tensor]:
-        """A subspace for the small end, and an estimate of the smallest value from its growth."""
+    def _first_estimate(self) -> tuple[Tensor, Tensor]:
+        """A Rayleigh quotient, and an estimate of the smallest value from its convergence."""
         run = self.run
         population = Preconditioner(run._lift, run._lift_transpose, run._coordinates)
         count = min(_STARTS, self.point.p)
@@ -132,16 +133,41 @@ class _Bounds:
         second = space.theta[..., min(1, space.theta.shape[-1] - 1)]
         gap = (second - space.theta[..., 0]).clamp_min(torch.finfo(residual.dtype).tiny)
         off = torch.minimum(residual, residual.square() / gap) * space.unit[..., 0, 0]
-        return space, torch.maximum(last - (half - last) / (2**1.5 - 1), last - off)
+        return last, torch.maximum(last - (half - last) / (2**1.5 - 1), last - off)
 
-    def _improve(self, chain: Lanczos) -> None:
-        """Add the lowest directions of the search to the subspace."""
-        lowest = self.run._lift(chain.lowest(1)).squeeze(-1).movedim(0, -1)
-        size = torch.linalg.vector_norm(lowest, dim=-2, keepdim=True)
-        self.space.append(lowest / size, max_products=10**9)
+    def _bound_from_below(self, chain: Lanczos, values: Tensor, shift: Tensor) -> Tensor:
+        """The largest value below which all are excluded, or minus infinity, `[...]`.
 
-    def _smallest_quotient(self) -> Tensor:
-        return self.space.theta[..., 0] * self.space.unit[..., 0, 0]
+        Where `L'(H - tI)L` has no value below v, neither has H below `t + 4 s_r^2 v`, because the
+        curvature of the population, `(LL')^{-1}`, is at least `4 s_r^2`.
+        """
+        least = values[..., 0].amin(0)
+        shares = torch.linspace(0, 0.98, _SHARES, dtype=least.dtype, device=least.device)
+        levels = shares.view(-1, *[1] * least.ndim) * least  # [shares, ...]
+        growth = chain.growth_at(levels[:, None], values[None])  # [shares, starts, ...]
+        # A value is missed if every start has almost no component along its vector.
+        evidence = (growth - self.spread).clamp_min(0).sum(1)
+        enough = (evidence >= -math.log(FAILURE)) & (least > 0)
+        level = torch.where(enough, levels, -torch.inf).amax(0)
+        return shift + self.weakest * level
+
+    def _improve(self, chain: Lanczos, values: Tensor, shift: Tensor, below: Tensor) -> None:
+        """Lower the bound from above by the Rayleigh quotients of the lowest directions."""
+        lowest = values[..., 0].amin(0)
+        promising = shift + self.weakest * lowest <= self.factor**2 * below
+        promising = promising & (self.above > self.factor**2 * below)
+        if bool((lowest <= 0).any()):  # a single direction, because the form is not definite
+            size = torch.linalg.vector_norm(self.run._lift(chain.lowest(1)), dim=(-2, -1))
+            quotient = (shift + values[..., 0] / size.square()).amin(0)
+            self.above = torch.where(lowest <= 0, torch.minimum(self.above, quotient), self.above)
+        if not bool(promising.any()):
+            return
+        count = min(_LOWEST, values.shape[-1])
+        lifted = self.run._lift(chain.lowest(count))  # [starts, ..., dr, count]
+        lifted = lifted / values[..., None, :count].clamp_min(torch.finfo(values.dtype).tiny).sqrt()
+        # With V = LY and Y'L'(H - tI)LY = I, the quotient of H - tI is least at 1 / ||V||^2.
+        quotient = shift + torch.linalg.matrix_norm(lifted, 2).square().amax(0).reciprocal()
+        self.above = torch.where(promising, torch.minimum(self.above, quotient), self.above)
 
     def _bound_above(self, chain: Lanczos) -> None:
         """Accept the largest value where all that are larger by the factor are excluded."""
