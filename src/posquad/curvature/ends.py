@@ -3,9 +3,11 @@
 An eigenvalue to ten digits needs its eigenvector, which is expensive where the spectrum is dense.
 An eigenvalue to 10% needs two bounds that are 20% apart: the Rayleigh quotient of a direction, and
 a value below which the Lanczos method from independent random starts excludes every eigenvalue
-(see `eigen.py`). The starts share each pass over X, and so do the two ends. That three random
-starts all have a component of less than c along a missed eigenvector has the probability of one
-start to the third power, so that each takes fewer steps than one alone.
+(see `eigen.py`). The method is applied to `L'(H - tI)L`, where `LL'` is the inverse curvature of
+the population and t is below an estimate of the smallest eigenvalue; both bounds come from the same
+steps, which end when the bounds are close. The starts share each pass over X, and so do the two
+ends. That three random starts all have a component of less than c along a missed eigenvector has
+the probability of one start to the third power, so that each takes fewer steps than one alone.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _STARTS = 3  # independent starts at the small end, and columns of the first est
 _ROUGH = 6  # steps of the first estimate
 _SHIFT = 0.8  # share of the estimate below which values are sought
 _LOWER = 0.9  # share of a Rayleigh quotient that is the next estimate
-_SHARES = 50  # levels, as shares of the smallest Ritz value, at which a bound is tried
+_LEVELS = 50  # levels, as shares of the smallest Ritz value, at which a bound is tried
 _LOWEST = 8  # Ritz vectors of a start that bound the smallest value from above
 _ATTEMPTS = 3  # estimates that may turn out to be wrong
 _STEPS = 150  # Lanczos steps of an attempt
@@ -82,8 +84,9 @@ class _Bounds:
         hopeless = shift <= 0  # there may be a kernel
         small = Lanczos(self._hessian, self.run._coordinates, self._random(_STARTS))
         large = Lanczos(self._hessian, self.run._horizontal, self._random(1))
-        close, below = self.known, torch.full_like(shift, -torch.inf)
-        for _ in range(_STEPS):
+        below = torch.full_like(shift, -torch.inf)
+        close, values = self.known, below
+        for _ in range(min(_STEPS, self.point.p)):
             v = self.run._lift(small.next)
             both = [v] if bool(self.high_known.all()) else [v, large.next]
             products = self._hessian(torch.cat(both))
@@ -92,13 +95,18 @@ class _Bounds:
                 large.take(products[_STARTS:])
                 self._bound_above(large)
             values = small.values()
-            below = self._bound_from_below(small, values, shift)
-            self._improve(small, values, shift, below)
+            below = torch.maximum(below, self._bound_from_below(small, values, shift))
+            if self._is_worth_bounding(values, shift, below):
+                self._lower(small, values, shift)
             # Every value between the bounds is within the accuracy of the one reported.
-            close = close | (self.above <= self.factor**2 * below)
-            refuted = ~close & ~hopeless & (values[..., 0] <= 0).any(0)
-            if bool(refuted.any()) or bool((close & self.high_known | hopeless).all()):
+            close = (self.above <= self.factor**2 * below) & (self.above >= below)
+            least = values[..., 0].amin(0)
+            # The shift is too high, or so low that the bound cannot become close.
+            wrong = (least <= 0) | (below >= shift + 0.97 * self.weakest * least)
+            wrong = wrong & ~(close | hopeless | self.known)
+            if bool(wrong.any()) or bool((close & self.high_known | hopeless | self.known).all()):
                 break
+        self._lower(small, values, shift)
         seen = values[..., 0].amin(0) > self.least * values[..., -1].amax(0)
         proved = close & ~hopeless & seen & self.high_known & ~self.known
         self.low = torch.where(proved, torch.minimum(self.above, self.factor * below), self.low)
@@ -142,32 +150,35 @@ class _Bounds:
         curvature of the population, `(LL')^{-1}`, is at least `4 s_r^2`.
         """
         least = values[..., 0].amin(0)
-        shares = torch.linspace(0, 0.98, _SHARES, dtype=least.dtype, device=least.device)
+        shares = torch.linspace(0, 0.98, _LEVELS, dtype=least.dtype, device=least.device)
         levels = shares.view(-1, *[1] * least.ndim) * least  # [shares, ...]
         growth = chain.growth_at(levels[:, None], values[None])  # [shares, starts, ...]
-        # A value is missed if every start has almost no component along its vector.
-        evidence = (growth - self.spread).clamp_min(0).sum(1)
-        enough = (evidence >= -math.log(FAILURE)) & (least > 0)
+        # A value is missed only if every start has almost no component along its vector. That does
+        # not depend on the step or the level, so that trying many of them makes it no likelier.
+        evidence = growth.amin(1) - self.spread
+        enough = (evidence >= -math.log(FAILURE) / _STARTS) & (least > 0)
         level = torch.where(enough, levels, -torch.inf).amax(0)
         return shift + self.weakest * level
 
-    def _improve(self, chain: Lanczos, values: Tensor, shift: Tensor, below: Tensor) -> None:
-        """Lower the bound from above by the Rayleigh quotients of the lowest directions."""
-        lowest = values[..., 0].amin(0)
-        promising = shift + self.weakest * lowest <= self.factor**2 * below
-        promising = promising & (self.above > self.factor**2 * below)
-        if bool((lowest <= 0).any()):  # a single direction, because the form is not definite
-            size = torch.linalg.vector_norm(self.run._lift(chain.lowest(1)), dim=(-2, -1))
-            quotient = (shift + values[..., 0] / size.square()).amin(0)
-            self.above = torch.where(lowest <= 0, torch.minimum(self.above, quotient), self.above)
-        if not bool(promising.any()):
-            return
+    def _is_worth_bounding(self, values: Tensor, shift: Tensor, below: Tensor) -> bool:
+        """Whether Rayleigh quotients may end the search: they may be below those of the rest."""
+        enough = self.factor**2 * below
+        least = shift + self.weakest * values[..., 0].amin(0)  # no quotient is lower
+        return bool(((least <= enough) & (self.above > enough)).any())
+
+    def _lower(self, chain: Lanczos, values: Tensor, shift: Tensor) -> None:
+        """Lower the bound from above to the least Rayleigh quotient of the lowest directions."""
         count = min(_LOWEST, values.shape[-1])
         lifted = self.run._lift(chain.lowest(count))  # [starts, ..., dr, count]
-        lifted = lifted / values[..., None, :count].clamp_min(torch.finfo(values.dtype).tiny).sqrt()
-        # With V = LY and Y'L'(H - tI)LY = I, the quotient of H - tI is least at 1 / ||V||^2.
-        quotient = shift + torch.linalg.matrix_norm(lifted, 2).square().amax(0).reciprocal()
-        self.above = torch.where(promising, torch.minimum(self.above, quotient), self.above)
+        first = values[..., 0]
+        size = torch.linalg.vector_norm(lifted[..., 0], dim=-1)
+        single = first / size.square()
+        # With V = LY and Y'L'(H - tI)LY = I, the least quotient of H - tI is 1 / ||V||^2.
+        tiny = torch.finfo(values.dtype).tiny
+        scaled = lifted / values[..., None, :count].clamp_min(tiny).sqrt()
+        all_of_them = torch.linalg.matrix_norm(scaled, 2).square().reciprocal()
+        quotient = shift + torch.where(first > 0, all_of_them, single).amin(0)
+        self.above = torch.fmin(self.above, quotient)
 
     def _bound_above(self, chain: Lanczos) -> None:
         """Accept the largest value where all that are larger by the factor are excluded."""

@@ -3,7 +3,7 @@
 Where the responses can be reproduced, a Gauss-Newton step leaves an error of second order, and the
 error of its system is a share of the step. A system in single precision therefore loses nothing:
 the next residual, in double precision, shows what is left. Conjugate gradients read X once per
-step, at half the size, and each correction takes one more pass in double precision.
+step, at half the size, and each correction reads it twice more in double precision.
 """
 
 from __future__ import annotations
