@@ -29,6 +29,7 @@ _STARTS = 3  # independent starts at the small end, and columns of the first est
 _ROUGH = 6  # steps of the first estimate
 _SHIFT = 0.8  # share of the estimate below which values are sought
 _LOWER = 0.9  # share of a Rayleigh quotient that is the next estimate
+_CLOSE = 1.75  # a power of 1 + accuracy: at 2, the value reported is almost that much too low
 _LEVELS = 50  # levels, as shares of the smallest Ritz value, at which a bound is tried
 _LOWEST = 8  # Ritz vectors of a start that bound the smallest value from above
 _ATTEMPTS = 3  # estimates that may turn out to be wrong
@@ -67,6 +68,7 @@ class _Bounds:
         self.point = _gauss_newton_point(operator, U)
         self.run = MatrixFree(self.point, seed, 1, accuracy, 0)
         self.factor = 1 + 0.99 * accuracy  # the rest is for rounding
+        self.ratio = self.factor**_CLOSE  # of bounds that are close
         self.generator = torch.Generator().manual_seed(seed)
         eps = torch.finfo(operator.dtype or U.dtype).eps
         self.least = max(_VISIBLE, _ROUNDING * eps)
@@ -99,7 +101,7 @@ class _Bounds:
             if self._is_worth_bounding(values, shift, below):
                 self._lower(small, values, shift)
             # Every value between the bounds is within the accuracy of the one reported.
-            close = (self.above <= self.factor**2 * below) & (self.above >= below)
+            close = (self.above <= self.ratio * below) & (self.above >= below)
             least = values[..., 0].amin(0)
             # The shift is too high, or so low that the bound cannot become close.
             wrong = (least <= 0) | (below >= shift + 0.97 * self.weakest * least)
@@ -162,7 +164,7 @@ class _Bounds:
 
     def _is_worth_bounding(self, values: Tensor, shift: Tensor, below: Tensor) -> bool:
         """Whether Rayleigh quotients may end the search: they may be below those of the rest."""
-        enough = self.factor**2 * below
+        enough = self.ratio * below
         least = shift + self.weakest * values[..., 0].amin(0)  # no quotient is lower
         return bool(((least <= enough) & (self.above > enough)).any())
 

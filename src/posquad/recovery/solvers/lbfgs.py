@@ -55,9 +55,10 @@ def population_lbfgs(
     """Minimise `||A(UU') - y||^2` from a full-rank `U0[..., d, r]` by preconditioned L-BFGS.
 
     A step costs 2 passes over X, one for the direction and one for the gradient (the line search
-    and refits need none), and O(d r^2). From a spectral start at n = 4p the number of passes grows
-    by 10% or less from a well-conditioned solution to one with eigenvalues from 1 to 1e-4. Memory is O(nr + dr). The rows of X should have a covariance near the
-    identity, because the metric is that of standard Gaussian inputs; `recover` whitens them.
+    and refits need none), and O(d r^2). From a spectral start at n = 4p, the number of passes grows
+    by about 10% if the eigenvalues of the solution are not equal but spaced from 1 to 1e-4. Memory
+    is O(nr + dr). The rows of X should have a covariance near the identity, because the metric is
+    that of standard Gaussian inputs; `recover` whitens them.
 
     Args:
         X, y, U0: `[..., n, d]`, `[..., n]` and `[..., d, r]`; further leading dimensions of U0 are
