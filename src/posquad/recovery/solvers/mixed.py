@@ -73,11 +73,11 @@ def descend_in_two_precisions(
 
 @dataclass(frozen=True)
 class CorrectedState(State):
-    """Factors with their residuals and slopes in double precision."""
+    """Factors with their residuals in double precision."""
 
     U: Tensor  # [..., d, r]
-    rows: Tensor  # [..., n, r]  weighted rows of XU, in single precision
-    slope: Tensor  # [..., d, r]  X' diag(w e) XU
+    rows: Tensor  # [..., n, r]  weighted rows of XU
+    errors: Tensor  # [..., n]  weighted residuals
     residual: Tensor  # [...]  ||e|| / ||y||
     before: Tensor  # [...]  the residual one step ago
 
@@ -102,11 +102,12 @@ class Corrections(Method[CorrectedState]):
     def advance(self, state: CorrectedState) -> CorrectedState:
         U, dtype = state.U, self.single.dtype
         basis = regularized_frame(U)
-        right = horizontal_part(U, -state.slope, basis)
+        slope = self.problem.operator.weighted_adjoint(state.errors, state.rows)
+        right = horizontal_part(U, -slope, basis)
         size = torch.linalg.matrix_norm(right)[..., None, None]  # may underflow in single precision
         right = right / torch.where(size > 0, size, 1.0)
         frame = Frame(*(part.to(dtype) for part in basis))
-        system = NormalEquations(self.single, state.rows, frame)
+        system = NormalEquations(self.single, state.rows.to(dtype), frame)
         D, _ = system.solve(right.to(dtype), self._accuracy(state.residual, basis.s).to(dtype))
         new = U + size * D.to(U.dtype)
         swept = self._sweep(new)
@@ -118,16 +119,13 @@ class Corrections(Method[CorrectedState]):
         return state.stepped(**kept, before=state.residual)
 
     def _sweep(self, U: Tensor) -> dict[str, Tensor]:
-        """Return what depends on `XU`, in two passes over X."""
-        operator, basis = self.problem.operator, regularized_frame(U)
-        Z = operator.project(U)
+        """Return what depends on `XU`."""
+        basis, Z = regularized_frame(U), self.problem.operator.project(U)
         e = self.problem.residual(Z)
         sizes = (Z @ (basis.P / basis.s[..., None, :])).square().sum(-1)  # ||W'x_i||^2
         root = (_EVEN + sizes / sizes.mean(-1, keepdim=True)).rsqrt()
-        rows = root[..., None] * Z
-        slope = operator.weighted_adjoint(root * e, rows)
         residual = self.problem.relative(e)
-        return {"rows": rows.to(self.single.dtype), "slope": slope, "residual": residual}
+        return {"rows": root[..., None] * Z, "errors": root * e, "residual": residual}
 
     def _accuracy(self, residual: Tensor, s: Tensor) -> Tensor:
         """What the second-order error leaves of the residual, or what rounding leaves of it.
