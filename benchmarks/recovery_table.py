@@ -159,7 +159,7 @@ def rows(quick: bool) -> dict[str, tuple[str, str, Callable[[], Record]]]:
         "40-3-1.25p": (">= 97%, mean <= 1 s", "", lambda: rate(146, 40, three, some, 146)),
         "40-3-1.1p": ("", ">= 95%", lambda: rate(129, 40, three, some, 129)),
         "100-5-1.2p": (">= 90%, 20 s", ">= 97%, 2 s", lambda: rate(588, 100, five, few, 588)),
-        "kappa": ("growth <= 1.5", "1.25", lambda: kappa_growth(1 if quick else 3)),
+        "kappa": ("growth <= 1.25", "1.1", lambda: kappa_growth(1 if quick else 3)),
         "noise": ("<= 1.05", "", lambda: noise(many)),
         "batch": ("ratio >= 20", "", lambda: batch(1000 if quick else 10_000)),
         "memory": ("X plus 1 GB", "", memory),
