@@ -161,7 +161,7 @@ def rows(quick: bool) -> dict[str, tuple[str, str, Callable[[], Record]]]:
         "40-3-1.05p": ("40 of 64", "60 of 64", lambda: rate(123, 40, three, some, 123)),
         "100-5-1.2p": (">= 90%, 20 s", ">= 97%, 2 s", lambda: rate(588, 100, five, few, 588)),
         "100-5-1.1p": ("16 of 32, 60 s each", "30", lambda: rate(534, 100, five, few, 534)),
-        "kappa": ("growth <= 1.5", "1.25", lambda: kappa_growth(1 if quick else 3)),
+        "kappa": ("growth <= 1.25", "1.1", lambda: kappa_growth(1 if quick else 3)),
         "noise": ("<= 1.05", "", lambda: noise(many)),
         "batch": ("ratio >= 20", "", lambda: batch(1000 if quick else 10_000)),
         "memory": ("X plus 1 GB", "", memory),

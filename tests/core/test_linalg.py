@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 import torch
 
-from posquad.core.linalg import norm, solve_semidefinite, spectral_norm
+from posquad.core.linalg import largest_eigenpairs, norm, solve_semidefinite, spectral_norm
 
 
 def test_a_singular_matrix_is_solved_in_its_range():
@@ -56,3 +56,20 @@ def test_a_norm_scales_exactly_with_powers_of_two():
     odd = torch.tensor([[0.0, 0.0], [np.inf, 1.0], [np.nan, 1.0], [5e-324, 0.0]]).double()
     np.testing.assert_array_equal(norm(odd, (-1,)), [0.0, np.inf, np.nan, float(odd[3, 0])])
     assert norm(torch.ones(2, 0, 3)).tolist() == [0.0, 0.0]
+
+
+def test_the_largest_eigenpairs_of_small_and_large_matrices():
+    """A diagonal in a rotated basis, for all pairs, a few of a large matrix, and a batch."""
+    rng = np.random.default_rng(0)
+    for d, count in ((4, 2), (240, 3), (240, 100)):
+        W = np.linalg.qr(rng.standard_normal((d, d)))[0]
+        values = np.arange(d) - d / 2
+        M = torch.from_numpy((W * values) @ W.T)
+        expected = W[:, : -count - 1 : -1]
+        for matrix in (M, torch.stack([M, M])):
+            found, vectors = largest_eigenpairs(matrix, count)
+            np.testing.assert_allclose(
+                found, np.broadcast_to(values[::-1][:count], found.shape), rtol=1e-12, atol=1e-10
+            )
+            cosines = abs((vectors.numpy() * expected).sum(-2))
+            np.testing.assert_allclose(cosines, 1, atol=1e-10)

@@ -88,6 +88,28 @@ def test_an_exception_in_a_dense_spectrum_is_found(rng):
     assert abs(float(ends.low) / values[-1] - 1) <= 0.1
 
 
+@pytest.mark.parametrize(("share", "most"), [(0.5, 2), (0.8, 1), (1.5, 2)])
+def test_a_wrong_estimate_only_costs_steps(rng, monkeypatch, share, most):
+    """An estimate that is a little too low costs nothing, one that is far off another attempt."""
+    d, r, n = 40, 3, 480
+    X, U = normal(rng, n, d), torch.linalg.qr(normal(rng, d, r)).Q
+    U = U * torch.tensor([1.0, 0.5, 0.2], dtype=torch.float64)
+    values = jacobian_spectrum(X, U)
+    attempts = []
+    attempt, first = ends_module._Bounds.attempt, ends_module._Bounds._first_estimate
+    monkeypatch.setattr(
+        ends_module._Bounds, "attempt", lambda self: (attempts.append(1), attempt(self))
+    )
+    wrong = torch.tensor(share * values[-1])
+    monkeypatch.setattr(
+        ends_module._Bounds, "_first_estimate", lambda self: (first(self)[0], wrong)
+    )
+    ends = spectrum_ends(RankOne(X), U, 0.1)
+    assert bool(ends.known)
+    assert abs(float(ends.low) / values[-1] - 1) <= 0.1
+    assert len(attempts) == most
+
+
 def test_growth_at_a_value_is_that_of_the_orthogonal_polynomial():
     """K = diag(1, 3) from (1, 1): p_1(t) = t - 2, since a_1 = 2 and b_1 = 1."""
     K = torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64))

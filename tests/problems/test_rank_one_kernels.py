@@ -93,6 +93,22 @@ def test_symmetric_products_of_a_large_matrix(rng, monkeypatch):
     assert RankOne(recorded).adjoint_kernel(z).requires_grad
 
 
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("r", [1, 2, 3, 5, 8, 9])
+def test_products_with_a_large_matrix_in_every_layout(rng, dtype, close, r):
+    """The layout of the operands depends on the number of columns and on the precision."""
+    X, U = normal(rng, 1100, 260).to(dtype), normal(rng, 2, 260, r).to(dtype)
+    operator, x = RankOne(X), X.double().numpy()
+    Z = operator.project(U)
+    exact = x @ U.double().numpy()
+    np.testing.assert_allclose(Z, exact, atol=16 * close)
+    np.testing.assert_allclose(operator.project(U[0]), exact[0], atol=16 * close)
+    assert Z.mT.is_contiguous()
+    weights = (exact[0] * (x @ U[1].double().numpy())).sum(-1, keepdims=True) * exact[0]
+    found = operator.gauss_newton_product(Z[0])(U[1])
+    np.testing.assert_allclose(found, 2 * x.T @ weights, atol=close * abs(weights).sum())
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 def test_projections_and_grams(rng, batch):
     X, U, w = normal(rng, *batch, 6, 4), normal(rng, *batch, 4, 2), normal(rng, *batch, 6)

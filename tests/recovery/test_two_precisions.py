@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,7 +41,7 @@ def test_corrections_reach_the_rounding_of_double_precision(rng, smallest, scale
 
 
 def test_a_correction_squares_the_error(rng):
-    """Systems solved to 1e-5: an error of 1e-4 becomes one below 1e-7, then one below 1e-11."""
+    """An error of 1e-4 becomes one below 1e-7, then one below 1e-11."""
     X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.5)
     method = Corrections(Problem(RankOne(X), y), RankOne(X).single())
     state = method.start((U + 1e-4 * normal(rng, 40, 3) / 120**0.5)[None])
@@ -50,8 +51,23 @@ def test_a_correction_squares_the_error(rng):
         errors.append(relative_error(state.U[0] @ state.U[0].mT, U))
     assert errors[0] < 1e-7
     assert errors[1] < 1e-11
-    worse = method.advance(replace(state, slope=-1e6 * state.slope))
+    worse = method.advance(replace(state, errors=-1e6 * state.errors))
     assert torch.equal(worse.U, state.U)  # a step that raises the residual is not taken
+
+
+def test_a_correction_solves_the_weighted_system(rng):
+    """Compared with LAPACK on the Jacobian, whose rows are weighted by `||W'x_i||`."""
+    X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.1)
+    V = U + 1e-5 * normal(rng, 40, 3) / 120**0.5  # the system is then solved to 5e-5
+    state = Corrections(Problem(RankOne(X), y), RankOne(X).single()).start(V[None])
+    Z, W = X @ V, torch.linalg.qr(V).Q
+    sizes = (X @ W).square().sum(-1)
+    root = (0.3 + sizes / sizes.mean()).rsqrt()
+    J = 2 * (X[:, :, None] * Z[:, None, :]).flatten(1) * root[:, None]
+    e = (Z.square().sum(-1) - y) * root
+    D = -np.linalg.lstsq(J.numpy(), e.numpy(), rcond=1e-10)[0].reshape(40, 3)
+    moved = Corrections(Problem(RankOne(X), y), RankOne(X).single()).advance(state).U[0] - V
+    np.testing.assert_allclose(moved, D, atol=1e-3 * np.linalg.norm(D))
 
 
 def test_responses_that_are_not_reproduced_are_left_to_double_precision(rng):

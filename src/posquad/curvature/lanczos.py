@@ -19,6 +19,7 @@ class Lanczos:
         self.operator, self.project = operator, project
         self.blocks: list[Tensor] = []  # the basis, in blocks of a few columns
         self.next = self._normalized(project(project(start)))
+        self.previous: Tensor | None = None
         self.diagonal: list[Tensor] = []
         self.off: list[Tensor] = []
         self.growth = torch.zeros_like(start[..., 0, 0])  # log |p_m(0)|
@@ -35,10 +36,14 @@ class Lanczos:
         else:
             self.blocks.append(y)
         a = (y * w).sum((-2, -1))
-        for _ in range(2):
-            for block in self.blocks:
-                w = w - block @ (block.mT @ w)
-            w = self.project(w)
+        # The recurrence removes all but rounding, and one orthogonalization removes that.
+        w = w - a[..., None, None] * y
+        if self.previous is not None:
+            w = w - self.off[-1][..., None, None] * self.previous
+        self.previous = y
+        for block in self.blocks:
+            w = w - block @ (block.mT @ w)
+        w = self.project(w)
         b = torch.linalg.vector_norm(w, dim=(-2, -1))
         before = self.off[-1].square() / self.pivot if self.off else 0.0
         self.pivot = a - before

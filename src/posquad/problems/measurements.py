@@ -92,8 +92,12 @@ class RankOne(Measurements):
         return RankOne(self.X.double())
 
     def single(self) -> RankOne:
-        """The same operator with its data in single precision."""
-        return RankOne(self.X.float())
+        """The same operator with its data in single precision, which are copied once."""
+        return self._single
+
+    @cached_property
+    def _single(self) -> RankOne:
+        return RankOne.of_checked(self.X.float())
 
     @property
     def single_entries(self) -> int:

@@ -20,7 +20,12 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, RankDeficientError
-from posquad.core.linalg import leading_pairs, positive_factor, solve_by_eigenvalues
+from posquad.core.linalg import (
+    largest_eigenpairs,
+    leading_pairs,
+    positive_factor,
+    solve_by_eigenvalues,
+)
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 
@@ -202,7 +207,7 @@ def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tenso
     """
     d = operator.d
     if d <= _DENSE_MOST:
-        return leading_pairs(torch.linalg.eigh(operator.adjoint_kernel(weights)), rank)
+        return largest_eigenpairs(operator.adjoint_kernel(weights), rank)
     width = min(rank + 3, d)
     batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)

@@ -114,25 +114,28 @@ def prepare(
     scale = _response_scale(y)
     given = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
     x = None if large else host(X)
+    q = min(math.sqrt(d / n), 0.8)
+    natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
+    moments = values = None
     if x is not None:
         x = x if unit is None else x / unit
         moments = torch.from_numpy(x.swapaxes(-1, -2) @ x / n)
-    else:
-        moments = given.second_moments if rows is None else given.adjoint_kernel(rows.square()) / n
-        if unit is not None:
-            columns = torch.from_numpy(unit).to(X.device)
-            moments = moments / columns / columns.mT
-    values, limits = host(_eigenvalues(moments)), torch.finfo(y.dtype)
+    elif rows is None and unit is None and tuning.sizes.has_single(given):
+        values = _clear_spread(given.single(), natural / acceptance.isotropic)
+    if values is None:
+        if moments is None:
+            moments = _large_moments(given, rows, unit)
+        values = host(_eigenvalues(moments))
+    limits = torch.finfo(y.dtype)
     top = np.maximum(values[..., -1:], limits.tiny)
     seen = values > max(n, d) * limits.eps * top  # [..., d]
     span = seen.sum(-1)
     smallest = np.where(seen, values / top, 1.0).min(-1)
-    q = min(math.sqrt(d / n), 0.8)
-    natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
     root = _power_of_two(np.sqrt(values.mean(-1)))[..., None, None]
     transform, whole = np.eye(d, dtype=values.dtype) / root, bool(isotropic.all())
     if not whole:
+        assert moments is not None, "values of single precision are those of isotropic samples"
         transform = _whitening(moments, seen, isotropic, transform)
     back = transform if unit is None else transform / unit.swapaxes(-1, -2)
     T = torch.from_numpy(back).to(X.device)
@@ -145,6 +148,30 @@ def prepare(
         operator = given if plain else RankOneView(given, T, rows)
         count = (host(operator.squared_lengths) > 0).sum(-1)
     return Prepared(Problem(operator, y / scale[..., None]), T, scale, span, count)
+
+
+def _clear_spread(single: RankOne, least: float) -> np.ndarray | None:
+    """Return the eigenvalues of second moments in single precision; None if they are not enough.
+
+    They are if the smallest one, relative to the largest, is clearly above `least`.
+    """
+    moments = RankOne.of_checked(single.X).second_moments  # not kept
+    if not bool(torch.isfinite(moments).all()):
+        return None
+    values = host(torch.linalg.eigvalsh(moments).double())
+    return values if values[0] > 1.01 * max(least, 1e-4) * values[-1] else None
+
+
+def _large_moments(operator: RankOne, rows: Tensor | None, unit: np.ndarray | None) -> Tensor:
+    """Return the second moments of the inputs of one problem, `[d, d]`, in these units."""
+    if rows is None:
+        moments = operator.second_moments
+    else:
+        moments = operator.adjoint_kernel(rows.square()) / operator.n
+    if unit is None:
+        return moments
+    columns = torch.from_numpy(unit).to(moments.device)
+    return moments / columns / columns.mT
 
 
 def _whitening(
@@ -324,7 +351,7 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -
     span the space. `rows` are factors of the rows of X, which is worked on in the given precision.
     """
     if rows is None:
-        columns = host(torch.linalg.vector_norm(X, torch.inf, dim=-2, keepdim=True).to(dtype))
+        columns = host(largest_entry(X.mT)[..., None, :].to(dtype))
     else:
         size = _part_rows(X, tuning)
         largest = rows.new_zeros(1, X.shape[-1])

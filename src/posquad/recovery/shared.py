@@ -68,12 +68,8 @@ class Shared:
     @cached_property
     def single(self) -> RankOne | None:
         """The operator of one problem in single precision, if products with it save time."""
-        operator, sizes = self.problem.operator, self.tuning.sizes
-        if operator.batch_shape or operator.dtype != torch.float64:
-            return None
-        if operator.n * operator.d < sizes.single_least:
-            return None
-        if operator.single_entries > sizes.single_most:
+        operator = self.problem.operator
+        if not self.tuning.sizes.has_single(operator):
             return None
         single, lengths = operator.single(), operator.squared_lengths
         narrow = single.squared_lengths

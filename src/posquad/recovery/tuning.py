@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 import torch
 
 from posquad.core.arrays import positive_integer, positive_number, require_instance
+from posquad.problems.measurements import RankOne
 
 
 class Constants:
@@ -119,6 +120,13 @@ class Sizes(Constants):
     small_operations: int = 2**18
     """Largest n d^2 r^2, the multiplications that form J'J, for which a start is run on NumPy
     arrays. Derived: up to here BLAS uses one thread."""
+
+    def has_single(self, operator: RankOne) -> bool:
+        """Whether some products with the inputs of one problem are made in single precision."""
+        if operator.batch_shape or operator.dtype != torch.float64:
+            return False
+        large = operator.n * operator.d >= self.single_least
+        return large and operator.single_entries <= self.single_most
 
     def is_overhead(self, n: int, d: int, rank: int, unknowns: int) -> bool:
         """Whether a dense step costs only its calls."""
