@@ -103,30 +103,6 @@ def test_how_many_starts_sought_another(rng):
     assert int(few.others) == 0
 
 
-def test_random_starts_have_four_lengths(rng):
-    """1, 2, 4 and 1/2 times that of the answer, in turn."""
-    X, U, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
-    shared = Shared(prepare(X, y, None))
-    V = 7 * U
-    rounds = list(others._rounds(shared, V, task_of(), 24, 480, 0, nongeneric=False))
-    assert sum(round.independent for round in rounds) == 480
-    last = rounds[-1].starts
-    sizes = torch.linalg.matrix_norm(last).reshape(-1, 4).mean(0) / torch.linalg.matrix_norm(V)
-    assert sizes.tolist() == pytest.approx([1.0, 2.0, 4.0, 0.5], rel=0.07)
-
-
-def test_half_of_the_starts_are_nearly_orthogonal_to_the_answer(rng):
-    X, U, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
-    shared = Shared(prepare(X, y, None))
-    starts, count = next(others._rounds(shared, U, task_of(), 24, 480, 3, nongeneric=False))
-    independent = starts[-count:]
-    W = torch.linalg.qr(U).Q
-    along = torch.linalg.matrix_norm(W.mT @ independent) / torch.linalg.matrix_norm(independent)
-    assert float(along[:12].max()) < 0.1
-    assert float(along[12:].mean()) > 0.3  # of random ones, (r / d)^(1/2) = 0.45 on average
-    assert len(starts) - count == 5  # two reflections, and three other interpolants
-
-
 def test_reflections_have_the_same_responses(rng):
     """At rank d nothing is cut off where the reflection is positive definite."""
     X = normal(rng, 9, 4)

@@ -259,13 +259,12 @@ def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
     >>> singular_multiples(A, B)
     tensor([2.])
     """
-    try:
-        roots = torch.linalg.eigvals(torch.linalg.solve(B, -A))
-    except torch.linalg.LinAlgError:
-        return torch.full(A.shape[:-1], torch.nan, dtype=A.dtype)[..., 1:]
+    ratio, singular = torch.linalg.solve_ex(B, -A)
+    defined = (singular == 0)[..., None, None] & torch.isfinite(ratio)
+    roots = torch.linalg.eigvals(torch.where(defined, ratio, 0.0))
     order = roots.abs().argsort(-1, descending=True)[..., :-1]
     roots = roots.gather(-1, order)
-    real = roots.imag.abs() <= 1e-6 * roots.abs()
+    real = (roots.imag.abs() <= 1e-6 * roots.abs()) & (roots.abs() > 0)
     return torch.where(real, roots.real, torch.nan)
 
 
