@@ -179,6 +179,28 @@ def test_first_rows_and_responses_of_pieces(rng):
     assert torch.equal(table.first_rows(70), X)
 
 
+def test_pieces_may_use_their_memory_again(rng):
+    X, y, w = normal(rng, 12, 2).numpy(), normal(rng, 12).numpy(), np.arange(12.0)
+    data, label, weight = np.empty((4, 2)), np.empty(4), np.empty(4)
+
+    class Reused(Pieces):
+        def next(self, input_data):
+            self.k += 1
+            if self.k < 3:
+                part = slice(4 * self.k, 4 * self.k + 4)
+                data[:], label[:], weight[:] = X[part], y[part], w[part]
+                input_data(data=data, label=label, weight=weight)
+            return int(self.k < 3)
+
+    table = rows.from_iterator(Reused(X))
+    np.testing.assert_array_equal(table.y, y)
+    np.testing.assert_array_equal(table.weights, w)
+    np.testing.assert_array_equal(table.read_all(), X)
+    gradient = LeastSquares(RankOne(table), y).gradient(torch.ones(2, 1).double())
+    z = X.sum(1)
+    np.testing.assert_allclose(gradient[:, 0], X.T @ ((z**2 - y) * z) / 6, rtol=1e-12)
+
+
 def test_a_parquet_file_is_converted_once(rng, tmp_path):
     import pyarrow
     import pyarrow.parquet as parquet
@@ -285,6 +307,19 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
     path.unlink()
     with pytest.raises(FileError, match=r"a.npy: expected a readable file; got No such file"):
         table.read_all()
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_file_that_is_rewritten_in_a_pass_ends_it(name, tmp_path):
+    paths = [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for path in paths:
+        np.save(path, np.ones((400, 2)))
+    blocks = rows.from_npy(paths).blocks()
+    next(blocks)
+    np.save(tmp_path / f"{name}.npy", np.zeros((400, 2)))  # as many bytes
+    os.utime(tmp_path / f"{name}.npy", ns=(1, 1))  # a clock may not tell such times apart
+    with pytest.raises(FileError, match=rf"{name}.npy: .*; got one that was changed since"):
+        list(blocks)
 
 
 def test_the_reader_stops_when_the_caller_does(tmp_path):

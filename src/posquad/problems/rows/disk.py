@@ -94,8 +94,7 @@ class NpyRows(Rows):
         return self._blocks_from(0)
 
     def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
-        for shard in self.shards:
-            _require_unchanged(shard)
+        self._require_unchanged()
         plan = [each for each in self._plan() if each[0].stop > begin]
         kind = np.dtype(self.shards[0].kind)
         size = self.block_rows * self.stored * kind.itemsize
@@ -106,6 +105,8 @@ class NpyRows(Rows):
             pinned=self.pinned,
         )
         for (rows, by_column, _), data in zip(plan, bytes_of, strict=True):
+            if rows.stop == self.n:  # all bytes have been read: were they those of one version?
+                self._require_unchanged()
             count = rows.stop - rows.start
             numbers = data[: count * self.stored * kind.itemsize].view(kind)
             shape = (self.stored, count) if by_column else (count, self.stored)
@@ -113,6 +114,10 @@ class NpyRows(Rows):
             block = block.T if by_column else block
             chosen = block if self.columns is None else block[:, self.columns]
             yield rows, torch.from_numpy(chosen)
+
+    def _require_unchanged(self) -> None:
+        for shard in self.shards:
+            _require_unchanged(shard)
 
     def _plan(self) -> Iterator[tuple[slice, bool, list[Piece]]]:
         """Yield the rows of each block, the order of its numbers, and the bytes to read."""

@@ -42,8 +42,8 @@ class IteratorRows(Rows):
         for data, label, weight in self._pieces():
             self.d, self.n = data.shape[1], self.n + len(data)
             narrow = narrow and data.dtype == torch.float32
-            labels.append(label)
-            weights.append(weight)
+            labels.append(_copy(label))
+            weights.append(_copy(weight))
         if not self.n:
             raise ShapeError("pieces", expected="at least one row", got="none")
         self.dtype = torch.float32 if narrow else torch.float64
@@ -91,12 +91,17 @@ class IteratorRows(Rows):
                 yield X, given[0], given[1]
 
 
+def _copy(part: Tensor | None) -> Tensor | None:
+    """Return a copy: the object may use its memory again for the next piece."""
+    return None if part is None else part.to(torch.float64, copy=True)
+
+
 def _joined(name: str, parts: list[Tensor | None]) -> Tensor | None:
     known = [part for part in parts if part is not None]
     if known and len(known) < len(parts):
         expected = "one for every piece, or for none"
         raise DomainError(name, expected=expected, got=f"{len(known)} of {len(parts)}")
-    return torch.cat([part.double() for part in known]) if known else None
+    return torch.cat(known) if known else None
 
 
 def from_iterator(pieces: Pieces) -> IteratorRows:
@@ -104,7 +109,8 @@ def from_iterator(pieces: Pieces) -> IteratorRows:
 
     `pieces.next(input_data)` calls `input_data(data=X, label=y, weight=w)` and returns 1, or
     returns 0 at the end; `pieces.reset()` begins again. The table is gone through once here, to
-    count its rows; `y` and `weights` of the result hold what was given with them.
+    count its rows; `y` and `weights` of the result are copies of what was given with them. So the
+    object may fill the same arrays again for the next piece.
 
     >>> class Halves:
     ...     def reset(self):
