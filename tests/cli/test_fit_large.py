@@ -240,6 +240,10 @@ def test_a_parquet_table_stays_in_its_file(tmp_path):
     np.testing.assert_array_equal(known.low, X[:, [2, 0]].min(0))
     np.testing.assert_array_equal(known.high, X[:, [2, 0]].max(0))
     assert len([item for item in tmp_path.iterdir() if item.name.endswith(".posquad.npy")]) == 1
+    columns["a"] = pyarrow.array(columns["a"], mask=np.arange(len(X)) == 7)
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(TableError, match=r"row 8, column 'a': .*; got a missing value"):
+        read_samples(tmp_path / "t.parquet")
 
 
 @pytest.mark.parametrize(

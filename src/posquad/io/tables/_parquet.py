@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posquad.core.extras import import_extra
+from posquad.core.parquet import data_columns
 from posquad.io.tables._memory import is_streamed
 from posquad.io.tables._table import (
     INDEX,
@@ -41,8 +42,7 @@ def open_parquet(path: Path) -> Table:
             schema, rows = file.schema_arrow, file.metadata.num_rows
     except (arrow.ArrowException, OSError, ValueError) as problem:
         refuse_kind(path, _KIND, problem)
-    # pandas stores an index as a column of this name; it is not part of the data
-    names = tuple(name for name in schema.names if not name.startswith("__index_level_"))
+    names = tuple(data_columns(schema.names))
     names = names[bool(names) and is_index(names[0]) :]
     require_distinct(path, names)
     if rows < 1 or not names:
@@ -57,11 +57,17 @@ def open_parquet(path: Path) -> Table:
         return table
 
     def source(wanted: Sequence[str], report: Report | None = None) -> Rows:
-        from posquad.problems.rows import from_parquet  # torch is imported when it is needed
+        # torch is imported when it is needed
+        from posquad.problems.rows.parquet import MissingNumberError, from_parquet
 
         places = {name: k for k, name in enumerate(names)}
         told = None if report is None else partial(report, f"converting {path.name} once")
-        whole = from_parquet(path, names, progress=told)
+        try:
+            whole = from_parquet(path, names, progress=told)
+        except MissingNumberError as found:  # in tables, rows count from 1
+            where = f"{path}: row {found.row + 1}, column {found.column!r}"
+            expected, got = found.expected, "a missing value"
+            raise TableError(where, expected=expected, got=got) from None
         return whole.with_columns([places[name] for name in wanted])
 
     return replace(table, source=source)

@@ -60,7 +60,11 @@ class NpyRows(Rows):
 
     def with_columns(self, columns: Sequence[int]) -> NpyRows:
         """Return the rows of other columns of the same files."""
-        return NpyRows(self.shards, columns)
+        return self._made(self.shards, columns)
+
+    def _made(self, shards: Sequence[Shard], columns: Sequence[int] | None) -> NpyRows:
+        """Return other rows or columns of the same files."""
+        return NpyRows(shards, columns)
 
     def part_rows(self, index: int, count: int) -> slice:
         """Return which rows one of `count` parts has: whole blocks, about equally many.
@@ -81,7 +85,9 @@ class NpyRows(Rows):
             if low < high:
                 chosen.append(replace(shard, first=shard.first + low, rows=high - low))
             before += shard.rows
-        return NpyRows(chosen, self.columns) if chosen else torch.empty(0, self.d, dtype=self.dtype)
+        return (
+            self._made(chosen, self.columns) if chosen else torch.empty(0, self.d, dtype=self.dtype)
+        )
 
     def fingerprint(self) -> list[Any]:
         files = [
@@ -117,7 +123,7 @@ class NpyRows(Rows):
 
     def _require_unchanged(self) -> None:
         for shard in self.shards:
-            _require_unchanged(shard)
+            require_unchanged(shard.path, shard.size, shard.changed)
 
     def _plan(self) -> Iterator[tuple[slice, bool, list[Piece]]]:
         """Yield the rows of each block, the order of its numbers, and the bytes to read."""
@@ -153,6 +159,9 @@ class NpyRows(Rows):
         last = self.shards[-1]
         return f"row {row - first + last.first} of {last.path}"
 
+    def name_column(self, column: int) -> str:
+        return f"column {column if self.columns is None else self.columns[column]}"
+
 
 def from_npy(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -184,7 +193,7 @@ def from_npy(
         files.append(Path(path))
     if not files:
         raise DomainError("paths", expected="at least one file", got="none")
-    shards = [_described(path) for path in files]
+    shards = [described(path) for path in files]
     first = shards[0]
     for shard in shards[1:]:
         if (shard.columns, shard.kind) != (first.columns, first.kind):
@@ -211,7 +220,8 @@ def _checked_columns(columns: Sequence[int] | np.ndarray, stored: int) -> list[i
     return [int(column) for column in given]
 
 
-def _described(path: Path) -> Shard:
+def described(path: Path) -> Shard:
+    """Return where the numbers of a `.npy` file are; only its header is read."""
     try:
         known = path.stat()
         with path.open("rb") as file:
@@ -249,13 +259,14 @@ def _described(path: Path) -> Shard:
     )
 
 
-def _require_unchanged(shard: Shard) -> None:
+def require_unchanged(path: Path, size: int, changed: int) -> None:
+    """Refuse a file that has not this size and this time of its last change, in nanoseconds."""
     try:
-        known = shard.path.stat()
+        known = path.stat()
     except OSError as problem:
         got = problem.strerror or str(problem)
-        raise FileError(str(shard.path), expected="a readable file", got=got) from None
-    if (known.st_size, known.st_mtime_ns) != (shard.size, shard.changed):
+        raise FileError(str(path), expected="a readable file", got=got) from None
+    if (known.st_size, known.st_mtime_ns) != (size, changed):
         expected = "the file as it was when it was opened"
-        got = f"one that was changed since, {known.st_size} bytes after {shard.size}"
-        raise FileError(str(shard.path), expected=expected, got=got)
+        got = f"one that was changed since, {known.st_size} bytes after {size}"
+        raise FileError(str(path), expected=expected, got=got)

@@ -151,6 +151,9 @@ class SharedRows(Rows):
         own = f"row {row}" if self.own is None else self.own.name_row(row)
         return f"{own} of rank {self.rank}"
 
+    def name_column(self, column: int) -> str:
+        return super().name_column(column) if self.own is None else self.own.name_column(column)
+
 
 def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) -> SharedRows:
     """Return the rows of all processes of a group, of which this one holds `X_local[n_local, d]`.

@@ -4,23 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from posquad.core.errors import DomainError
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError
-from posquad.problems.rows.disk import NpyRows, from_npy
+from posquad.core.parquet import data_columns
+from posquad.problems.rows.cache import Cache, Hold
+from posquad.problems.rows.disk import NpyRows, Shard, described, require_unchanged
+from posquad.problems.rows.source import BLOCK_BYTES
 
-__all__ = ["from_parquet"]
+__all__ = ["MissingNumberError", "ParquetRows", "from_parquet"]
 
 _FOOTER = 8  # last bytes of a Parquet file: the length of the footer, and a mark
-_BATCH = 65_536  # rows converted at a time
+_BATCH = 65_536  # most rows converted at a time
+_BUFFERS = 16 * 2**20  # bytes of the buffers of all columns
+_BUFFER = 2**20  # bytes of the buffer of a column at most
+
+
+class MissingNumberError(FileError):
+    """A cell has no number; `row` counts from 0, and `column` is a name."""
+
+    row: int
+    column: str
+
+
+class _Origin(NamedTuple):
+    """The Parquet file, its columns, and a lock on their cache."""
+
+    path: Path
+    names: Sequence[str]
+    hold: Hold
+
+
+class ParquetRows(NpyRows):
+    """Rows of a Parquet file, read from its cache; messages name the file and its columns."""
+
+    def __init__(
+        self, shards: Sequence[Shard], columns: Sequence[int] | None, origin: _Origin
+    ) -> None:
+        super().__init__(shards, columns)
+        self.origin = origin
+
+    def _made(self, shards: Sequence[Shard], columns: Sequence[int] | None) -> NpyRows:
+        return ParquetRows(shards, columns, self.origin)
+
+    def name_row(self, row: int) -> str:
+        return f"row {row + self.shards[0].first} of {self.origin.path}"
+
+    def name_column(self, column: int) -> str:
+        place = column if self.columns is None else self.columns[column]
+        return f"column {self.origin.names[place]!r}"
 
 
 def from_parquet(
@@ -29,17 +67,19 @@ def from_parquet(
     *,
     folder: str | os.PathLike[str] | None = None,
     progress: Callable[[float], None] | None = None,
-) -> NpyRows:
+) -> ParquetRows:
     """Return the rows of a Parquet file, from a cache of its numbers in row order.
 
-    The cache is `.NAME.KEY.posquad.npy` beside the file, or in `folder`. Its key is made from the
-    size and time of the file, the checksum of its footer and the columns; so a changed file gets a
-    new cache. It is written under another name and then renamed, so that it is complete or missing.
+    The cache is `.NAME.VERSION.COLUMNS.posquad.npy` beside the file, or in `folder`. The version is
+    made from the size and time of the file and the checksum of its footer; so a changed file gets a
+    new cache, and those of other versions are deleted if no process reads them. It is written under
+    another name and then renamed, so that it is complete or missing; one that was cut later is
+    written again.
 
     Args:
         path: the Parquet file.
-        columns: names of the columns to use; by default all. They must hold real numbers without
-            missing values.
+        columns: names of the columns to use; by default all, except an index that pandas stored.
+            They must hold real numbers without missing values.
         folder: the folder of the cache.
         progress: called with the share of the rows that are converted.
 
@@ -57,27 +97,68 @@ def from_parquet(
         raise DomainError("columns", expected="a list of names", got=repr(columns))
     given = Path(path)
     try:
+        known = given.stat()
         with parquet.ParquetFile(given) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             footer = _footer(given)
     except (arrow.ArrowException, OSError, ValueError) as problem:
         got = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
         raise FileError(str(given), expected="a Parquet file", got=got) from None
-    names = list(schema.names if columns is None else columns)
+    names = list(data_columns(schema.names) if columns is None else columns)
     _require_numbers(given, schema, names, arrow)
     if not rows or not names:
         got = f"{rows} rows and {len(names)} columns"
         raise FileError(str(given), expected="rows and columns", got=got)
-    known = given.stat()
+    narrow = all(schema.field(name).type == arrow.float32() for name in names)
+    table = _Table(given, names, rows, np.dtype("<f4" if narrow else "<f8"), known)
+    version = _key(known.st_size, known.st_mtime_ns, footer.hex())
+    place, owner = given.parent, given.name
+    if folder is not None:  # which may hold caches of files of the same name
+        place, owner = Path(folder), f"{given.name}.{_key(given.resolve().parent)}"
+    cache = Cache(place, owner, version, _key(*names))
+    found = _opened(cache, table)
+    if found is None:
+        _convert(table, cache, progress)
+        found = _opened(cache, table)
+    if found is None:
+        got = "one that another process deleted or cut"
+        raise FileError(str(cache.path), expected="a whole cache", got=got)
+    return found
+
+
+class _Table(NamedTuple):
+    """The numbers of a Parquet file that are converted."""
+
+    path: Path
+    names: Sequence[str]
+    rows: int
+    dtype: np.dtype[Any]
+    known: os.stat_result  # of the file when it was opened
+
+    def require_unchanged(self) -> None:
+        """Refuse a file that was changed since it was opened."""
+        require_unchanged(self.path, self.known.st_size, self.known.st_mtime_ns)
+
+
+def _key(*parts: object) -> str:
+    """Return sixteen digits that differ for other parts."""
     key = hashlib.sha256()
-    for part in (known.st_size, known.st_mtime_ns, footer.hex(), *names):
+    for part in parts:
         key.update(f"{part}\0".encode())
-    place = Path(folder) if folder is not None else given.parent
-    cache = place / f".{given.name}.{key.hexdigest()[:16]}.posquad.npy"
-    if not cache.exists():
-        narrow = all(schema.field(name).type == arrow.float32() for name in names)
-        _convert(given, cache, names, (rows, len(names)), narrow, progress)
-    return from_npy(cache)
+    return key.hexdigest()[:16]
+
+
+def _opened(cache: Cache, table: _Table) -> ParquetRows | None:
+    """Return the rows of a cache; None if there is none, or not a whole one."""
+    try:
+        hold = Hold(cache.path)
+        shard = described(cache.path)
+    except (OSError, FileError):
+        return None
+    shape = (shard.rows, shard.columns, shard.kind, shard.by_column)
+    if shape != (table.rows, len(table.names), table.dtype.str, False):
+        return None
+    return ParquetRows([shard], None, _Origin(table.path, table.names, hold))
 
 
 def _footer(path: Path) -> bytes:
@@ -94,56 +175,52 @@ def _require_numbers(path: Path, schema: Any, names: Sequence[str], arrow: Any) 
         if name not in schema.names:
             got = ", ".join(schema.names[:12])
             raise FileError(str(path), expected=f"a column {name!r}", got=got)
+        if schema.names.count(name) > 1:
+            got = f"{schema.names.count(name)} of them"
+            raise FileError(str(path), expected=f"one column {name!r}", got=got)
         kind = schema.field(name).type
         if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
             where = f"{path}: column {name!r}"
             raise FileError(where, expected="real numbers", got=f"type {kind}")
 
 
-def _convert(
-    path: Path,
-    cache: Path,
-    names: Sequence[str],
-    shape: tuple[int, int],
-    narrow: bool,
-    progress: Callable[[float], None] | None,
-) -> None:
+def _convert(table: _Table, cache: Cache, progress: Callable[[float], None] | None) -> None:
     parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
-    partial = cache.with_name(f".{secrets.token_hex(8)}.partial")
-    dtype = np.dtype(np.float32 if narrow else np.float64)
-    done = 0
+    shape, done = (table.rows, len(table.names)), 0
+    width = shape[1] * table.dtype.itemsize
+    step = max(1, min(_BATCH, BLOCK_BYTES // width))
+    # By default pyarrow reads whole row groups ahead, that is a file with one of them.
+    small = {"pre_buffer": False, "buffer_size": min(_BUFFER, max(4096, _BUFFERS // shape[1]))}
     try:
-        with parquet.ParquetFile(path) as file, partial.open("xb") as out:
-            header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+        with parquet.ParquetFile(table.path, **small) as file, cache.written() as out:
+            header = {"descr": table.dtype.str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, header)
-            for batch in file.iter_batches(_BATCH, columns=list(names)):
-                values = np.empty((batch.num_rows, len(names)), dtype)
-                for position, name in enumerate(names):
-                    column = batch.column(name)
-                    if column.null_count:
-                        row = done + int(np.argmin(np.asarray(column.is_valid())))
-                        where = f"{path}: column {name!r}"
-                        got = f"a missing value in row {row + 1}"
-                        raise FileError(where, expected="a number in every row", got=got)
-                    numbers = column.to_numpy(zero_copy_only=False)
-                    values[:, position] = numbers
-                    if numbers.dtype.kind in "iu" and np.abs(values[:, position]).max() > 2**53:
-                        got = "integers beyond 2^53"
-                        where = f"{path}: column {name!r}"
-                        raise FileError(where, expected="double precision numbers", got=got)
-                out.write(values.data)
+            for batch in file.iter_batches(step, columns=list(table.names)):
+                out.write(_numbers(table, batch, done).data)
                 done += batch.num_rows
                 if progress is not None:
-                    progress(done / shape[0])
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(cache)
-    except BaseException as problem:
-        with suppress(OSError):
-            partial.unlink()
-        if isinstance(problem, OSError | arrow.ArrowException):
-            needed = shape[0] * shape[1] * dtype.itemsize
-            expected = f"{needed / 1e9:.3g} GB for a cache of {path.name}"
-            got = getattr(problem, "strerror", None) or str(problem)
-            raise FileError(str(cache.parent), expected=expected, got=got) from None
-        raise
+                    progress(done / table.rows)
+            table.require_unchanged()
+    except (OSError, arrow.ArrowException) as problem:
+        expected = f"{table.rows * width / 1e9:.3g} GB for a cache of {table.path.name}"
+        got = getattr(problem, "strerror", None) or str(problem)
+        raise FileError(str(cache.folder), expected=expected, got=got) from None
+
+
+def _numbers(table: _Table, batch: Any, done: int) -> np.ndarray:
+    """Return the numbers of a batch in row order; `done` rows come before it."""
+    values = np.empty((batch.num_rows, len(table.names)), table.dtype)
+    for position, name in enumerate(table.names):
+        column, where = batch.column(name), f"{table.path}: column {name!r}"
+        if column.null_count:
+            row = done + int(np.argmin(np.asarray(column.is_valid())))
+            got = f"a missing value in row {row}"
+            problem = MissingNumberError(where, expected="a number in every row", got=got)
+            problem.row, problem.column = row, name
+            raise problem
+        numbers = column.to_numpy(zero_copy_only=False)
+        values[:, position] = numbers
+        if numbers.dtype.kind in "iu" and np.abs(values[:, position]).max() > 2**53:
+            got = "integers beyond 2^53"
+            raise FileError(where, expected="double precision numbers", got=got)
+    return values

@@ -161,13 +161,17 @@ class Rows(ABC):
         """Return how messages call a row, from 0."""
         return f"row {row}"
 
+    def name_column(self, column: int) -> str:
+        """Return how messages call a column, from 0."""
+        return f"column {column}"
+
     def require_finite(self, rows: slice, block: Tensor) -> None:
         """Refuse NaN and infinities in a block, and name the first row that has one."""
         if not bool(torch.isfinite(block.sum())) and not bool(torch.isfinite(block).all()):
             bad = int((~torch.isfinite(block)).any(1).nonzero()[0, 0])
             row, value = block[bad], "NaN" if bool(block[bad].isnan().any()) else "an infinity"
             column = int((~torch.isfinite(row)).nonzero()[0, 0])
-            where = f"{self.name_row(rows.start + bad)}, column {column}"
+            where = f"{self.name_row(rows.start + bad)}, {self.name_column(column)}"
             raise NonFiniteError("X", expected="finite numbers", got=f"{value} in {where}")
 
     @property
@@ -240,6 +244,9 @@ class DerivedRows(Rows):
 
     def name_row(self, row: int) -> str:
         return self.source.name_row(row)
+
+    def name_column(self, column: int) -> str:
+        return self.source.name_column(column)
 
 
 class _Converted(DerivedRows):
