@@ -112,6 +112,13 @@ def test_arguments_that_cannot_be_used(client, samples, change, error, words):
         dask_recover(**given)
 
 
+def test_a_client_that_was_closed(client):
+    with Client(client.scheduler.address) as other:
+        pass
+    with pytest.raises(DomainError, match="client: expected a client that is open; got one that"):
+        dask_recover(other, da.ones((3, 1)), da.ones(3))
+
+
 def test_a_column_of_text(client):
     table = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"]}), npartitions=1)
     with pytest.raises(DtypeError, match="X: column 'b': expected real numbers; got dtype"):

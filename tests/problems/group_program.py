@@ -16,6 +16,7 @@ from posquad import Interrupted, LeastSquares, RankOne, recover
 from posquad.core.errors import PosquadError
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.problems import rows
+from posquad.recovery import moment_matrix, spectral_initializer
 from posquad.recovery.streams import entry
 
 N, D, SIZE = 5000, 8, 3
@@ -42,6 +43,15 @@ def answers(source, X, y, w):
     return found | {"passes": passes.Q.dense(), "steps": np.array(passes.steps)}
 
 
+def starts(X, y, kinds=("moment", "bounded", "interpolant")):
+    """The moment matrix, and what the initial factors of these kinds predict."""
+    found = {"moment matrix": moment_matrix(X, y)}
+    for kind in kinds:
+        U = spectral_initializer(X, y, 2, kind=kind)
+        found[f"start {kind}"] = U @ U.T
+    return found
+
+
 def faults(rank, store):
     """Each a call that one process cannot make; return what this one says about it."""
     X, y, w = samples()
@@ -51,15 +61,25 @@ def faults(rank, store):
     source = rows.sharded(X[own])
     calls = {
         "nan": lambda: recover(rows.sharded(np_rows(broken[own], store, rank)), y[own], 2),
+        "array": lambda: rows.sharded(broken[own]),
+        "y": lambda: recover(source, np.where(np.isnan(broken[:, 0]), np.inf, y)[own], 2),
+        "none": lambda: rows.sharded(None if rank == 1 else X[own]),
+        "list": lambda: rows.sharded([] if rank == 1 else X[own]),
+        "integers": lambda: rows.sharded(X[own].astype(int)) and None,
+        "ranks": lambda: recover(source, y[own], 2 + (rank == 1), seed=rank),
+        "linear": lambda: PositiveQuadraticRegressor(2, linear=rank == 1).fit(source, y[own]),
         "widths": lambda: rows.sharded(X[own, : D - (rank == 1)]),
         "dtypes": lambda: rows.sharded(X[own].astype("f4" if rank == 1 else "f8")),
         "responses": lambda: recover(source, y[own][rank == 1 :], 2),
+        "start": lambda: spectral_initializer(source, y[own][rank == 1 :], 2),
+        "kinds": lambda: spectral_initializer(source, y[own], 2 + (rank == 1)),
         "weights": lambda: recover(source, y[own], 2, weights=w[own] if rank else None),
     }
     said = {}
     for name, call in calls.items():
         try:
             call()
+            said[name] = "no error"
         except PosquadError as problem:
             said[name] = str(problem)
     return said
@@ -145,6 +165,10 @@ def main():
             found = answers(source, X[own], y[own], w[own])
             few = slice(100 * rank, 100 * rank + 100)
             found["few"] = recover(rows.sharded(X[few], group), y[few], 2).Q.dense()
+            found |= starts(source, y[own])
+            few = slice(10 * rank, 10 * rank + 10)
+            few_starts = starts(rows.sharded(X[few], group), y[few], ["interpolant"])
+            found["few start"] = few_starts["start interpolant"]
             for name, value in found.items():
                 np.save(f"{store}.{size}.{name}.{rank}.npy", value)
     for name, words in faults(rank, store).items():

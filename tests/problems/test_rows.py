@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from conformance import MeasurementsConformance
-from posquad import LeastSquares, RankOne
+from posquad import LeastSquares, RankOne, recover
 from posquad.core.errors import DomainError, NonFiniteError, ShapeError
 from posquad.core.files import FileError
 from posquad.problems import rows
@@ -276,6 +276,15 @@ def test_a_row_that_is_not_finite_is_named(tmp_path):
     table = rows.from_npy([tmp_path / "a.npy", tmp_path / "b.npy"])
     with pytest.raises(NonFiniteError, match=r"got NaN in row 11 of .*b.npy, column 1"):
         _ = [table.require_finite(part, block) for part, block in table.blocks()]
+    with pytest.raises(NonFiniteError, match=r"got NaN in row 11, column 1$"):
+        rows.in_memory(X)
+    chosen = rows.from_npy(tmp_path / "b.npy", columns=[1])
+    with pytest.raises(NonFiniteError, match=r"got NaN in row 11 of .*b.npy, column 1$"):
+        chosen.require_finite(slice(0, 30), chosen.read_all())
+    with pytest.raises(NonFiniteError, match=r"got NaN in row 11, column 1$"):
+        rows.from_iterator(Pieces(X))
+    with pytest.raises(NonFiniteError, match=r"y: .* got NaN for row 11 of .*b.npy$"):
+        recover(table, np.repeat([1.0, np.nan, 1.0], [41, 1, 18]), 1)
 
 
 def test_pieces_that_cannot_be_used():

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from group_program import SIZE, answers, samples
+from group_program import SIZE, answers, samples, starts
 
 from posquad import recover
 from posquad.core.errors import DomainError
 from posquad.problems import rows
 
+UNUSABLE = "rank 1: expected its rows to be usable; got "
+IN_X = "X: expected finite numbers; got NaN in row 2100, column 0, on rank 1"
+IN_Y = "y: expected finite numbers; got an infinity for row 2100 of rank 1"
 PROGRAM = str(Path(__file__).with_name("group_program.py"))
 
 
@@ -40,6 +43,9 @@ def test_several_processes_give_the_answers_of_one(group, size):
     alone = answers(rows.in_memory(X), X, y, w)
     few = slice(0, 100 * size)
     alone["few"] = recover(X[few], y[few], 2).Q.dense()
+    alone |= starts(X, y)
+    few = slice(0, 10 * size)
+    alone["few start"] = starts(X[few], y[few], ["interpolant"])["start interpolant"]
     for name, expected in alone.items():
         files = [folder / f"s.{size}.{name}.{rank}.npy" for rank in range(size)]
         assert all(file.exists() for file in files), said
@@ -54,11 +60,20 @@ def test_several_processes_give_the_answers_of_one(group, size):
     ("name", "by_others", "by_rank_1"),
     [
         ("nan", "rank 1: expected its rows to be usable; got X", "NaN in row 2100 of "),
+        ("array", f"{UNUSABLE}{IN_X}", IN_X),
+        ("y", f"{UNUSABLE}{IN_Y}", IN_Y),
+        ("none", f"{UNUSABLE}X_local: expected float64 or float32; got dtype object", "NoneType"),
+        ("list", f"{UNUSABLE}X: expected shape (n, d) with n, d >= 1; got shape (0,)", "shape (0,"),
+        ("integers", "no error", "no error"),
+        ("ranks", "got rank 0: rank=2, seed=0; rank 1: rank=3, seed=1; rank 2", "rank=3"),
+        ("linear", "rank 0: linear=False; rank 1: linear=True; rank 2: linear=False", "rank 0"),
         ("widths", "one d and one dtype on all ranks; got rank 0: 8 columns of float64", "rank 1"),
         ("dtypes", "rank 0: 8 columns of float64; rank 1: 8 columns of float32", "rank 1"),
         ("slow", "decided", "decided"),
         ("leaves", "rank 1: expected it to go on; got an error or an interruption", "MemoryError"),
         ("responses", "rank 1: expected its rows to be usable", "one response per row"),
+        ("start", "rank 1: expected its rows to be usable; got y: ", "one response per row"),
+        ("kinds", "the same on all ranks; got rank 0: kind 'moment', rank 2; rank 1", "rank 3"),
         ("weights", "the same on all ranks; got rank 0: no weights; rank 1: weights", "weights"),
     ],
 )

@@ -107,7 +107,7 @@ def test_other_data_or_options_begin_anew(name, table, tmp_path):
     assert not place.exists()
 
 
-@pytest.mark.parametrize("cut", [0, 40, 2000, -1])
+@pytest.mark.parametrize("cut", [0, 20, 40, 2000, -1])
 def test_a_damaged_checkpoint_is_not_used(cut, table, tmp_path):
     _, y = table
     place = tmp_path / "state"

@@ -34,7 +34,7 @@ def tensors(**named: Array) -> tuple[Tensor, ...]:
 
 def converted_tensor(name: str, value: Array) -> Tensor:
     """Convert one array to a finite floating tensor, keeping its precision and its device."""
-    tensor = _as_tensor(name, value)
+    tensor = floating_tensor(name, value)
     _require_finite(name, tensor)
     return tensor
 
@@ -78,7 +78,8 @@ def dtype_of(value: Any) -> str:
     return str(value.dtype if isinstance(value, Tensor) else np.asarray(value).dtype)
 
 
-def _as_tensor(name: str, value: Array) -> Tensor:
+def floating_tensor(name: str, value: Array) -> Tensor:
+    """Convert one array to a floating tensor, which may have NaN and infinities."""
     tensor = value if isinstance(value, Tensor) else _from_numpy(name, value)
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         raise DtypeError(

@@ -19,13 +19,29 @@ def symmetric_fit(Z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns `S[..., k, k]`, and `[...]`, whether the system determines it.
     """
-    basis, R = torch.linalg.qr(symmetric_system(Z))
+    R, right = reduced_system(symmetric_system(Z), y[..., None])
+    return solve_reduced(R, right[..., 0], Z.shape[-1])
+
+
+def reduced_system(system: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """R and `B'right` for `system = BR`: the same least squares problem in fewer equations.
+
+    `system[..., n, D]` and `right[..., n, m]` give at most D equations.
+    """
+    basis, R = torch.linalg.qr(system)
+    return R, basis.mT @ right
+
+
+def solve_reduced(R: Tensor, right: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Solution `S[..., k, k]` of a reduced system, and `[...]`, whether the system determines it.
+
+    `R[..., D, D]` with `D = k(k+1)/2` is triangular, and `right` has shape `[..., D]`.
+    """
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
     complete = pivots.amin(-1) > 1e-12 * pivots.amax(-1)
     R = torch.where(complete[..., None, None], R, torch.eye(R.shape[-1]).to(R))
-    right = basis.mT @ y[..., None]
-    entries = torch.linalg.solve_triangular(R, right, upper=True)[..., 0]
-    return symmetric_matrix(entries, Z.shape[-1]), complete
+    entries = torch.linalg.solve_triangular(R, right[..., None], upper=True)[..., 0]
+    return symmetric_matrix(entries, k), complete
 
 
 def symmetric_system(Z: Tensor) -> Tensor:

@@ -66,6 +66,8 @@ def dask_recover(
         got = f"an asynchronous {got}" if getattr(client, "asynchronous", False) else got
         raise DomainError("client", expected="a distributed.Client", got=got)
     positive_number("timeout", timeout)
+    if client.status in ("closing", "closed"):
+        raise DomainError("client", expected="a client that is open", got="one that was closed")
     if not client.nthreads():
         raise DomainError("client", expected="a cluster with workers", got="none")
     options = {"rank": rank, "seed": seed, "tolerance": tolerance, "max_rank": max_rank}

@@ -47,7 +47,7 @@ from posquad.recovery.wanted import Wanted
 class StreamFits(FittedAttributes):
     """The part of `PositiveQuadraticRegressor` that fits to streams and sources."""
 
-    # Options of the regressor, and its method that fits to rows in memory.
+    # Options of the regressor, and its methods that return them and that fit to rows in memory.
     max_rank: int | None
     criterion: str
     max_starts: int | None
@@ -55,6 +55,7 @@ class StreamFits(FittedAttributes):
     time_limit: float | None
     tolerance: float | None
     random_state: Any
+    get_params: Callable[..., dict[str, Any]]
     _fit_rows: Callable[..., None]
     _stream: Stream | None
 
@@ -147,6 +148,7 @@ class StreamFits(FittedAttributes):
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
         with source.together():
+            source.agree(fact=self.get_params())
             progress = source.watched(progress)
             if not source.is_shared:
                 checkpoint = admitted_checkpoint(checkpoint, source)

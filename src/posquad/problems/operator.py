@@ -56,6 +56,10 @@ class Measurements(ABC):
         """Return the sum of a small tensor over everyone who holds measurements."""
         return value
 
+    def lower_median(self, values: Tensor) -> Tensor:
+        """Return the lower median of `values[..., n]` over the measurements of everyone."""
+        return values.median(-1).values
+
     def apply(self, Q: A) -> A:
         """`A(Q)_i = <A_i, Q>` (`eq:measurement-operator`): `Q[..., d, d]` to `[..., n]`."""
         return like(Q, self.apply_kernel(self._symmetric("Q", Q)))

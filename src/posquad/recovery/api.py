@@ -149,6 +149,17 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
+    if isinstance(X, Rows):  # before one of several processes refuses an argument alone
+        fact = {"rank": rank, "seed": seed, "tolerance": tolerance, "max_rank": max_rank}
+        fact |= {"max_starts": max_starts, "max_steps": max_steps, "time_limit": time_limit}
+        fact |= {"certify": certify, "diagnose": diagnose, "start": start, "tuning": tuning}
+        fact |= {
+            "loss": loss,
+            "scale": scale,
+            "precision": precision,
+            "y": "given" if y is not None else None,
+        }
+        X.agree(fact=fact)
     require_boolean(certify=certify, diagnose=diagnose)
     wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
     device = None

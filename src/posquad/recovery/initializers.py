@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from posquad.core.arrays import (
     require_symmetric,
     tensors,
 )
-from posquad.core.errors import DomainError, RankDeficientError
+from posquad.core.errors import DomainError, PosquadError, RankDeficientError, ShapeError
 from posquad.core.linalg import (
     largest_eigenpairs,
     leading_pairs,
@@ -28,6 +29,8 @@ from posquad.core.linalg import (
 )
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
+from posquad.problems.rows.operator import RankOneRows
+from posquad.problems.rows.source import Rows
 
 __all__ = ["moment_matrix", "positive_truncation", "spectral_initializer"]
 
@@ -39,18 +42,16 @@ _BOUND = 0.3  # the preprocessing (t - 1) / (t + 0.3) lies between -3.3 and 1
 def moment_matrix(X: A, y: A) -> A:
     """Return `M_n = (1/2n) sum_i y_i (x_i x_i' - I)`, whose mean is Q* for Gaussian inputs.
 
-    `eq:moment-matrix`. `X` has shape `[..., n, d]`, y `[..., n]` and the result `[..., d, d]`.
+    `eq:moment-matrix`. `X` has shape `[..., n, d]`, y `[..., n]` and the result `[..., d, d]`. X
+    may be a source of rows, also of several processes; y then has those of the rows held here.
 
     >>> moment_matrix(np.array([[2.0, 0.0]]), np.array([4.0]))
     array([[ 6.,  0.],
            [ 0., -2.]])
     """
-    operator = RankOne(X)
-    (z,) = operator.admit(y=y)
-    require_shape("y", z, (operator.n,), "(..., n), one response per row of X")
-    require_batch(X=operator.batch_shape, y=z.shape[:-1])
+    operator, z = _admitted(X, y)
     eye = torch.eye(operator.d, dtype=z.dtype, device=z.device)
-    mean = z.mean(-1)[..., None, None]
+    mean = _mean(operator, z)[..., None]
     return like(X, operator.adjoint_kernel(z) / (2 * operator.n) - mean * eye / 2)
 
 
@@ -89,6 +90,9 @@ def spectral_initializer(
             `X' diag(a) X`, `a = ((XX') o (XX'))^{-1} y`. It forms an n x n matrix, and is the best
             start if n is at most a few thousand and at most d(d+1)/2.
 
+    X may be a source of rows; if several processes share them (`posquad.problems.rows.sharded`), y
+    has the responses of the rows held here, and all return the same factor.
+
     "moment" and "bounded" form a d x d matrix up to d = 1000 (d/r passes over X); above, they only
     need products of X with a few columns. If the estimate has fewer than `rank` positive
     eigenvalues, no such factor of full rank exists, and `RankDeficientError` says how many there
@@ -98,16 +102,13 @@ def spectral_initializer(
     array([[9.],
            [0.]])
     """
+    operator, z = _admitted(X, y, f"kind {kind!r}, rank {rank!r}")
     if kind not in _KINDS:
         raise DomainError("kind", expected=" or ".join(map(repr, _KINDS)), got=repr(kind))
-    operator = RankOne(X)
-    (z,) = operator.admit(y=y)
-    require_shape("y", z, (operator.n,), "(..., n), one response per row of X")
-    require_batch(X=operator.batch_shape, y=z.shape[:-1])
     rank = positive_integer("rank", rank)
     if rank > operator.d:
         raise DomainError("rank", expected=f"at most d = {operator.d}", got=str(rank))
-    with torch.no_grad():
+    with torch.no_grad(), X.together() if isinstance(X, Rows) else nullcontext():
         values, vectors = _KINDS[kind](operator, z, rank)
     found = (values > 0).sum(-1)
     short = found < rank
@@ -121,6 +122,25 @@ def spectral_initializer(
             singular_values=values.clamp_min(0).sqrt(),
         )
     return like(X, vectors * values.sqrt()[..., None, :])
+
+
+def _admitted(X: A, y: A, fact: str = "") -> tuple[RankOne, Tensor]:
+    """Return the operator and checked responses; all who hold rows must state the same fact."""
+    operator = RankOne(X)
+    try:
+        (z,) = operator.admit(y=y)
+        require_shape("y", z, (operator.held,), "(..., n), one response per row of X")
+        require_batch(X=operator.batch_shape, y=z.shape[:-1])
+        if isinstance(X, Rows) and X.is_shared and z.ndim > 1:
+            expected = "one problem for rows of several processes"
+            raise ShapeError("y", expected=expected, got=f"shape {tuple(z.shape)}")
+    except PosquadError as problem:
+        if isinstance(X, Rows):
+            X.agree(problem, fact)
+        raise
+    if isinstance(X, Rows):
+        X.agree(fact=fact)
+    return operator, z
 
 
 def raised_factor(values: np.ndarray, vectors: np.ndarray, y: Tensor) -> Tensor:
@@ -148,12 +168,12 @@ def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
 def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     weights = y / (2 * operator.n)
     values, vectors = top_eigenpairs(operator, weights, rank)
-    return values - y.mean(-1, keepdim=True) / 2, vectors
+    return values - _mean(operator, y) / 2, vectors
 
 
 def bounded_directions(operator: RankOne, y: Tensor, most: int) -> Tensor:
     """Return the top `most` eigenvectors `[..., d, most]` of the kind "bounded", descending."""
-    size = _typical(y)
+    size = _typical(operator, y)
     t = (y / torch.where(size > 0, size, 1.0)).clamp_min(0)
     weights = (t - 1) / (t + _BOUND) / operator.n
     return top_eigenpairs(operator, weights, most)[1]
@@ -174,12 +194,17 @@ def _bounded(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return fit_on(operator, y, bounded_directions(operator, y, rank))
 
 
-def _typical(y: Tensor) -> Tensor:
+def _mean(operator: RankOne, y: Tensor) -> Tensor:
+    """Return the mean of y over the rows of everyone, `[..., 1]`."""
+    return operator.total(y.sum(-1, keepdim=True)) / operator.n
+
+
+def _typical(operator: RankOne, y: Tensor) -> Tensor:
     """Return the mean of |y|, each clipped at ten medians, `[..., 1]`."""
     sizes = y.abs()
-    median = sizes.median(-1, keepdim=True).values
+    median = operator.lower_median(sizes)[..., None]
     most = torch.where(median > 0, 10 * median, torch.inf)
-    return torch.minimum(sizes, most).mean(-1, keepdim=True)
+    return _mean(operator, torch.minimum(sizes, most))
 
 
 def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
@@ -190,6 +215,9 @@ def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
     if n > _KERNEL_MOST:
         expected = f"at most {_KERNEL_MOST} samples for kind='interpolant', which forms n x n"
         raise DomainError("X", expected=expected, got=f"{n}; use kind='bounded'")
+    if isinstance(operator, RankOneRows) and operator.source.is_shared:  # the rows are few
+        rows, y = operator.source, operator.source.collect(y)
+        operator = RankOne(rows.collect(rows.read_all()))
     return operator.adjoint_kernel(kernel_solve(operator.gram().square(), y))
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from posquad.core.arrays import Array, positive_number
+from posquad.core.arrays import Array, floating_tensor, positive_number
 from posquad.core.errors import DomainError, PosquadError, first_line
 from posquad.core.progress import Progress
 from posquad.core.twofold import Twofold
@@ -100,8 +100,9 @@ class SharedRows(Rows):
         for rank, (wrong, _) in enumerate(said):
             if wrong is not None:
                 raise GroupError(f"rank {rank}", expected="its rows to be usable", got=wrong)
-        if len({repr(other) for _, other in said}) > 1:
-            listed = "; ".join(f"rank {rank}: {other}" for rank, (_, other) in enumerate(said))
+        facts = _differing([_stated(other) for _, other in said])
+        if len(set(facts)) > 1:
+            listed = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(facts))
             raise DomainError("arguments", expected="the same on all ranks", got=listed)
 
     def decided(self, decide: Callable[[], _T]) -> _T:
@@ -155,6 +156,24 @@ class SharedRows(Rows):
         return super().name_column(column) if self.own is None else self.own.name_column(column)
 
 
+def _stated(fact: Any) -> dict[str, str]:
+    """Return a fact as words: plain values by name, other objects by their type."""
+    if not isinstance(fact, dict):
+        return {"": str(fact)}
+    plain = bool | int | float | str | None
+    return {
+        name: f"{name}={value!r}" if isinstance(value, plain) else f"{name}={type(value).__name__}"
+        for name, value in fact.items()
+    }
+
+
+def _differing(facts: list[dict[str, str]]) -> list[str]:
+    """Return, for each rank, the words that are not the same on all ranks."""
+    names = list(dict.fromkeys(name for fact in facts for name in fact))
+    unequal = [name for name in names if len({fact.get(name) for fact in facts}) > 1]
+    return [", ".join(fact[name] for name in unequal if name in fact) for fact in facts]
+
+
 def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) -> SharedRows:
     """Return the rows of all processes of a group, of which this one holds `X_local[n_local, d]`.
 
@@ -179,13 +198,15 @@ def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) 
     exchange = exchange_of(group, positive_number("timeout", timeout))
     problem, own, shape, dtype = None, None, (0, 0), torch.float64
     try:
-        if not isinstance(X_local, Rows) and len(X_local) == 0 and X_local.ndim == 2:
-            shape, dtype = (0, X_local.shape[1]), torch.as_tensor(X_local).dtype
+        given = X_local if isinstance(X_local, Rows) else floating_tensor("X_local", X_local)
+        if isinstance(given, torch.Tensor) and given.ndim == 2 and not len(given):
+            shape, dtype = (0, given.shape[1]), given.dtype
         else:
-            own = as_rows(X_local)
+            own = as_rows(given)
             shape, dtype = (own.held, own.d), own.dtype
     except PosquadError as found:
-        problem = found
+        got = f"{found.got}, on rank {exchange.rank}"
+        problem = type(found)(found.argument, expected=found.expected, got=got)
     said: list[Any] = [None] * exchange.size
     words = None if problem is None else str(problem)
     exchange.call(distributed.all_gather_object, said, (shape, str(dtype), words))
@@ -193,7 +214,7 @@ def sharded(X_local: Array | Rows, group: Any = None, timeout: float = TIMEOUT) 
         raise problem
     for rank, (_, _, wrong) in enumerate(said):
         if wrong is not None:
-            raise GroupError("X_local", expected="rows on every rank", got=f"on {rank}: {wrong}")
+            raise GroupError(f"rank {rank}", expected="its rows to be usable", got=wrong)
     kinds = {f"{shape[1]} columns of {kind.removeprefix('torch.')}" for shape, kind, _ in said}
     if len(kinds) > 1:
         listed = "; ".join(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import converted_tensor
+from posquad.core.arrays import converted_tensor, floating_tensor
 from posquad.core.errors import DomainError, ShapeError
 from posquad.problems.rows.source import Rows
 
@@ -40,6 +40,7 @@ class IteratorRows(Rows):
         weights: list[Tensor | None] = []
         narrow = True
         for data, label, weight in self._pieces():
+            self.require_finite(slice(self.n, self.n + len(data)), data)
             self.d, self.n = data.shape[1], self.n + len(data)
             narrow = narrow and data.dtype == torch.float32
             labels.append(_copy(label))
@@ -57,6 +58,7 @@ class IteratorRows(Rows):
             if done + len(data) > self.n:
                 got = f"more than {self.n}"
                 raise DomainError("pieces", expected=f"{self.n} rows, as before", got=got)
+            self.require_finite(slice(done, done + len(data)), data)
             yield slice(done, done + len(data)), data.to(self.dtype)
             done += len(data)
         if done < self.n:
@@ -74,7 +76,7 @@ class IteratorRows(Rows):
                 expected = "one call of input_data in each call of next that does not return 0"
                 raise DomainError("pieces", expected=expected, got=f"{len(given_out)} calls")
             data, label, weight = given_out.pop()
-            X = converted_tensor("data", data)
+            X = floating_tensor("data", data)
             if X.ndim != 2 or not X.shape[1]:
                 got = f"shape {tuple(X.shape)}"
                 raise ShapeError("data", expected="shape (rows, d)", got=got)

@@ -15,13 +15,19 @@ from torch import Tensor
 
 from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
-from posquad.core.symmetric import symmetric_gram
+from posquad.core.symmetric import (
+    reduced_system,
+    solve_reduced,
+    symmetric_gram,
+    symmetric_system,
+)
 from posquad.problems.fused import fused_sweep
 from posquad.problems.measurements import RankOne
 from posquad.problems.products import adjoint_product, tall_product, weighted_form_product
 from posquad.problems.rows.source import DerivedRows, Rows
 
 KEPT_BYTES = 2**28  # of a matrix of several numbers per row that is kept between passes
+_SYSTEM_ENTRIES = 2**21  # entries of a system of linear equations that are formed at a time
 _CACHED_BYTES = 2**21  # of the rows that stay in cache between two products with them
 
 
@@ -46,6 +52,11 @@ class RankOneRows(RankOne):
 
     def total(self, value: Tensor) -> Tensor:
         return self.source.total(value)
+
+    def lower_median(self, values: Tensor) -> Tensor:
+        if not self.source.is_shared:
+            return super().lower_median(values)
+        return _shared_median(self.source, values)
 
     @property
     def X(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -199,7 +210,17 @@ class RankOneRows(RankOne):
         return X @ X.mT if D is None else X @ D @ X.mT
 
     def symmetric_fit(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        return RankOne(self._own("symmetric_fit")).symmetric_fit(y)
+        D, Y = self.d * (self.d + 1) // 2, y.reshape(y.shape[:-1].numel(), self.held).T  # [n, m]
+        step = max(D, _SYSTEM_ENTRIES // D)
+        system = Y.new_zeros(0, D + Y.shape[1])  # equations of the rows so far, at most D
+        for rows, block in self._blocks():
+            for part, right in zip(block.split(step), Y[rows].split(step), strict=True):
+                new = torch.cat([symmetric_system(part), right], -1)
+                system = _reduced(torch.cat([system, new]), D)
+        full = torch.cat([system, system.new_zeros(D - len(system), system.shape[1])])
+        system = _reduced(torch.cat(self.source.gathered(full)), D)
+        right = system[:, D:].T.reshape(*y.shape[:-1], D)
+        return solve_reduced(system[:, :D], right, self.d)
 
     def transformed(self, T: Tensor) -> RankOne:
         return RankOneRows(_Transformed(self.source, T))
@@ -215,6 +236,27 @@ class RankOneRows(RankOne):
             expected = "all rows in one process"
             raise ShapeError(what, expected=expected, got=f"{self.held} of {self.n}")
         return self.X
+
+
+def _reduced(system: Tensor, D: int) -> Tensor:
+    """Return at most D equations `[D, D + m]` of the same least squares problem."""
+    return torch.cat(reduced_system(system[:, :D], system[:, D:]), -1)
+
+
+def _shared_median(source: Rows, values: Tensor) -> Tensor:
+    """Return the lower median of `values[n]` by counting: no process needs those of the others."""
+    # Floating point numbers are in the order of their bits as integers, negative ones reversed.
+    whole = torch.int64 if values.dtype == torch.float64 else torch.int32
+    lowest = torch.iinfo(whole).min
+    ordered = values.view(whole).long()
+    ordered = torch.where(ordered < 0, lowest - ordered, ordered)
+    low, high = lowest, -lowest - 1
+    while low < high:
+        middle = (low + high) // 2
+        below = int(source.total((ordered <= middle).sum()))
+        low, high = (low, middle) if 2 * below >= source.n else (middle + 1, high)
+    bits = torch.tensor(low if low >= 0 else lowest - low, dtype=whole, device=values.device)
+    return bits.view(values.dtype)
 
 
 class _Transformed(DerivedRows):

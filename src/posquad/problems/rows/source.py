@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, tensors
+from posquad.core.arrays import Array, floating_tensor
 from posquad.core.errors import NonFiniteError, PosquadError, ShapeError
 from posquad.core.progress import Progress
 from posquad.core.twofold import Twofold
@@ -167,12 +167,23 @@ class Rows(ABC):
 
     def require_finite(self, rows: slice, block: Tensor) -> None:
         """Refuse NaN and infinities in a block, and name the first row that has one."""
-        if not bool(torch.isfinite(block.sum())) and not bool(torch.isfinite(block).all()):
-            bad = int((~torch.isfinite(block)).any(1).nonzero()[0, 0])
-            row, value = block[bad], "NaN" if bool(block[bad].isnan().any()) else "an infinity"
-            column = int((~torch.isfinite(row)).nonzero()[0, 0])
-            where = f"{self.name_row(rows.start + bad)}, {self.name_column(column)}"
-            raise NonFiniteError("X", expected="finite numbers", got=f"{value} in {where}")
+        place = _first_not_finite(block)
+        if place is not None:
+            where = f"{self.name_row(rows.start + place[0])}, {self.name_column(place[1])}"
+            got = f"{_called(block[place])} in {where}"
+            raise NonFiniteError("X", expected="finite numbers", got=got)
+
+    def admit_values(self, name: str, values: Array) -> Tensor:
+        """Return numbers, one per row held here, as a tensor; the row of one that is none is named.
+
+        Their shape is not checked.
+        """
+        given = floating_tensor(name, values)
+        place = _first_not_finite(given)
+        if place is not None:
+            got = f"{_called(given[place])} for {self.name_row(place[-1])}"
+            raise NonFiniteError(name, expected="finite numbers", got=got)
+        return given
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -293,17 +304,31 @@ class MemoryRows(Rows):
         return self.X
 
 
+def _first_not_finite(values: Tensor) -> tuple[int, ...] | None:
+    """Return the first place of NaN or an infinity; a finite sum shows that there is none."""
+    if bool(torch.isfinite(values.sum())):
+        return None
+    bad = (~torch.isfinite(values)).nonzero()
+    return tuple(bad[0].tolist()) if len(bad) else None
+
+
+def _called(value: Tensor) -> str:
+    return "NaN" if bool(value.isnan()) else "an infinity"
+
+
 def in_memory(X: Array) -> Rows:
     """Return the rows of an array `X[n, d]` as a source; nothing is copied.
 
     >>> in_memory(np.ones((3, 2)))
     MemoryRows(n=3, d=2, float64)
     """
-    (X_,) = tensors(X=X)
+    X_ = floating_tensor("X", X)
     if X_.ndim != 2 or 0 in X_.shape:
         got = f"shape {tuple(X_.shape)}"
         raise ShapeError("X", expected="shape (n, d) with n, d >= 1", got=got)
-    return MemoryRows(X_)
+    rows = MemoryRows(X_)
+    rows.require_finite(slice(0, rows.n), X_.detach())
+    return rows
 
 
 def as_rows(X: Rows | Array) -> Rows:

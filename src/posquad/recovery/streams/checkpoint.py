@@ -236,7 +236,8 @@ def _read(path: Path, key: str) -> State | None:
     except OSError as problem:
         got = problem.strerror or str(problem)
         raise FileError(str(path), expected="a readable checkpoint", got=got) from None
-    if line and not line.startswith(_BEGIN):
+    cut = not rest and _BEGIN.startswith(line)  # a damaged checkpoint of a few bytes, or empty
+    if not cut and not line.startswith(_BEGIN):
         expected = "a checkpoint of posquad or no file, because it would be replaced"
         raise FileError(str(path), expected=expected, got="another file")
     body: dict[str, Any] = {}

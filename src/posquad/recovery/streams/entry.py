@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import converted_tensor, require_shape
+from posquad.core.arrays import require_shape
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.status import Status
 from posquad.core.twofold import from_doubles
@@ -81,14 +81,14 @@ def admitted_responses(
 
 
 def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, Tensor | None]:
-    responses = converted_tensor("y", y).cpu()  # type: ignore[arg-type]
+    responses = source.admit_values("y", y).cpu()  # type: ignore[arg-type]
     require_shape("y", responses, (source.held,), "(n,), one response per row")
     if responses.ndim != 1:
         expected = "one problem: a source of rows has no batch"
         raise DomainError("y", expected=expected, got=f"shape {tuple(responses.shape)}")
     if weights is None:
         return responses, None
-    w = converted_tensor("weights", weights).cpu()  # type: ignore[arg-type]
+    w = source.admit_values("weights", weights).cpu()  # type: ignore[arg-type]
     require_shape("weights", w, (source.held,), "(n,), one weight per row")
     if bool((w < 0).any()):
         expected = "nonnegative weights, not all zero"
