@@ -232,7 +232,7 @@ class RankOneRows(RankOne):
         raise ShapeError("index", expected="a batch of operators", got="one source of rows")
 
     def _own(self, what: str) -> Tensor:
-        if self.held != self.n:
+        if self.source.is_shared:
             expected = "all rows in one process"
             raise ShapeError(what, expected=expected, got=f"{self.held} of {self.n}")
         return self.X
