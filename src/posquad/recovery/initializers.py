@@ -128,7 +128,8 @@ def _admitted(X: A, y: A, fact: str = "") -> tuple[RankOne, Tensor]:
     """Return the operator and checked responses; all who hold rows must state the same fact."""
     operator = RankOne(X)
     try:
-        (z,) = operator.admit(y=y)
+        given = X.admit_values("y", y) if isinstance(X, Rows) else y  # names the row of a NaN
+        (z,) = operator.admit(y=given)
         require_shape("y", z, (operator.held,), "(..., n), one response per row of X")
         require_batch(X=operator.batch_shape, y=z.shape[:-1])
         if isinstance(X, Rows) and X.is_shared and z.ndim > 1:
