@@ -117,10 +117,10 @@ def test_places_of_cells_are_those_of_the_parquet_file(tmp_path):
 def test_leftovers_of_killed_writers_are_deleted(tmp_path):
     path = written(tmp_path / "t.parquet", [1.0, 2.0])
     killed, of_another = f".t.parquet.{'0' * 16}.{'1' * 16}.partial", f".{'2' * 16}.partial"
-    for name in (killed, of_another):
-        (tmp_path / name).write_bytes(b"begun")
-    with Cache(tmp_path, "t.parquet", "3" * 16, "4" * 16).written():  # a living writer
-        living = hidden(tmp_path) - {killed, of_another}
+    with Cache(tmp_path, "t.parquet", "3" * 16, "4" * 16).written():
+        living = hidden(tmp_path)
+        for name in (killed, of_another):
+            (tmp_path / name).write_bytes(b"begun")
         rows.from_parquet(path)
         assert hidden(tmp_path) > living | {of_another}
         assert killed not in hidden(tmp_path)
