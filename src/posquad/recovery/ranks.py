@@ -213,7 +213,7 @@ def choose_rank(
 
     distinct = int(shared.distinct)
     most = max_rank or schedule.highest_rank
-    highest = highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
+    highest = _highest(d, most, distinct)
     trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks)
     path = [(t.rank, t.residual, t.score) for t in trials]
     chosen = trials[best]
@@ -237,6 +237,11 @@ def choose_rank(
     return RankChoice(found, weights[best] / sum(weights), path)
 
 
+def _highest(d: int, most: int, distinct: int) -> int:
+    """Return the highest rank to try of a problem with so many independent samples."""
+    return highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
+
+
 class RankChoices(NamedTuple):
     """The ranks chosen for a batch, the confidence in them, and the best factors at these ranks."""
 
@@ -255,20 +260,19 @@ def choose_ranks(
     """Choose the ranks of a batch together, by the rules of `choose_rank` for each problem.
 
     A rank is tried for the problems that are still open: those that no lower rank reproduces, and
-    whose score has improved at one of the last ranks. All problems must have enough samples for
-    the ranks up to the highest. `begin(part, indices)` is called before a part is searched.
+    whose score has improved at one of the last ranks. The highest rank of each problem depends on
+    its own samples. `begin(part, indices)` is called before a part is searched.
     """
     d, count, schedule = shared.problem.d, shared.prepared.count, shared.tuning.schedule
     total = len(count)
     most = max_rank or schedule.highest_rank
-    distinct = int(shared.distinct.min())
-    highest = highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
-    scores = torch.full((total, highest), torch.inf, dtype=torch.float64)
+    highest = torch.tensor([_highest(d, most, int(own)) for own in shared.distinct])
+    scores = torch.full((total, int(highest.max())), torch.inf, dtype=torch.float64)
     reproduced = torch.zeros(total, dtype=torch.bool)
     tried = torch.zeros(total, dtype=torch.int64)
     factors: dict[int, Tensor] = {}
     is_open = torch.ones(total, dtype=torch.bool)
-    for rank in range(1, highest + 1):
+    for rank in range(1, scores.shape[-1] + 1):
         chosen = is_open.nonzero()[:, 0]
         part = shared.select(chosen.to(shared.problem.y.device))
         begin(part, host(chosen))
@@ -290,6 +294,7 @@ def choose_ranks(
         reproduced[chosen] = residual <= task.tolerance
         unimproved = rank - 1 - scores[:, :rank].argmin(-1)
         is_open = is_open & ~reproduced & (unimproved < schedule.unimproved_ranks)
+        is_open = is_open & (rank < highest)
         if not bool(is_open.any()) or task.history.budget.spent:
             break
     best = torch.where(reproduced, tried, scores.argmin(-1) + 1)
