@@ -166,7 +166,7 @@ def test_a_symmetric_fit_is_formed_up_to_a_size(entries, formed):
 def test_systems_of_the_samples_up_to_a_size(n, samples, kernel, convex):
     shared = shared_of(n, Sizes(kernel_samples=samples), d=3)
     assert shared.forms_kernel is kernel
-    assert shared.is_convex_affordable is convex
+    assert shared.is_convex_small is convex
 
 
 @pytest.mark.parametrize(

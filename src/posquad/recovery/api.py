@@ -83,7 +83,8 @@ def recover(
     progress of the search, whitens inputs that are not isotropic, and restarts until the responses
     are reproduced or the best fit is known. For large problems, memory is that of X plus
     O(nr + d^2), because whitened inputs are a view; up to 2^24 entries of X there is also a copy in
-    single precision. n x n matrices are formed up to n = 1500.
+    single precision. n x n matrices are formed up to n = 1500; at rank d, systems of size
+    min(n, d(d+1)/2) up to 4000 if cheaper steps do not prove the optimum.
 
     Args:
         X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together. What

@@ -31,8 +31,7 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
                 return candidate
     d, distinct = shared.problem.d, int(shared.distinct)
     hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
-    convex = found.rank == d and shared.is_convex_affordable
-    if hopeless or convex or distinct >= needed_samples(d, found.rank):
+    if hopeless or found.rank == d or distinct >= needed_samples(d, found.rank):
         return found
     for rank in range(1, found.rank):
         if distinct < needed_samples(d, rank) or task.history.budget.spent:

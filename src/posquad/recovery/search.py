@@ -102,6 +102,7 @@ class Search:
         self.small = shared.is_small(rank)
         self.first = self.U
         self.optimal = np.zeros(batch, dtype=bool)  # proved
+        self.convex = rank == self.problem.d  # so that other starts have no other minima
         self.bound = np.zeros_like(self.residual)
         self.farkas: Tensor | None = None
         self.known: np.ndarray | None = None  # singular values of U
@@ -145,7 +146,7 @@ class Search:
         self.history.last = None
         try:
             self._first_attempt()
-            while self.open.any() and not self.budget.spent:
+            while self.open.any() and not self.budget.spent and not self.convex:
                 self._restart()
             if not rough or self.cheap:
                 self.polish()
@@ -181,9 +182,9 @@ class Search:
             self._keep(self._descend(problem, self._scaled(self.given)[None]))
             if not self.open.any():
                 return
-        if self.rank == problem.d and self.shared.is_convex_affordable:
+        if self.convex:
             self._fit_cone()
-            if not self.open.any():
+            if not self.open.any() or not self.shared.is_convex_small:
                 return
         if self.shared.symmetric is not None:
             spectral = self.shared.better_than_zero(self.rank)
@@ -207,8 +208,10 @@ class Search:
         if self._fit_cone_together():
             return
         problem, chosen = self._part(~self.optimal)
-        fit = positive_fit(problem, self.budget, history=self.history)
+        self.working = chosen
+        fit = positive_fit(problem, self.budget, history=self.history, sizes=self.sizes)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
+        self._keep(Ends(U[None], fit.residual[None]), chosen, count=False)
         if chosen is None:
             self.bound, self.farkas = host(fit.bound), fit.farkas
             self._accept_optimal(U, optimal)
@@ -369,7 +372,7 @@ class Search:
         units = 10 if self.p <= 200 else 50
         rough = self.residual > units * np.finfo(self.residual.dtype).eps
         rough = rough & ~self.optimal
-        if not rough.any():
+        if not rough.any() or (self.convex and not self.shared.is_convex_small):
             return
         problem, chosen = self._part(rough)
         U = self.U if chosen is None else self.U[chosen]

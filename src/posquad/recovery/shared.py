@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -43,8 +44,8 @@ class Shared:
         return self.problem.n <= min(D, self.tuning.sizes.kernel_samples)
 
     @property
-    def is_convex_affordable(self) -> bool:
-        """Whether the problem without a limit on the rank is solved by an interior point method."""
+    def is_convex_small(self) -> bool:
+        """Whether dense steps can refine the answer to the problem without a limit on the rank."""
         D = self.problem.d * (self.problem.d + 1) // 2
         return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
 
@@ -136,7 +137,12 @@ class Shared:
         W = self._bounded_directions[..., :rank]
         if W.shape[-1] < rank:
             W = bounded_directions(problem.operator, problem.y, rank)
-        values, vectors = (host(part) for part in fit_on(problem.operator, problem.y, W))
+        # The largest k with k(k+1)/2 <= m is (sqrt(8m + 1) - 1) / 2, rounded down.
+        entries = min(problem.n, self.tuning.sizes.start_unknowns)
+        k = min(rank, (math.isqrt(8 * entries + 1) - 1) // 2)
+        values, vectors = (host(part) for part in fit_on(problem.operator, problem.y, W[..., :k]))
+        values = np.concatenate([values, np.zeros_like(values[..., :1]).repeat(rank - k, -1)], -1)
+        vectors = np.concatenate([vectors, host(W[..., k:])], -1)
         bounded = raised_factor(values, vectors, problem.y)
         if self.symmetric is None:
             return bounded

@@ -32,7 +32,16 @@ class Sizes(Constants):
     """Memory and cost: up to which sizes something is formed. They do not change the answer."""
 
     kernel_samples: int = 1500
-    """Samples up to which n x n systems are solved. Measured: n^3/3 operations take 0.2 s there."""
+    """Samples up to which n x n systems are solved at once. Measured: n^3/3 operations take 0.2 s
+    there."""
+
+    path_unknowns: int = 4000
+    """Largest min(n, d(d+1)/2) up to which the interior point method solves problems of rank d that
+    projected gradient steps leave open. Derived: 128 MB for one matrix of a step."""
+
+    start_unknowns: int = 500
+    """Largest k(k+1)/2 for which a k x k matrix is fitted to make the first start; further columns
+    get the least size. Derived: rank 31, above any rank that is chosen without being given."""
 
     sample_rank: int = 1500
     """Largest min(n, d(d+1)/2) for which the rank of the sample matrices is computed. Measured: as

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import positive_factor
+from posquad.core.status import Status
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import at_rounding, fitted, stagnated
 from posquad.recovery.solvers.interior_point import (
     InteriorPoint,
+    PathState,
     duality_gap,
     feasible,
     no_progress,
@@ -30,6 +32,9 @@ from posquad.recovery.solvers.interior_point import (
     residual_bound,
 )
 from posquad.recovery.solvers.levenberg import Levenberg
+from posquad.recovery.solvers.projected import ProjectedGradient, ProjectedState, waited
+from posquad.recovery.solvers.small import Ends
+from posquad.recovery.tuning import DEFAULT, Sizes
 
 INTERPOLATES = 1e-12  # relative residual at which responses count as interpolated, by default
 OPTIMAL = 1e-10  # excess of the residual over its bound, as a share of the residual, and ...
@@ -38,6 +43,10 @@ _FITTED, _GAP = 1e-13, 1e-12  # residual and duality gap at which the path ends
 _PATIENCE = 5  # steps without progress after which the path is left
 _POLISH = 60  # most steps of the final descent
 _STALLED, _RATE = 10, 0.99  # it ends when so many steps leave this share of the residual
+_PROJECTED = 5000  # most projected gradient steps
+_PROJECTED_FITTED = 1e-14  # residual at which they end, because a step costs little
+_PROJECTED_PATIENCE = 300  # steps without progress after which they end, ...
+_OPTIMAL_PATIENCE = 30  # ... and if the matrix is already optimal
 _PASSES = 3  # projections of a dual vector, because each reduces the rounding error
 _SPAN = 1e-13  # eigenvalues of the correlation of the inputs below this share are rounding
 
@@ -90,6 +99,7 @@ def positive_fit(
     *,
     level: float = INTERPOLATES,
     history: History | None = None,
+    sizes: Sizes = DEFAULT.sizes,
 ) -> PositiveFit:
     """Minimise `||A(Q) - y||` over positive semidefinite Q of any rank, for every n.
 
@@ -98,31 +108,90 @@ def positive_fit(
     15 to 25 steps are usual. Two answers need no path: Q = 0 where `A*(y) <= 0`, and the symmetric
     matrix of least residual where that is positive semidefinite. What the path leaves open, mostly
     interpolants on the boundary of the cone, is refined by Levenberg-Marquardt steps on a factor
-    of the numerical rank.
+    of the numerical rank, and then by projected gradient steps.
+
+    If min(n, D) exceeds `sizes.kernel_samples`, projected gradient steps of O(n d^2 + d^3) come
+    first, and the path is followed only for what they leave open, up to `sizes.path_unknowns`.
 
     Inputs that span only a subspace leave Q open outside of it, and one such Q is returned. When
     the budget is spent, the best matrix and the best bound so far are returned. Steps are recorded
-    in the `history`, if there is one.
+    in the `history`, if there is one, and so is the best matrix at Ctrl-C.
     """
     if problem.y.dtype != torch.float64:
         wide = Problem(problem.operator.double(), problem.y.double())
-        return positive_fit(wide, budget, level=level, history=history).to(problem.y.dtype)
+        fit = positive_fit(wide, budget, level=level, history=history, sizes=sizes)
+        return fit.to(problem.y.dtype)
     work, transform = _normalized(problem)
-    best = _Best.zero(work)
-    if work.n >= work.d * (work.d + 1) // 2 and not budget.spent:
-        best = _with_least_squares(best)
-    steps = torch.zeros_like(best.residual, dtype=torch.int64)
-    if bool(best.open.any()):
-        part, chosen = work.where(best.open)
-        method = InteriorPoint(part)
+    run = _Fit(_Best.zero(work), history or History(budget))
+    unknowns = work.d * (work.d + 1) // 2
+    large = min(work.n, unknowns) > sizes.kernel_samples
+    try:
+        if large:
+            run.project()
+        elif work.n >= unknowns and not budget.spent:
+            run.best = _with_least_squares(run.best)
+        if min(work.n, unknowns) <= sizes.path_unknowns:
+            run.follow_path(refine=not large)
+        if not large:
+            run.project()
+    except KeyboardInterrupt:
+        found = _result(problem, run.interrupted(), transform, run.steps, level)
+        run.history.last = Ends(found.factor[None], found.residual[None])
+        raise
+    return _result(problem, run.best, transform, run.steps, level)
+
+
+class _Fit:
+    """The stages of a fit, and the best matrices and bounds so far."""
+
+    def __init__(self, best: _Best, history: History) -> None:
+        self.best, self.history = best, history
+        self.steps = torch.zeros_like(best.residual, dtype=torch.int64)  # on the path
+        self.working: Tensor | None = None  # indices of the problems in the current stage
+
+    def _part(self) -> Problem | None:
+        """Return the problems that are still open, if there are any and the budget allows more."""
+        if not bool(self.best.open.any()) or self.history.budget.spent:
+            return None
+        part, self.working = self.best.problem.where(self.best.open)
+        return part
+
+    def follow_path(self, *, refine: bool) -> None:
+        """Follow the central path of the open problems, and `refine` what it leaves open."""
+        part = self._part()
+        if part is None:
+            return
+        chosen, method = self.working, InteriorPoint(part)
         ends = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE)]
-        state = (history or History(budget)).run(method, method.start(), ends)
-        best = best.offered(state.U, chosen).with_dual(state.dual, chosen)
-        steps = state.steps if chosen is None else steps.index_copy(0, chosen, state.steps)
-        if bool(best.open.any()) and not budget.spent:
-            v = state.v if chosen is None else best.dual.index_copy(0, chosen, state.v)
-            best = _refined(best, v, budget)
-    return _result(problem, best, transform, steps, level)
+        state = self.history.run(method, method.start(), ends)
+        self.best = self.best.offered(state.U, chosen).with_dual(state.dual, chosen)
+        steps = self.steps.index_copy(0, chosen, state.steps) if chosen is not None else state.steps
+        self.steps = steps
+        if refine and bool(self.best.open.any()) and not self.history.budget.spent:
+            v = state.v if chosen is None else self.best.dual.index_copy(0, chosen, state.v)
+            self.best = _refined(self.best, v, self.history.budget)
+
+    def project(self) -> None:
+        """Take projected gradient steps from the best matrices of the open problems."""
+        part = self._part()
+        if part is None:
+            return
+        chosen, method = self.working, ProjectedGradient(part)
+        U = self.best.U if chosen is None else self.best.U[chosen]
+        proved = (
+            Status.BEST_FIT,
+            lambda s: is_optimal(s.residual, s.bound) & (s.waited >= _OPTIMAL_PATIENCE),
+        )
+        ends = [fitted(_PROJECTED_FITTED), optimal(_GAP), proved, waited(_PROJECTED_PATIENCE)]
+        state = self.history.run(method, method.start(U), ends, steps=_PROJECTED)
+        self.best = self.best.offered(state.U, chosen).with_dual(state.dual, chosen)
+
+    def interrupted(self) -> _Best:
+        """Return the best so far, with the last matrices of an interrupted run."""
+        state = self.history.last
+        if not isinstance(state, PathState | ProjectedState):
+            return self.best
+        return self.best.offered(state.U, self.working)
 
 
 def _normalized(problem: Problem) -> tuple[Problem, Tensor]:
