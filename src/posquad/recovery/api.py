@@ -249,25 +249,26 @@ def recover(
     call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first, diagnose)
     batch = responses.shape[:-1]
     small = inputs.shape[-2] * d <= call.tuning.sizes.thread_entries
-    with torch.no_grad(), one_torch_thread(when=small):
-        try:
+    answers = None
+    try:
+        with torch.no_grad(), one_torch_thread(when=small):
             answers = call.answers(inputs, responses, None if weights is None else w)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(call.unfinished_answers().recovery(batch, X, history)) from stop
-    found = answers.recovery(batch, X, history)
-    if call.path and not batch:
-        path = torch.tensor(call.path, dtype=torch.float64).T
-        rows = (path[0].long(), path[1], path[2])
-        found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
-    if call.farkas is not None and not batch:
-        # Working responses are those of the user times the square root of the relative weight.
-        z = call.farkas if weights is None else call.farkas * (w / w.mean()).sqrt()
-        found = replace(found, farkas=like(X, z))
+        found = answers.recovery(batch, X, history)
+        if call.path and not batch:
+            path = torch.tensor(call.path, dtype=torch.float64).T
+            rows = (path[0].long(), path[1], path[2])
+            found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
+        if call.farkas is not None and not batch:
+            # Working responses are those of the user times the square root of the relative weight.
+            z = call.farkas if weights is None else call.farkas * (w / w.mean()).sqrt()
+            found = replace(found, farkas=like(X, z))
+    except KeyboardInterrupt as stop:
+        if call.given is None:  # nothing has begun
+            raise
+        best = call.unfinished_answers() if answers is None else answers
+        raise Interrupted(best.recovery(batch, X, history)) from stop
     if certify and not history.budget.spent:
-        try:
-            return _certified(found, inputs, responses, w, level)
-        except KeyboardInterrupt as stop:
-            raise Interrupted(found) from stop
+        return _certified(found, inputs, responses, w, level)
     return found
 
 
@@ -289,7 +290,10 @@ def _require_plain(**given: object) -> None:
 
 
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
-    """Return the answer with its certificate, if its factor can be certified."""
+    """Return the answer with its certificate, if its factor can be certified.
+
+    Ctrl-C raises `Interrupted` with the answer.
+    """
     if int(found.rank) == 0:
         return found
     kept = w > 0
@@ -300,6 +304,8 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         certificate = certifier.certify(objective, U, tolerance=level)
     except PosquadError:  # the factor does not have full rank
         return found
+    except KeyboardInterrupt as stop:
+        raise Interrupted(found) from stop
     status = Status.CERTIFIED if certificate.proved else found.status
     return replace(found, certificate=certificate, status=status)
 

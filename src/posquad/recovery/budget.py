@@ -36,6 +36,19 @@ class Budget:
         """Whether the time limit has passed."""
         return self.deadline is not None and time.perf_counter() > self.deadline
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What is left, as the arguments `max_steps` and `time_limit` of another call."""
+        left = None if self.deadline is None else self.deadline - time.perf_counter()
+        return {
+            "max_steps": max(1, self.max_steps - max(self.steps, 0)),
+            "time_limit": None if left is None else max(1e-3, left),
+        }
+
+    def count(self, steps: int) -> None:
+        """Count the steps of another call."""
+        self.steps = max(self.steps, 0) + steps
+
     def _is_spent_after(self, steps: int) -> bool:
         return self.late or steps >= self.max_steps
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,37 +9,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, like, positive_integer, positive_number
+from posquad.core.arrays import Array, like
+from posquad.core.errors import Interrupted
+from posquad.core.status import Status
+from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import Loss, Poisson, Robust, require_counts
-from posquad.recovery.result import Recovery, stacked_recoveries
-from posquad.recovery.reweight import Squares, relative_residual, reweight
+from posquad.recovery.result import Recovery, stacked_recoveries, unfinished_answers
+from posquad.recovery.reweight import Reweighted, Squares, relative_residual, reweight
+
+Given = tuple[Array, Tensor, Tensor, Tensor]  # X as the user gave it; checked X, y and weights
 
 
 def recover_by_reweighting(
     recover: Callable[..., Recovery],
     loss: Loss,
-    given: tuple[Array, Tensor, Tensor, Tensor],
+    given: Given,
     options: dict[str, Any],
 ) -> Recovery:
     """Recover with another loss than least squares, the problems of a batch one by one.
 
-    `given` are X as the user gave it, and the checked X, y and weights of one batch. `options` are
-    the other arguments of `recover`; `tolerance` is a number.
+    `options` are the other arguments of `recover`; `tolerance` is a number. Ctrl-C raises
+    `Interrupted` with the best fits so far.
     """
     model, X, y, w = given
     if isinstance(loss, Poisson):
         require_counts(X, y, w)
-    budget = _Budget(options.pop("max_steps"), options.pop("time_limit"))
+    limits = {name: options.pop(name) for name in ("max_steps", "time_limit")}
+    budget = Budget(**limits)
     if y.ndim == 1:
-        return _one(recover, loss, given, options, budget)
+        return _Reweighting(recover, loss, given, options, budget).run()
     (n, d), batch, start = X.shape[-2:], y.shape[:-1], options.pop("start")
-    flat = zip(X.reshape(-1, n, d), y.reshape(-1, n), w.reshape(-1, n), strict=True)
+    flat = list(zip(X.reshape(-1, n, d), y.reshape(-1, n), w.reshape(-1, n), strict=True))
     starts = None
     if start is not None:
         factors = torch.as_tensor(start).to(X)
         starts = factors.expand(*batch, *factors.shape[-2:]).reshape(-1, *factors.shape[-2:])
-    parts = [
-        _one(
+    if not flat:
+        empty = recover(like(model, X), like(model, y), **options)
+        return replace(empty, loss=loss.name)
+    each = [
+        _Reweighting(
             recover,
             loss,
             (like(model, x), x, responses, weights),
@@ -49,81 +57,116 @@ def recover_by_reweighting(
         )
         for k, (x, responses, weights) in enumerate(flat)
     ]
-    if not parts:
-        empty = recover(like(model, X), like(model, y), **options)
-        return replace(empty, loss=loss.name)
+    parts: list[Recovery] = []
+    try:
+        for problem in each:
+            parts.append(problem.run())
+    except KeyboardInterrupt as stop:
+        parts += [problem.unfinished() for problem in each[len(parts) :]]
+        raise Interrupted(stacked_recoveries(parts, batch, model)) from stop
     return stacked_recoveries(parts, batch, model)
 
 
-class _Budget:
-    """Steps and seconds of all calls of `recover` together."""
+class _Reweighting:
+    """The fits to one problem, `X[n, d]`, and the best of them so far."""
 
-    def __init__(self, max_steps: int, time_limit: float | None) -> None:
-        self.steps = positive_integer("max_steps", max_steps)
-        limit = None if time_limit is None else positive_number("time_limit", time_limit)
-        self.end = None if limit is None else time.perf_counter() + limit
+    def __init__(
+        self,
+        recover: Callable[..., Recovery],
+        loss: Loss,
+        given: Given,
+        options: dict[str, Any],
+        budget: Budget,
+    ) -> None:
+        self.recover, self.loss, self.given, self.budget = recover, loss, given, budget
+        self.options, self.rank, self.first = options, options["rank"], options["start"]
+        self.history, self.steps = [], 0  # of all fits
+        self.best: Reweighted[Recovery] | None = None
 
-    @property
-    def spent(self) -> bool:
-        late = self.end is not None and time.perf_counter() > self.end
-        return late or self.steps <= 0
+    def run(self) -> Recovery:
+        """Return the answer."""
+        try:
+            return self._run()
+        except KeyboardInterrupt as stop:
+            if self.best is None and isinstance(stop, Interrupted):  # in the first fit
+                self._note(self._only(stop.result))
+            raise Interrupted(self.unfinished()) from stop
 
-    @property
-    def limits(self) -> dict[str, Any]:
-        left = None if self.end is None else max(1e-3, self.end - time.perf_counter())
-        return {"max_steps": max(1, self.steps), "time_limit": left}
+    def _run(self) -> Recovery:
+        loss, path = self.loss, None
+        if self.rank is None and isinstance(loss, Robust):
+            path = self._reweight(loss.for_ranks).answer
+            self.rank = max(1, int(path.rank))
+            self.first = path.U[:, : self.rank] if int(path.rank) else self.first
+        end = self._reweight(loss)
+        status = end.status(end.answer.status, interrupted=self.budget.spent)
+        found = self._answer(end, status)
+        if path is None:
+            return found
+        return replace(found, rank_path=path.rank_path, rank_confidence=path.rank_confidence)
 
+    def _reweight(self, loss: Loss) -> Reweighted[Recovery]:
+        _, _, y, w = self.given
+        level = self.options["tolerance"]
+        return reweight(self._fit, loss, y, w, level, lambda: self.budget.spent, self._note)
 
-def _one(
-    recover: Callable[..., Recovery],
-    loss: Loss,
-    given: tuple[Array, Tensor, Tensor, Tensor],
-    options: dict[str, Any],
-    budget: _Budget,
-) -> Recovery:
-    """Recover one problem, `X[n, d]`."""
-    model, X, y, w = given
-    rank, first, parts = options["rank"], options["start"], []
+    def _note(self, end: Reweighted[Recovery]) -> None:
+        self.best = end
 
-    def fit(squares: Squares, start: Recovery | None, *, full: bool) -> tuple[Recovery, Tensor]:
-        changed: dict[str, Any] = {"start": first}
+    def _fit(
+        self, squares: Squares, start: Recovery | None, *, full: bool
+    ) -> tuple[Recovery, Tensor]:
+        """Fit by least squares with these weights; return the answer and its means."""
+        model, X, _, _ = self.given
+        changed: dict[str, Any] = {"rank": self.rank, "start": self.first}
         if start is not None:
             # A positive definite Q is the answer to a convex problem, which needs no start.
             found = int(start.rank)
             warm = 0 < found < X.shape[-1] or (full and found)
             changed["start"] = start.U[:, :found] if warm else None
             if not full:
-                changed |= {"rank": rank or max(1, found), "max_starts": 1}
+                changed |= {"rank": self.rank or max(1, found), "max_starts": 1}
         weights, responses = (like(model, t) for t in squares)
-        changed |= {"weights": weights, **budget.limits}
-        found = recover(model, responses, **options | changed)
-        budget.steps -= found.steps
-        parts.append(found)
-        return found, (X @ torch.as_tensor(found.U).to(X)).square().sum(-1)
+        changed |= {"weights": weights, **self.budget.limits}
+        found = self.recover(model, responses, **self.options | changed)
+        self.budget.count(found.steps)
+        self.history.append(torch.as_tensor(found.history))
+        self.steps += found.steps
+        return found, self._means(found)
 
-    path = None
-    if rank is None and isinstance(loss, Robust):
-        chosen = reweight(fit, loss.for_ranks, y, w, options["tolerance"], _spent(budget))
-        path, rank = chosen.answer, max(1, int(chosen.answer.rank))
-        options = options | {"rank": rank}
-        first = chosen.answer.U[:, :rank] if int(chosen.answer.rank) else first
-    end = reweight(fit, loss, y, w, options["tolerance"], _spent(budget))
-    found = end.answer
-    if path is not None:
-        found = replace(found, rank_path=path.rank_path, rank_confidence=path.rank_confidence)
-    return replace(
-        found,
-        status=end.status(found.status, interrupted=budget.spent),
-        residual=like(model, relative_residual(y, end.mean, w)),
-        residual_bound=like(model, torch.zeros_like(end.scale)),
-        farkas=None,
-        history=like(model, torch.cat([torch.as_tensor(part.history).to(y) for part in parts])),
-        steps=sum(part.steps for part in parts),
-        loss=loss.name,
-        scale=None if isinstance(loss, Poisson) else like(model, end.scale),
-        weights=like(model, end.squares.weights),
-    )
+    def _means(self, found: Recovery) -> Tensor:
+        X = self.given[1]
+        return (X @ torch.as_tensor(found.U).to(X)).square().sum(-1)
 
+    def _only(self, found: Recovery) -> Reweighted[Recovery]:
+        """Return an answer as the end of a reweighting that has hardly begun."""
+        _, _, y, w = self.given
+        mean = self._means(found)
+        scale = self.loss.scale(y, mean, w, self.options["tolerance"])
+        return Reweighted(found, mean, Squares(w * self.loss.first_weights(y, w), y), scale)
 
-def _spent(budget: _Budget) -> Callable[[], bool]:
-    return lambda: budget.spent
+    def unfinished(self) -> Recovery:
+        """Return the best fit so far; Q = 0 if there is none."""
+        model, X, y, _ = self.given
+        if self.best is None:
+            blank = unfinished_answers(y[None], X.shape[-1], self.rank or 1)
+            nothing = History(Budget(max_steps=1))
+            self.best = self._only(blank.recovery(torch.Size(), model, nothing))
+        return self._answer(self.best, Status.INTERRUPTED)
+
+    def _answer(self, end: Reweighted[Recovery], status: Status) -> Recovery:
+        """Return the answer for this loss, from that of a weighted fit."""
+        model, _, y, w = self.given
+        history = [part.to(y) for part in self.history] or [y.new_zeros(1)]
+        return replace(
+            end.answer,
+            status=status,
+            residual=like(model, relative_residual(y, end.mean, w)),
+            residual_bound=like(model, torch.zeros_like(end.scale)),
+            farkas=None,
+            history=like(model, torch.cat(history)),
+            steps=self.steps,
+            loss=self.loss.name,
+            scale=None if isinstance(self.loss, Poisson) else like(model, end.scale),
+            weights=like(model, end.squares.weights),
+        )

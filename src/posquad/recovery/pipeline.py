@@ -20,7 +20,7 @@ from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.judge import judge, zero_answer
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
-from posquad.recovery.result import Answers, blank_answers
+from posquad.recovery.result import Answers, blank_answers, unfinished_answers
 from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.split import flat_designs, select_problems, split_batch
@@ -57,11 +57,7 @@ class Pipeline:
     def unfinished(self) -> Answers:
         """Answers that are complete so far; Q = 0 for the others."""
         assert self.given is not None, "`answers` knows the problems"
-        blank = blank_answers(*self.given, self.rank or 1)
-        blank.codes[:] = Status.INTERRUPTED.code
-        blank.residual[:] = 1.0  # of Q = 0
-        blank.error[:] = np.nan
-        return blank
+        return unfinished_answers(*self.given, self.rank or 1)
 
     def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
         """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""

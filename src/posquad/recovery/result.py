@@ -202,6 +202,15 @@ def _messages(status: Status | list, likelihood: str) -> str | list:
     return f"{status.value}; assumed: {likelihood}" if likelihood else status.value
 
 
+def unfinished_answers(y: Tensor, d: int, columns: int) -> Answers:
+    """Return answers to `y[B, n]` with Q = 0 and status INTERRUPTED, of problems not yet solved."""
+    blank = blank_answers(y, d, columns)
+    blank.codes[:] = Status.INTERRUPTED.code
+    blank.residual[:] = 1.0  # of Q = 0
+    blank.error[:] = np.nan
+    return blank
+
+
 def blank_answers(y: Tensor, d: int, columns: int) -> Answers:
     """Return answers to `y[B, n]` with Q = 0 and status STALLED, to be filled in."""
     count = len(y)

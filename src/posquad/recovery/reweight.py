@@ -80,6 +80,7 @@ def reweight(
     w: Tensor,
     level: float,
     is_spent: Callable[[], bool] = lambda: False,
+    note: Callable[[Reweighted[_A]], None] = lambda _: None,
 ) -> Reweighted[_A]:
     """Return a stationary point of `sum_i w_i l(y_i, m_i)` by least-squares fits with new weights.
 
@@ -89,6 +90,7 @@ def reweight(
         y, w: responses and weights `[n]`.
         level: relative residual at which responses count as reproduced.
         is_spent: whether nothing more may be computed.
+        note: called with every fit that is the best so far.
 
     >>> def weighted_mean(squares, start, *, full):
     ...     mean = (squares.weights * squares.responses).sum() / squares.weights.sum()
@@ -101,16 +103,20 @@ def reweight(
     squares = Squares(w * loss.first_weights(y, w), y)
     answer, mean = fit(squares, None, full=True)
     end = Reweighted(answer, mean, squares, loss.scale(y, mean, w, level))
+    note(end)
     if float(relative_residual(y, mean, w)) <= level:
         return replace(end, reproduced=True, fixed=True, settled=True)
     best = None
     for _ in range(_ROUNDS):
-        end = _fixed_point(fit, loss, y, w, level, end, is_spent)
+        # The means of a later round are better only if its fixed point has a lower loss.
+        each = note if best is None else lambda _: None
+        end = _fixed_point(fit, loss, y, w, level, end, is_spent, each)
         if not end.fixed or is_spent():
             return best or end
         if best is not None and not _is_lower(loss, y, w, end, best):
             return replace(best, settled=True)
         best = end
+        note(best)
         answer, mean = fit(end.squares, end.answer, full=True)
         end = replace(end, answer=answer, mean=mean)
         if float(_distance(mean, best.mean)) <= _FOUND_AGAIN:
@@ -126,6 +132,7 @@ def _fixed_point(
     level: float,
     begin: Reweighted[_A],
     is_spent: Callable[[], bool],
+    note: Callable[[Reweighted[_A]], None],
 ) -> Reweighted[_A]:
     """Return the fixed point of the reweighting that begins at these means."""
     answer, mean, squares, scale = begin.answer, begin.mean, begin.squares, begin.scale
@@ -138,6 +145,7 @@ def _fixed_point(
         v, z = loss.squares(y, origin, scale)
         squares = Squares(w * v, z)
         answer, mean = fit(squares, answer, full=False)
+        note(Reweighted(answer, mean, squares, scale))
         fixed = bool(_distance(mean, origin) <= _SAME)
         if fixed:
             break

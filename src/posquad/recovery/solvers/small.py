@@ -170,8 +170,9 @@ class _Run:
             worse = ~better
             new_V[worse], new_Z[worse], new_e[worse] = V[worse], Z[worse], e[worse]
             new = np.where(better, new, square)
-        self.V, self.Z, self.e, self.square = new_V, new_Z, new_e, new
-        self.residual = np.sqrt(new) / self.size
+        residual = np.sqrt(new) / self.size
+        # Ctrl-C finds either all of the old arrays or all of the new ones.
+        self.__dict__.update(V=new_V, Z=new_Z, e=new_e, square=new, residual=residual)
 
     def _ended(self, taken: int) -> np.ndarray:
         """Which starts have ended after so many steps."""
@@ -234,13 +235,12 @@ class _Run:
         rows = live.nonzero()[0]
         columns = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
         grid = rows[:, None], columns
-        for name in _GRID:
-            setattr(self, name, getattr(self, name)[grid])
+        smaller = {name: getattr(self, name)[grid] for name in _GRID}
         if len(rows) < B:
-            for name in ("XT", "y", "size"):
-                setattr(self, name, getattr(self, name)[rows])
+            smaller |= {name: getattr(self, name)[rows] for name in ("XT", "y", "size")}
             if self.known is not None:
-                self.known = tuple(part[rows] for part in self.known)
+                smaller["known"] = tuple(part[rows] for part in self.known)
+        self.__dict__.update(smaller)  # at once, because Ctrl-C reads the grid
 
 
 _GRID = (
