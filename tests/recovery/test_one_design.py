@@ -140,8 +140,8 @@ def test_irregular_designs_get_the_words_they_get_alone(design, rank, alone):
     y = np.square(np.einsum("ni,kir->knr", X, U)).sum(-1)
     y[2:] += 0.1 * rng.standard_normal(y[2:].shape)
     together = recover(X, y, rank=rank)
-    if rank == D:
-        assert alone == []
+    if rank == D:  # unless rounding would decide which of many matrices is found
+        assert alone == (list(range(4)) if design in ("signs", "few") else [])
     for k in range(len(y)):
         one = recover(X, y[k], rank=rank)
         assert together.status[k] is one.status

@@ -584,7 +584,7 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     one, zero = np.array(1), np.zeros((), dtype=U.numpy().dtype)
     fit = search.Candidates(2, U, zero, one, one, one > 0, zero)
     shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
-    found = diagnose_any(shared, fit, Budget(max_steps=1))
+    found = diagnose_any(shared, fit, task_of())
     assert bool(np.isfinite(found.low)) is known
     assert bool(np.isfinite(found.error)) <= known
 

@@ -13,6 +13,7 @@ the probability of one start to the third power, so that each takes fewer steps 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,16 +47,22 @@ class Ends(NamedTuple):
     known: Tensor  # [...]  whether both are accurate; else they mean nothing
 
 
-def spectrum_ends(operator: RankOne, U: Tensor, accuracy: float, seed: int = 0) -> Ends:
+def spectrum_ends(
+    operator: RankOne,
+    U: Tensor,
+    accuracy: float,
+    seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Ends:
     """The ends of the effective spectrum at `U[..., d, r]`, which fits its responses exactly.
 
     Both have a relative error of at most `accuracy`, except with a probability of 1e-4 each. They
-    are not `known` where the smallest is too close to rounding or takes too many steps. Products
-    with X are made in the precision of the operator.
+    are not `known` where the smallest is too close to rounding or takes too many steps, and after
+    `stopped()`. Products with X are made in the precision of the operator.
     """
-    run = _Bounds(operator, U, accuracy, seed)
+    run = _Bounds(operator, U, accuracy, seed, stopped)
     for _ in range(_ATTEMPTS):
-        if bool((run.known | (run.estimate <= 0)).all()):
+        if stopped() or bool((run.known | (run.estimate <= 0)).all()):
             break
         run.attempt()
     return Ends(run.low, run.high, run.known)
@@ -64,7 +71,10 @@ def spectrum_ends(operator: RankOne, U: Tensor, accuracy: float, seed: int = 0) 
 class _Bounds:
     """Bounds on both ends: those proved so far, and estimates of the others."""
 
-    def __init__(self, operator: RankOne, U: Tensor, accuracy: float, seed: int) -> None:
+    def __init__(
+        self, operator: RankOne, U: Tensor, accuracy: float, seed: int, stopped: Callable[[], bool]
+    ) -> None:
+        self.stopped = stopped
         self.point = _gauss_newton_point(operator, U)
         self.run = MatrixFree(self.point, seed, 1, accuracy, 0)
         self.factor = 1 + 0.99 * accuracy  # the rest is for rounding
@@ -89,6 +99,8 @@ class _Bounds:
         below = torch.full_like(shift, -torch.inf)
         close, values = self.known, below
         for _ in range(min(_STEPS, self.point.p)):
+            if self.stopped():
+                return
             v = self.run._lift(small.next)
             both = [v] if bool(self.high_known.all()) else [v, large.next]
             products = self._hessian(torch.cat(both))

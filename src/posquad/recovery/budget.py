@@ -37,13 +37,16 @@ class Budget:
         return self.deadline is not None and time.perf_counter() > self.deadline
 
     @property
+    def seconds_left(self) -> float:
+        """Seconds until the time limit; infinity if there is none, and not below 0."""
+        left = math.inf if self.deadline is None else self.deadline - time.perf_counter()
+        return max(left, 0.0)
+
+    @property
     def limits(self) -> dict[str, Any]:
         """What is left, as the arguments `max_steps` and `time_limit` of another call."""
-        left = None if self.deadline is None else self.deadline - time.perf_counter()
-        return {
-            "max_steps": max(1, self.max_steps - max(self.steps, 0)),
-            "time_limit": None if left is None else max(1e-3, left),
-        }
+        limit = None if self.deadline is None else max(1e-3, self.seconds_left)
+        return {"max_steps": max(1, self.max_steps - max(self.steps, 0)), "time_limit": limit}
 
     def count(self, steps: int) -> None:
         """Count the steps of another call."""

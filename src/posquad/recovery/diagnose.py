@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, singular_values
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
+
+_PRODUCTS = 2000  # most products with the Hessian for one end of the spectrum
+_LEAST_PRODUCTS = 100  # fewer do not give an end to 10%
+_OPERATIONS = 5e9  # operations in a second, at least, of a product with X
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,16 @@ def needed_samples(d: int, rank: int) -> int:
 
 @np.errstate(all="ignore")  # NaN stands for what is not known
 def diagnose(
-    shared: Shared, U: Tensor, residual: np.ndarray, s: np.ndarray | None = None
+    shared: Shared,
+    U: Tensor,
+    residual: np.ndarray,
+    s: np.ndarray | None = None,
+    budget: Budget | None = None,
 ) -> Diagnosis:
     """Diagnose full-rank factors `U[..., d, r]` by their curvature and residual.
 
-    `s[..., r]` are their singular values, if they are known.
+    `s[..., r]` are their singular values, if they are known. When the time of the budget is over,
+    the curvature of a large problem is not known.
     """
     problem, acceptance = shared.problem, shared.tuning.acceptance
     d, r = U.shape[-2:]
@@ -67,7 +76,8 @@ def diagnose(
     if whole and p <= sizes.spectrum_unknowns:
         low, high, free, known = _whole_spectrum(problem.operator, U, s)
     else:
-        low, high, free, known = (host(end) for end in _ends(shared, U))
+        budget = budget or Budget(max_steps=1)
+        low, high, free, known = (host(end) for end in _ends(shared, U, budget))
     converged = np.isfinite(low) & np.isfinite(high)  # NaN where not converged
     top = s[..., 0] ** 2
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -185,16 +195,26 @@ def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
     return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
-def _ends(shared: Shared, U: Tensor) -> tuple[Tensor, ...]:
-    """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
-    accuracy = shared.tuning.acceptance.curvature_accuracy
-    for operator in (shared.single, shared.problem.operator):
+def _ends(shared: Shared, U: Tensor, budget: Budget) -> tuple[Tensor, ...]:
+    """Return both ends of the spectrum, whether there is a kernel, and whether that is known.
+
+    When the time of the budget is over, the ends are NaN.
+    """
+    accuracy, problem = shared.tuning.acceptance.curvature_accuracy, shared.problem
+    for operator in (shared.single, problem.operator):
         if operator is not None:
-            ends = spectrum_ends(operator, U, accuracy)
+            ends = spectrum_ends(operator, U, accuracy, stopped=lambda: budget.late)
             if bool(ends.known.all()):  # no kernel: zero is excluded
                 return ends.low, ends.high, ~ends.known, ends.known
-    objective = _fitted_objective(shared.problem.operator, U)
-    loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": 2000}
+    # A product with the Hessian takes two passes over X.
+    second = _OPERATIONS / (4 * problem.y.numel() * U.shape[-2] * U.shape[-1])
+    products = min(_PRODUCTS, budget.seconds_left * second / 2)
+    if products < _LEAST_PRODUCTS:
+        nothing = torch.full(problem.y.shape[:-1], torch.nan, dtype=U.dtype, device=U.device)
+        never = torch.zeros_like(nothing, dtype=torch.bool)
+        return nothing, nothing, never, never
+    objective = _fitted_objective(problem.operator, U)
+    loose = {"tolerance": accuracy, "method": "matrix-free", "max_products": int(products)}
     smallest = effective_spectrum(objective, U, which="smallest", **loose)
     largest = effective_spectrum(objective, U, which="largest", **loose)
     low, high = smallest.values[..., 0], largest.values[..., 0]
@@ -235,15 +255,16 @@ def status_codes(
     codes[found.settled] = Status.BEST_FIT.code
     codes[reproduced] = Status.NOT_IDENTIFIED.code
     if interrupted:
-        codes[reproduced & np.isnan(diagnosis.low)] = Status.INTERRUPTED.code
+        unknown = np.isnan(diagnosis.low) & ~diagnosis.free
+        codes[reproduced & unknown] = Status.INTERRUPTED.code
     codes[sure] = Status.RECOVERED.code
     codes[shared.prepared.span < ambient] = Status.UNDETERMINED.code
     return codes
 
 
-def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
+def undiagnosed(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     """Return the diagnosis of factors of which nothing is known."""
-    del shared, budget
+    del shared, task
     d, r = found.U.shape[-2:]
     nothing = np.full_like(found.residual, np.nan)
     never, zero = np.zeros_like(nothing, dtype=bool), np.zeros_like(nothing)
@@ -251,23 +272,36 @@ def undiagnosed(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
     return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
-def diagnose_any(shared: Shared, found: Candidates, budget: Budget) -> Diagnosis:
-    """Diagnose factors of any rank; of those without full rank, nothing is known."""
-    U, residual = found.U, found.residual
+def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
+    """Diagnose factors of any rank; of those without full rank, nothing is known.
+
+    At rank d the samples leave a direction free if they do not determine every symmetric matrix;
+    then neither the curvature nor the error is computed. A best fit of rank d whose smallest
+    eigenvalue is negligible has a lower rank.
+    """
+    U, residual, budget = found.U, found.residual, task.history.budget
     d, r = U.shape[-2:]
-    if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
-        return undiagnosed(shared, found, budget)  # it could take longer than the search
+    nothing = undiagnosed(shared, found, task)
     s, limits = found.singular_values, torch.finfo(U.dtype)
     least = max(1e-7, 10 * max(d, r) * limits.eps)
     within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
     full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
+    if r == d:
+        free = shared.distinct < d * (d + 1) // 2
+        negligible = shared.tuning.acceptance.negligible
+        visible = s[..., -1] ** 2 > negligible * s[..., 0] ** 2
+        full = full & ~free & (visible | (residual <= task.tolerance))
+        nothing = replace(nothing, free=free)
+    if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
+        return nothing  # it could take longer than the search
+    if not full.any():
+        return nothing
     if full.all():
-        return diagnose(shared, U, residual, s)
+        return diagnose(shared, U, residual, s, budget)
     # A batch is diagnosed together, so factors without full rank are replaced by one that has it.
     is_full = torch.as_tensor(full, device=U.device)
     safe = torch.where(is_full[..., None, None], U, torch.eye(d, r).to(U))
-    known = diagnose(shared, safe, residual, np.where(full[..., None], s, 1.0))
-    nothing = undiagnosed(shared, found, budget)
+    known = diagnose(shared, safe, residual, np.where(full[..., None], s, 1.0), budget)
     each = {
         name: np.where(full, value, getattr(nothing, name))
         for name, value in vars(known).items()

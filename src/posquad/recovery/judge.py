@@ -34,7 +34,7 @@ def judge(
     """
     budget, residual = task.history.budget, found.residual
     task.history.best = found
-    diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, budget)
+    diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, task)
     codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
     excluded = _excluded(shared, found, codes, budget)
     open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded

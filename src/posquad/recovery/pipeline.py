@@ -152,11 +152,17 @@ class Pipeline:
         """
         shared = Shared(prepared, self.tuning)
         if self.rank is not None:
-            rank = min(self.rank, shared.problem.d)
+            d = shared.problem.d
+            rank = min(self.rank, d)
+            chosen = np.arange(len(where))
+            if rank == d:
+                # Where the best matrices are a continuum, rounding decides which one is found, and
+                # it depends on the batch.
+                chosen = (shared.distinct >= d * (d + 1) // 2).nonzero()[0]
             first = None
             if start is not None:
-                first = ranks.with_columns(shared, prepared.enter(start), rank)
-            parts = [(rank, first, None, np.arange(len(where)))]
+                first = ranks.with_columns(shared, prepared.enter(start), rank)[chosen]
+            parts = [(rank, first, None, chosen)] if len(chosen) else []
         else:
             parts = self._ranked(shared, begin + where)
         misfits = []

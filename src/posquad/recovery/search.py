@@ -106,6 +106,7 @@ class Search:
         self.bound = np.zeros_like(self.residual)
         self.farkas: Tensor | None = None
         self.known: np.ndarray | None = None  # singular values of U
+        self.unproved: tuple[Ends, Tensor | None] | None = None  # of a convex problem
         self.working: Tensor | None = None  # indices of the problems in the current run
         self.next_round = 0
 
@@ -167,8 +168,14 @@ class Search:
                 return
         self.history.best = found
 
+    def _keep_unproved(self) -> None:
+        """Keep the factors of a convex problem that may not be optimal, where they are better."""
+        if self.unproved is not None:
+            self._keep(*self.unproved, count=False)
+
     def keep_last(self) -> None:
         """Keep the last state of an interrupted run."""
+        self._keep_unproved()
         state = self.history.last
         if state is not None and state.U.ndim == self.U.ndim + 1:
             self._keep(state, self.working, count=False)
@@ -185,6 +192,7 @@ class Search:
         if self.convex:
             self._fit_cone()
             if not self.open.any() or not self.shared.is_convex_small:
+                self._keep_unproved()
                 return
         if self.shared.symmetric is not None:
             spectral = self.shared.better_than_zero(self.rank)
@@ -202,6 +210,7 @@ class Search:
             tries = torch.cat([tries, self._perturbed(None, companions, round=0)])
             self.next_round = 1
         self._keep(self._descend(problem, tries), chosen)
+        self._keep_unproved()
 
     def _fit_cone(self) -> None:
         """Solve problems whose rank is not limited, which are convex, with a proof."""
@@ -211,7 +220,7 @@ class Search:
         self.working = chosen
         fit = positive_fit(problem, self.budget, history=self.history, sizes=self.sizes)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
-        self._keep(Ends(U[None], fit.residual[None]), chosen, count=False)
+        self.unproved = Ends(U[None], fit.residual[None]), chosen
         if chosen is None:
             self.bound, self.farkas = host(fit.bound), fit.farkas
             self._accept_optimal(U, optimal)
