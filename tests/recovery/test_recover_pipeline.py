@@ -44,6 +44,18 @@ def test_a_start_of_lower_rank_is_extended(rng):
     torch.testing.assert_close(found.U @ found.U.mT, U @ U.mT, rtol=0, atol=1e-12)
 
 
+def test_a_start_is_used_at_its_rank_if_the_rank_is_unknown(rng):
+    X, U, y = gaussian_problem(rng, 60, 12, 3, smallest=0.5)
+    plain, found = recover(X, y), recover(X, y, start=U)
+    assert found.status is Status.RECOVERED
+    assert int(found.rank) == 3
+    assert found.steps < plain.steps
+    assert float(found.rank_path.residual[-1]) <= 1e-14
+    wrong = recover(X, y, start=normal(rng, 12, 3))
+    assert wrong.status is Status.RECOVERED
+    assert int(wrong.rank) == 3
+
+
 def test_every_problem_of_a_batch_has_its_start(rng):
     problems = [gaussian_problem(rng, 24, 6, 2, smallest=0.5) for _ in range(3)]
     X, U, y = (torch.stack(parts) for parts in zip(*problems, strict=True))

@@ -303,7 +303,7 @@ class Pipeline:
 
         if self.rank is None:
             most = self._starts(d, 1)
-            choice = ranks.choose_rank(solve, shared, task, most, self.max_rank)
+            choice = ranks.choose_rank(solve, shared, task, most, self.max_rank, first)
             found, sure, self.path = choice
         else:
             k = min(self.rank, d)

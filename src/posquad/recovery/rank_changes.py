@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import needed_samples
-from posquad.recovery.ranks import Solve
+from posquad.recovery.ranks import Solve, leading_columns
 from posquad.recovery.search import refine
 from posquad.recovery.shared import Shared
 
@@ -98,9 +97,3 @@ def raise_if_better(
             break
         found = higher
     return found
-
-
-def leading_columns(U: Tensor, rank: int) -> Tensor:
-    """Return the factor of the best approximation of `UU'` of a lower rank."""
-    left, s, _ = torch.linalg.svd(U, full_matrices=False)
-    return (left * s[..., None, :])[..., :rank]

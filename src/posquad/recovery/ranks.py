@@ -165,6 +165,20 @@ def with_columns(shared: Shared, U: Tensor, rank: int) -> Tensor:
     return U
 
 
+def leading_columns(U: Tensor, rank: int) -> Tensor:
+    """Return the factor of the best approximation of `UU'` of a lower rank."""
+    left, s, _ = torch.linalg.svd(U, full_matrices=False)
+    return (left * s[..., None, :])[..., :rank]
+
+
+def _better(shared: Shared, given: Tensor, warm: Tensor | None) -> Tensor:
+    """Return the start of lower residual; the first if there is no other."""
+    if warm is None:
+        return given
+    a, b = (float(shared.problem.relative_residual(U)) for U in (given, warm))
+    return given if a <= b else warm
+
+
 class _SearchTrial(NamedTuple):
     """A rank that was tried by a search."""
 
@@ -184,7 +198,12 @@ class RankChoice(NamedTuple):
 
 
 def choose_rank(
-    solve: Solve, shared: Shared, task: Task, max_starts: int, max_rank: int | None
+    solve: Solve,
+    shared: Shared,
+    task: Task,
+    max_starts: int,
+    max_rank: int | None,
+    given: Tensor | None = None,
 ) -> RankChoice:
     """Choose the rank that reproduces the responses, or the one of the lowest score.
 
@@ -195,7 +214,8 @@ def choose_rank(
 
     With ample samples, every rank starts at the last one plus a direction of negative curvature of
     what is left; near the information limit that start is one of several. A full search is made at
-    the chosen rank only.
+    the chosen rank only. A `given[d, k]` factor is the start of rank k, and its best approximations
+    are those of lower ranks, unless the last rank leads to a better one.
     """
     n, d = int(shared.prepared.count), shared.problem.d
     schedule, budget = shared.tuning.schedule, task.history.budget
@@ -205,6 +225,8 @@ def choose_rank(
         p = dimension(d, rank)
         ample = shared.problem.n >= schedule.ample * p
         start = with_next_column(shared, tried[-1].U) if tried else None
+        if given is not None and rank <= given.shape[-1]:
+            start = _better(shared, leading_columns(given, rank), start)
         starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
         found = solve(rank, starts, start, rough=ample)
         tried.append(found)
