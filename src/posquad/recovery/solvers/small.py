@@ -112,7 +112,7 @@ class _Run:
         self.growth = np.full_like(self.damping, 2.0)
         self.window = self.best = self.residual
         self.waited = np.zeros(self.residual.shape, dtype=np.int64)
-        self.active = np.ones(self.residual.shape, dtype=bool)
+        self.active: np.ndarray = np.ones(self.residual.shape, dtype=bool)
         self.place = np.arange(B * S).reshape(B, S)  # position in the arrays of ends
         self.last_V = self.V.reshape(B * S, r, d).copy()
         self.last_residual = self.residual.reshape(B * S).copy()
