@@ -1,10 +1,11 @@
 """What happens at half and at double the constants of `recover` that were chosen by measurement.
 
-    python benchmarks/tuning.py [--problems 16] [--field spread]
+    python benchmarks/tuning.py [--problems 16] [--field spread rate]
 
 Prints, for every field of `Sizes`, `Schedule` and `Acceptance` whose source is "Measured", the
 share of problems that are RECOVERED, the wrong ones among them, the share of noisy problems that
-end as BEST_FIT, and the processor time, all relative to the default. Times are of one thread.
+end as BEST_FIT, and the processor time, all relative to the default. Times are of one thread. The
+rows are those of the table in `docs/tuning.md`.
 """
 
 from __future__ import annotations
@@ -89,29 +90,28 @@ def measure(setting: Tuning, problems: int) -> Tally:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--problems", type=int, default=16, help="problems per shape")
-    parser.add_argument("--field", help="only this field")
+    parser.add_argument("--field", nargs="*", help="only these fields")
     options = parser.parse_args()
     torch.set_num_threads(1)
     total = len(SHAPES) * options.problems
     base = measure(tuning.DEFAULT, options.problems)
-    print(f"{'field':24} {'value':>10}  recovered  wrong  best fit  time (of {total} each)")
-    print(
-        f"{'default':24} {'':>10}  {base.recovered:9d}  {base.wrong:5d}  {base.settled:8d}  "
-        f"{base.seconds:.1f} s"
-    )
+    print(f"| field | value | recovered of {total} | wrong | best fit of {total} | time |")
+    print("|---|---|---|---|---|---|")
+    show("default", "", base, f"{base.seconds:.1f} s")
     for group, name in measured_fields():
-        if options.field not in (None, name):
+        if options.field is not None and name not in options.field:
             continue
         for factor in (0.5, 2.0):
             setting = changed(group, name, factor)
             value = getattr(getattr(setting, group), name)
             tally = measure(setting, options.problems)
-            ratio = tally.seconds / base.seconds
-            print(
-                f"{name:24} {value:>10}  {tally.recovered:9d}  {tally.wrong:5d}  "
-                f"{tally.settled:8d}  {ratio:.2f}x",
-                flush=True,
-            )
+            show(f"`{name}`", f"{value:g}", tally, f"{tally.seconds / base.seconds:.2f}")
+
+
+def show(name: str, value: str, tally: Tally, seconds: str) -> None:
+    """Print a row of the table."""
+    counts = f"{tally.recovered} | {tally.wrong} | {tally.settled}"
+    print(f"| {name} | {value} | {counts} | {seconds} |", flush=True)
 
 
 if __name__ == "__main__":

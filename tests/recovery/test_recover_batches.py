@@ -38,3 +38,13 @@ def test_full_rank_has_the_same_answers_and_error_estimates_alone(rng, kind, n):
             together.error_estimate[k], alone.error_estimate, rtol=1e-6, atol=1e-12, equal_nan=True
         )
         assert bool(alone.error_estimate.isnan()) == (alone.status is not Status.RECOVERED)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_rank_that_nothing_checks_has_no_confidence(n):
+    """In one dimension a single sample leaves nothing to check the answer with."""
+    X = torch.tensor([[1.0], [2.0]], dtype=torch.float64)[:n]
+    y = 3 * X[:, 0].square()
+    together = recover(X.expand(2, n, 1), y.expand(2, n))
+    assert together.rank_confidence.tolist() == [float(recover(X, y).rank_confidence)] * 2
+    assert together.rank_confidence.tolist() == [float(n > 1)] * 2

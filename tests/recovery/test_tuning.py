@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from dataclasses import fields
 
 import pytest
@@ -18,6 +20,18 @@ def test_every_field_is_checked(group):
         for value in (-1, math.nan, math.inf, "many", True):
             with pytest.raises(DomainError, match=rf"{item.name}: expected .*got"):
                 group(**{item.name: value})
+
+
+@pytest.mark.parametrize("group", [Sizes, Schedule, Acceptance])
+def test_every_field_has_a_source_that_can_be_looked_up(group):
+    """A formula, a measurement with its benchmark or problems, a definition or a choice."""
+    source = inspect.getsource(group)
+    for item in fields(group):
+        text = re.search(rf' {item.name}: .*?"""(.*?)"""', source, re.DOTALL)
+        assert text is not None, item.name
+        words = " ".join(text[1].split())
+        named = r"(Derived(:|,)|Measured(:| \w+ )|Cited: |(A|a) (definition|choice)\b)"
+        assert re.search(named, words), f"{item.name}: {words}"
 
 
 def test_counts_may_be_zero_but_not_fractions_and_other_numbers_not_zero():

@@ -241,7 +241,8 @@ class Pipeline:
             alone = alone | (reproduced & (lower.residual <= self.task.tolerance))
         answers = self._judged(shared, found, 1.0, ambient, nongeneric=False)
         if sure is not None:
-            answers.confidence = np.where(reproduced, 1.0, sure).astype(found.residual.dtype)
+            certain = ~few & (shared.prepared.count > dimension(d, rank))
+            answers.confidence = np.where(reproduced, certain, sure).astype(found.residual.dtype)
         squares = found.singular_values**2
         vanishing = reproduced & (squares[..., -1] <= acceptance.negligible * squares[..., 0])
         residual = found.residual.copy()

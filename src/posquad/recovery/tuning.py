@@ -1,8 +1,9 @@
 """Constants of `recover`: what it may form, how it searches, and what a status requires.
 
-Every field says what it means and where its value comes from: *derived* (a formula), *cited*, or
-*measured*. The table that `benchmarks/tuning.py` prints shows what happens at half and at double
-the measured values. A caller can pass other values as `recover(..., tuning=Tuning(...))`.
+Every field says what it means and where its value comes from: it is *derived* (a formula), *cited*,
+*measured* by a benchmark, or a definition or choice. `docs/tuning.md` has the table that
+`benchmarks/tuning.py` prints: what happens at half and at double a measured value. A caller can
+pass other values as `recover(..., tuning=Tuning(...))`.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ class Sizes(Constants):
     """Entries up to which the n x d(d+1)/2 system of a problem is formed. Derived: 32 MB."""
 
     overhead_unknowns: int = 60
-    """Unknowns p up to which the arithmetic of a dense step costs less than its calls. Measured."""
+    """Unknowns p up to which the arithmetic of a dense step costs less than its calls. Measured by
+    `benchmarks/tuning.py`."""
 
     overhead_entries: int = 2**17
-    """Largest n d r for which that holds. Measured."""
+    """Largest n d r for which that holds. Measured by `benchmarks/tuning.py`."""
 
     dense_unknowns: int = 250
-    """Unknowns p up to which a dense step costs less than reweighting. Measured."""
+    """Unknowns p up to which a dense step costs less than reweighting. Measured by
+    `benchmarks/tuning.py`."""
 
     spectrum_unknowns: int = 500
     """Unknowns p up to which the effective spectrum is computed in full. Measured: 0.1 s there."""
@@ -73,7 +76,8 @@ class Sizes(Constants):
     """Unknowns p up to which the answer is refined by dense steps. Derived: p x p takes 8 MB."""
 
     polish_entries: int = 2**23
-    """Entries n d r of a Jacobian up to which the answer is refined by dense steps. Derived."""
+    """Entries n d r of a Jacobian up to which the answer is refined by dense steps. Derived: as
+    many numbers take 64 MB."""
 
     others_entries: int = 2**24
     """Entries n d r up to which other solutions are sought. Measured: beyond, a search from one
@@ -159,25 +163,30 @@ class Schedule(Constants):
     """The search: how many starts, in which rounds, and when a run is given up."""
 
     ample: float = 1.7
-    """Samples per unknown from which a first-order run is the cheaper first attempt. Measured."""
+    """Samples per unknown from which a first-order run is the cheaper first attempt. Measured by
+    `benchmarks/tuning.py`."""
 
     plenty: float = 20.0
-    """Samples per unknown from which starts hardly ever disagree. Measured."""
+    """Samples per unknown from which starts hardly ever disagree. Measured by
+    `benchmarks/tuning.py`."""
 
     companions: int = 8
-    """Starts tried together with the first one where a step costs only its calls. Measured."""
+    """Starts tried together with the first one where a step costs only its calls. Measured by
+    `benchmarks/tuning.py`."""
 
     spread: float = 1.0
-    """Size of a random perturbation of a start, relative to the start. Measured."""
+    """Size of a random perturbation of a start, relative to the start. Measured by
+    `benchmarks/tuning.py`."""
 
     round_starts: int = 24
-    """Starts of a round where a step costs only its calls. Measured."""
+    """Starts of a round where a step costs only its calls. Measured by `benchmarks/tuning.py`."""
 
     dense_round_starts: int = 16
-    """Starts of a round of perturbed starts in problems of moderate size. Measured."""
+    """Starts of a round of perturbed starts in problems of moderate size. Measured by
+    `benchmarks/tuning.py`."""
 
     reweighted_round_starts: int = 4
-    """Starts of a round in larger problems. Measured."""
+    """Starts of a round in larger problems. Measured by `benchmarks/tuning.py`."""
 
     # Reflections near the information limit. Measured on the twelve slowest problems of the row
     # 40-3-1.05p of `benchmarks/recovery_table.py`, 5.7 s in all.
@@ -211,15 +220,18 @@ class Schedule(Constants):
     Measured: 6 s at half, 5 s at double the value; less is surer at n = p + 1."""
 
     first_order_steps: int = 600
-    """Steps of the first-order method before Gauss-Newton takes over. Measured."""
+    """Steps of the first-order method before Gauss-Newton takes over. Measured by
+    `benchmarks/recovery_noisy.py`."""
 
     single_residual: float = 1e-3
     """Relative residual to which the first-order method runs in single precision, where it does;
-    from there on Gauss-Newton corrections cost less. Measured."""
+    from there on Gauss-Newton corrections cost less. Measured by `benchmarks/recovery_table.py`,
+    the rows of the condition number."""
 
     single_weakest: float = 2e-2
     """The same as a share of lambda_r(Q) / lambda_1(Q), if that is less: corrections converge once
-    the weakest direction is found. Measured."""
+    the weakest direction is found. Measured by `benchmarks/recovery_table.py`, the rows of the
+    condition number."""
 
     single_floor: float = 3e-6
     """Residual at which single precision ends in any case. Derived: 25 eps."""
@@ -232,19 +244,24 @@ class Schedule(Constants):
     """Steps of Gauss-Newton, and of the dense refinement. Measured: quadratic convergence."""
 
     polish_steps: int = 400
-    """First-order steps that refine the best fit of a large problem. Measured."""
+    """First-order steps that refine the best fit of a large problem. Measured by
+    `benchmarks/recovery_noisy.py`."""
 
     patience: int = 10
-    """Steps after which a start that is screened must have improved. Measured."""
+    """Steps after which a start that is screened must have improved. Measured by
+    `benchmarks/tuning.py`."""
 
     rate: float = 0.5
-    """Residual that it must have reached, as a share of that before. Measured."""
+    """Residual that it must have reached, as a share of that before. Measured by
+    `benchmarks/tuning.py`."""
 
     exclusion_steps: int = 8
-    """Steps of the search for a dual matrix that excludes a second solution. Measured."""
+    """Steps of the search for a dual matrix that excludes a second solution. Measured by
+    `benchmarks/tuning.py`."""
 
     exclusion_floor: float = 0.6
-    """Eigenvalues of that matrix are raised to this share of their mean in every step. Measured."""
+    """Eigenvalues of that matrix are raised to this share of their mean in every step. Measured by
+    `benchmarks/tuning.py`."""
 
     exclusion_margin: float = 1e-2
     """Ratio of its smallest to its largest eigenvalue at which the search ends. A definition."""
@@ -305,13 +322,14 @@ class Schedule(Constants):
     adversarial families."""
 
     others_steps: int = 100
-    """Steps of each of them. Measured."""
+    """Steps of each of them. Measured by `benchmarks/tuning.py`."""
 
     others_patience: int = 8
-    """Steps after which each of them must have improved. Measured."""
+    """Steps after which each of them must have improved. Measured by `benchmarks/tuning.py`."""
 
     others_rate: float = 0.7
-    """Residual that it must have reached, as a share of that before. Measured."""
+    """Residual that it must have reached, as a share of that before. Measured by
+    `benchmarks/tuning.py`."""
 
     others_near: float = 0.5
     """Share of the distance within which there is no other solution, at which such a start counts
@@ -322,28 +340,32 @@ class Schedule(Constants):
     there are fewer spurious minima."""
 
     least_starts: int = 20
-    """Maximum number of starts of a large problem. Measured."""
+    """Maximum number of starts of a large problem. Measured by `benchmarks/tuning.py`."""
 
     most_starts: int = 2000
     """Maximum number of starts of a small problem. Measured at n = p + 1."""
 
     undetermined_starts: int = 200
-    """Maximum number of starts if the samples are too few to identify an answer. Measured."""
+    """Maximum number of starts if the samples are too few to identify an answer. A choice: a tenth
+    of `most_starts`, because any matrix that reproduces the responses will do."""
 
     trial_starts: int = 24
-    """Starts for a rank that may be wrong, in small problems. Measured."""
+    """Starts for a rank that may be wrong, in small problems. A choice: one round, as
+    `round_starts`."""
 
     large_trial_starts: int = 8
-    """The same above `large_trial_unknowns`. Measured."""
+    """The same above `large_trial_unknowns`. A choice: two rounds of `reweighted_round_starts`."""
 
     large_trial_unknowns: int = 150
-    """Unknowns from which a start is expensive. Measured."""
+    """Unknowns from which a start is expensive. A choice: the n^3/3 operations of a dense step at n
+    = `ample` p are then 6e6."""
 
     highest_rank: int = 12
     """Highest rank tried if neither a rank nor a limit is given. A choice, named in the result."""
 
     unimproved_ranks: int = 2
-    """Consecutive ranks without a better score that end the trials. Measured."""
+    """Consecutive ranks without a better score that end the trials. A choice: a single rank may
+    fail to improve it by chance."""
 
     def max_starts(self, unknowns: int) -> int:
         """Return the maximum number of starts of a problem."""
@@ -402,13 +424,15 @@ class Acceptance(Constants):
     the sizes of its terms. Derived: far above the rounding error n eps of that sum."""
 
     isotropic: float = 4.0
-    """Spread of the covariance that is not whitened, over that of isotropic samples. Measured."""
+    """Spread of the covariance that is not whitened, over that of isotropic samples. A choice:
+    whitening what needs none costs a pass over X."""
 
     units: float = 1000.0
     """Ratio of column sizes from which columns are in different units. A definition."""
 
     uneven: float = 30.0
-    """Ratio of lengths from which samples are normalized. Measured."""
+    """Ratio of lengths from which samples are normalized. A choice: squared errors then weigh
+    samples by up to 30^4 = 8e5."""
 
 
 @dataclass(frozen=True)
