@@ -74,7 +74,7 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     shared, U = shared_of(13, 5, 2, Sizes(others_entries=sizes))
 
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
-        return torch.zeros(5, 5, 2), 3
+        return others.Starts(torch.zeros(5, 5, 2), 3, 5)
 
     def fake_ends(shared, found, radii, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
@@ -107,7 +107,9 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    monkeypatch.setattr(others, "_starts", lambda *a, **k: (torch.zeros(2, 5, 2), 2))
+    monkeypatch.setattr(
+        others, "_starts", lambda *a, **k: others.Starts(torch.zeros(2, 5, 2), 2, 2)
+    )
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=False
@@ -130,22 +132,34 @@ def test_rounds_double_twice():
     """Reflections of both kinds and the local starts come with the first round."""
     shared, U = shared_of(13, 5, 2)
     rounds = [starts_of(shared, U, round) for round in range(5)]
-    assert [independent for _, independent in rounds] == [64 + 24, 48, 96, 96, 96]
-    assert [len(starts) for starts, _ in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
-    assert not torch.equal(rounds[2][0], rounds[3][0])
+    assert [starts.independent for starts in rounds] == [64 + 24, 48, 96, 96, 96]
+    assert [len(starts.U) for starts in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
+    assert [starts.tried for starts in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
+    assert not torch.equal(rounds[2].U, rounds[3].U)
     for samples, more in ((13, 2 + 12), (12, 0)):  # where n x n systems are affordable
         shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
-        starts, independent = starts_of(shared, U)
-        assert (len(starts), independent) == (88 + more, 88)
+        starts = starts_of(shared, U)
+        assert (len(starts.U), starts.independent) == (88 + more, 88)
 
 
 def test_ends_of_reflections_are_solutions():
     """With 13 samples for 9 unknowns, a third of 64 starts reproduce the responses at least."""
     shared, U = shared_of(13, 5, 2)
-    ends = starts_of(shared, U)[0][2 + 12 : 2 + 12 + 64]
+    ends = starts_of(shared, U).U[2 + 12 : 2 + 12 + 64]
     e = (shared.problem.operator.X @ ends).square().sum(-1) - shared.problem.y
     misfit = torch.linalg.vector_norm(e, dim=-1) / torch.linalg.vector_norm(shared.problem.y)
     assert int((misfit < 0.02).sum()) >= 21
+
+
+def test_reflections_that_are_not_near_a_solution_are_given_up_where_steps_are_expensive():
+    plan = PLAN._replace(random=0, local=0, reflected=20, enough=16)
+    shared, U = shared_of(13, 5, 2)
+    starts = starts_of(shared, U, plan=plan)
+    e = (shared.problem.operator.X @ starts.U[2:]).square().sum(-1) - shared.problem.y
+    misfit = torch.linalg.vector_norm(e, dim=-1) / torch.linalg.vector_norm(shared.problem.y)
+    assert (starts.tried, len(starts.U)) == (22, 2 + starts.independent)
+    assert 1 <= starts.independent < 20
+    assert float(misfit.max()) < 0.02
 
 
 def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
@@ -179,10 +193,10 @@ def test_reflections_at_the_least_interpolant(monkeypatch):
 
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
-    starts, independent = starts_of(shared, U, nongeneric=True)
+    starts = starts_of(shared, U, nongeneric=True)
     copies = others._symmetric_copies(shared, U, task_of(), 48)
-    assert (len(starts), independent) == (len(copies) + 2 + 12 + 88, 88)
-    torch.testing.assert_close(starts[: len(copies)], copies)
+    assert (len(starts.U), starts.independent) == (len(copies) + 2 + 12 + 88, 88)
+    torch.testing.assert_close(starts.U[: len(copies)], copies)
 
 
 def test_symmetric_copies_flip_blocks_and_signs_and_permute():

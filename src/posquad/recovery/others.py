@@ -7,12 +7,14 @@ search. A search that finds none proves nothing, so the result holds the number 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from posquad.core.linalg import norm, symmetric_part
+from posquad.core.status import Status
+from posquad.dynamics.loop import Rule
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
@@ -25,6 +27,7 @@ from posquad.recovery.solvers.small import Ending, Known, run_small
 
 _ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
 _ENTRIES = 2**23  # entries of the starts that run together
+_FEW = 4  # starts that run together where a step costs more than its calls
 _ASIDE = 0.95  # share of the part along the first solution that is removed from a start
 _LENGTHS = (1.0, 2.0, 4.0, 0.5)  # of random starts, relative to the first solution
 _REFLECTED = (1.0, 3.0)  # distances of the reflections from the least interpolant
@@ -58,19 +61,21 @@ def find_second_solution(
     plan = plan_search(shared, r, nongeneric=nongeneric)
     different, reached, used = none, count.clone(), count
     together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
+    if not plan.random:
+        together = min(together, _FEW)  # starts that have ended cost as much as the others
     where: Tensor | None = None  # the problems that are left of a batch
     for round in range(plan.rounds):
         part = (shared, found, radii)
         if where is not None:
             part = (shared.select(where), found.select(where), radii.select(where))
-        starts, independent = _starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
-        ends = [_ends(*part, task, some) for some in starts.split(together)]
+        starts = _starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
+        ends = [_ends(*part, task, some) for some in starts.U.split(together)]
         again, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
         index = ... if where is None else where
         different[index] |= elsewhere.any(0)
         # The first ones are not independent: they are made from the first solution.
-        reached[index] += (again | elsewhere)[len(again) - independent :].sum(0)
-        used[index] += len(starts)
+        reached[index] += (again | elsewhere)[len(again) - starts.independent :].sum(0)
+        used[index] += starts.tried
         open = ~different & (reached < plan.agreeing)  # a problem ends as it would alone
         if not bool(open.any()) or task.history.budget.spent:
             break
@@ -128,14 +133,18 @@ class Radii(NamedTuple):
         return Radii(self.near[index], self.apart[index])
 
 
+class Starts(NamedTuple):
+    """Starts of a round."""
+
+    U: Tensor  # [S, ..., d, r]
+    independent: int  # so many at the end of them do not depend on the first solution
+    tried: int  # also counts those that were given up
+
+
 def _starts(
     shared: Shared, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
-) -> tuple[Tensor, int]:
-    """Return the starts `[S, ..., d, r]` of a round.
-
-    Also return how many at the end of them are independent: they do not depend on U, but for the
-    directions that random ones avoid.
-    """
+) -> Starts:
+    """Return the starts of a round."""
     made = []
     if round == 0 and nongeneric:
         made.append(_symmetric_copies(shared, U, task, shared.tuning.schedule.symmetric_others))
@@ -143,16 +152,20 @@ def _starts(
         made.append(_reflections(shared, U))
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
-    independent = []
+    independent, tried = [], 0
     if plan.reflected and (round == 0 or not plan.random):
         many, seed = (plan.reflected, plan.enough), _ROUND - 3 - round
-        ends = reflected(
-            shared.problem, shared.tuning.schedule, U.shape[-1], many, task, seed, round
-        )
-        independent.append(ends.U)
+        schedule = shared.tuning.schedule
+        ends = reflected(shared.problem, schedule, U.shape[-1], many, task, seed, round)
+        closed = ends.gap <= schedule.gap
+        closed = closed.any(1) if closed.ndim > 1 else closed
+        # Where steps are expensive, starts that are not near a solution are not pursued.
+        independent.append(ends.U if plan.random else ends.U[closed])
+        tried += plan.reflected - len(independent[-1])
     if plan.random:
         independent.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
-    return torch.cat([*made, *independent]), sum(map(len, independent))
+    starts = torch.cat([*made, *independent])
+    return Starts(starts, sum(map(len, independent)), tried + len(starts))
 
 
 def _random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
@@ -190,11 +203,13 @@ def _ends(
     else:
         V = starts
         residual = torch.full(starts.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
-        apart = (squared_distance(V) > near).reshape(len(V), -1).any(1)  # others need no descent
+        apart = squared_distance(V) > near  # the others need no descent
+        apart = apart.any(1) if apart.ndim > 1 else apart
         if bool(apart.any()):
             dense = shared.is_dense(found.rank)
             method = method_for(problem, found.rank, dense=dense)
-            ends = [at_rounding(), stationary(), stagnated(patience, rate)]
+            ends: list[Rule[Any]] = [at_rounding(), stationary(), stagnated(patience, rate)]
+            ends.append((Status.CONVERGED, lambda state: squared_distance(state.U) <= near))
             steps = steps if dense else 3 * steps
             state = task.history.run(method, method.start(starts[apart]), ends, steps=steps)
             V, residual = V.clone(), residual.clone()
