@@ -184,7 +184,7 @@ def command_on_table(folder):
     return ("fit", folder / "t.npy", "--response", "x5", "--rank", 2, "--out", out), out
 
 
-def interrupt(*arguments):
+def interrupt(*arguments, **options):
     raise KeyboardInterrupt
 
 
@@ -207,6 +207,35 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monk
         "model.safetensors",
         "report.html",
     ]
+
+
+@pytest.mark.parametrize("stage", ["predict", "render"])
+def test_ctrl_c_after_the_search_writes_the_model(stage, tmp_path, monkeypatch):
+    words, out = command_on_table(tmp_path)
+    monkeypatch.setattr(fit_module, stage, interrupt)
+    run = call(*words)
+    assert run.exit_code == 130
+    assert run.stdout == f"Model:  {out}/model.json\n"
+    goes_on = f"The same command goes on from {out}/model.checkpoint.\n"
+    assert run.stderr == f"Interrupted: the model was written, without its report.\n{goes_on}"
+    X, y, _ = table()
+    expected = PositiveQuadraticRegressor(2).fit(X, y).predict(X)
+    np.testing.assert_allclose(load_model(out).predict(X), expected, rtol=1e-8, atol=1e-8)
+    kept = (out / "model.json").read_bytes()
+    run = call(*words)  # now the folder holds an earlier model
+    assert (run.exit_code, run.stdout) == (130, "")
+    told = f"Interrupted: the same command goes on from {out}/model.checkpoint.\n"
+    assert run.stderr.endswith(told)
+    assert (out / "model.json").read_bytes() == kept
+
+
+@pytest.mark.usefixtures("without_report")
+def test_ctrl_c_while_the_answer_is_printed_says_that_the_model_is_there(tmp_path, monkeypatch):
+    words, out = command_on_table(tmp_path)
+    monkeypatch.setattr(fit_module, "print_answer", interrupt)
+    run = call(*words)
+    assert (run.exit_code, run.stderr) == (130, "Interrupted: the model was written.\n")
+    assert load_model(out).rank_ == 2
 
 
 def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
