@@ -56,10 +56,12 @@ PROGRAM = Path(__file__).with_name("processes_program.py")
 
 def launch(size, *arguments):
     """Run a program in several processes without `torchrun`; return outputs and statuses."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    with socket.socket() as free, socket.socket() as other:
+        for each in (free, other):
+            each.bind(("127.0.0.1", 0))
+        port, second = (str(each.getsockname()[1]) for each in (free, other))
+    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size)}
+    known["SECOND_PORT"] = second  # of a second group: one that begins early finds no old store
     processes = [
         subprocess.Popen(
             [sys.executable, PROGRAM, *map(str, arguments)],
