@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posquad.core.files import FileError
-from posquad.io.tables import TableError, _arrays, open_table, read_samples, write_columns
+from posquad.io.tables import TableError, _arrays, _memory, open_table, read_samples, write_columns
 from posquad.io.tables.writing import as_bytes
+from posquad.problems.rows import disk
 from tables_support import COLUMNS, RNG, SUFFIXES, TEXT, X, Y, refusal, written
 
 # What is read.
@@ -93,16 +94,30 @@ def test_arrays_with_weights(tmp_path):
     assert np.array_equal(mixed.X, np.column_stack([X[:, 2], Y]))
 
 
-@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", "<f2", "<i4", "|u1", "<i8"])
-def test_numbers_of_every_type_keep_their_value(tmp_path, dtype):
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", ">f4", "<f2", "<i4", ">i2", "|u1", "<i8", "|b1"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_numbers_of_every_type_keep_their_value(tmp_path, monkeypatch, dtype, streamed):
+    monkeypatch.setattr(_memory, "STREAMED", 1 if streamed else 2**40)
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 50)  # several blocks
     values = np.arange(12).reshape(4, 3).astype(dtype)
     for order in "CF":
         np.save(tmp_path / "data.npy", np.asarray(values, order=order))
         samples = read_samples(tmp_path / "data.npy", response="x2")
-        assert samples.X.tolist() == values[:, [0, 2]].astype(float).tolist()
+        assert (samples.extremes is not None) == streamed  # whether it stays in its file
+        X = samples.X.read_all().numpy() if streamed else samples.X
+        assert X.tolist() == values[:, [0, 2]].astype(float).tolist()
+        assert list(samples.y) == values[:, 1].astype(float).tolist()
         # single precision stays, so that a fit knows how exact the numbers are
-        narrow = dtype in ("<f4", "<f2")
-        assert samples.X.dtype == (np.float32 if narrow else np.float64)
+        narrow = dtype in ("<f4", ">f4", "<f2")
+        assert X.dtype == (np.float32 if narrow else np.float64)
+
+
+def test_integers_that_are_no_doubles_are_refused_block_by_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(_memory, "STREAMED", 1)
+    for number, kind in ((2**53 + 1, "<i8"), (-(2**53) - 1, "<i8"), (2**64 - 1, "<u8")):
+        np.save(tmp_path / "data.npy", np.array([[1, 2], [number, 4]], dtype=kind))
+        words = f": expected integers below 2^53, which are doubles; got {number}"
+        assert refusal(tmp_path / "data.npy", response="x2") == words
 
 
 def test_float32_columns_of_parquet_stay_so(tmp_path):

@@ -154,9 +154,13 @@ def fit_command(
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
     without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
-    optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
-    in .npy or .parquet files are read block by block, whatever their size. They must be complete:
-    --missing does not apply, and --certify, --validate, --criterion cv and --loss are refused.
+    optionally weights (n), or one array for each column.
+
+    A .npy file with 256 MB of numbers or more (of 8 bytes each), and a .parquet file of which that
+    much is used, are read block by block, whatever their size. The columns that are used must then
+    hold numbers, or true and false for 1 and 0, and be complete: --missing does not apply, and
+    --certify, --validate, --criterion cv and --loss are refused. Other files, and columns for
+    --encode, must fit into memory.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
