@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
+from sklearn.exceptions import NotFittedError
 
 from posquad.core.errors import DomainError, IdentifiabilityWarning, NonFiniteError
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor as Regressor
 from posquad.estimator import _stream, _streaming
+from posquad.io.models import load_model
+from posquad.io.tables import TableError
 from posquad.problems import rows
 from posquad.recovery.streams import entry
 
@@ -112,6 +115,31 @@ def test_a_saved_stream_goes_on(n, tmp_path):
     assert Regressor.load(tmp_path / "m").n_samples_ == n - 60
     whole = Regressor.load(tmp_path / "m").fit(X, y)
     assert whole._stream is None  # `fit` begins anew
+
+
+@pytest.mark.parametrize("saved_after", [1, 2, 3], ids=["one part", "rows", "moments"])
+def test_a_stream_is_saved_before_its_first_fit(saved_after, tmp_path):
+    """The answer has the bits of the stream that was not disturbed, and its single precision."""
+    X, y, weights = problem({})
+    parts = [(slice(0, 700), np.float32), (slice(700, 3000), float), (slice(3000, 5500), float)]
+    parts += [(slice(5500, N), float)]
+    models = [Regressor(R), Regressor(R)]
+    for k, (part, dtype) in enumerate(parts):
+        if k == saved_after:
+            models[1].save(tmp_path / "m")
+            models[1] = Regressor.load(tmp_path / "m")
+            with pytest.raises(NotFittedError):
+                models[1].predict(X)
+            with pytest.raises(TableError, match="expected a fitted model; got a stream that is"):
+                load_model(tmp_path / "m.json")
+        for model in models:
+            w = None if k == 1 else weights[part]
+            model.partial_fit(X[part].astype(dtype), y[part], w, refit=k == 3)
+    expected, found = models
+    assert (found._stream.moments is None) == (expected._stream.moments is None)
+    assert found._stream.moments.narrow
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    assert found.noise_std_ == expected.noise_std_
 
 
 def test_a_column_that_is_a_combination_of_others(tmp_path):

@@ -81,8 +81,8 @@ class StreamFits(FittedAttributes):
 
         Args:
             X, y, sample_weight: as for `fit`.
-            refit: False only adds the samples; a later call fits. A model can be saved once it has
-                been fitted.
+            refit: False only adds the samples; a later call fits. `save` keeps them before that,
+                too.
             progress: called with a `Progress` at every step of the search.
 
         >>> from posquad.estimator import PositiveQuadraticRegressor
@@ -122,7 +122,7 @@ class StreamFits(FittedAttributes):
         if stream is None:
             stream = Stream(X.shape[1], self._terms)
         require_same(stream.terms, self._terms)
-        before = stream.held.copy(), stream.moments
+        before = stream.held.copy(), stream.narrow, stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
             if refit and stream.moments is not None:
@@ -130,7 +130,7 @@ class StreamFits(FittedAttributes):
             elif refit:
                 self._fit_rows(*stream.weighted_samples(), progress)
         except BaseException:
-            stream.held, stream.moments = before
+            stream.held, stream.narrow, stream.moments = before
             raise
         self._stream = stream
         if refit:

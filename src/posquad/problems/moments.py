@@ -71,6 +71,8 @@ class Moments:
     doubt: float = 0.0  # rounding of `sum w e^2` where the reference fit was exchanged
 
     def __post_init__(self) -> None:
+        # In the order in which files keep it: products with a transposed T round differently.
+        self.frame = Frame(*(part.contiguous() for part in self.frame))
         self.layout = FourthMoments(self.d + (self.terms != "none"))
         if not self.sums.high.numel():
             self.sums = from_doubles(torch.zeros(self.size, dtype=torch.float64))
@@ -181,7 +183,7 @@ class Moments:
     @classmethod
     def from_store(cls, d: int, body: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
         """Restore moments; raise ValueError or LookupError if the parts do not fit together."""
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors = {name: torch.from_numpy(array).clone() for name, array in arrays.items()}
         moments = cls(
             body["terms"],
             Frame(*(tensors[name] for name in Frame._fields)),
