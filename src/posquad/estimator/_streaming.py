@@ -57,6 +57,7 @@ class StreamFits(FittedAttributes):
     random_state: Any
     get_params: Callable[..., dict[str, Any]]
     _fit_rows: Callable[..., None]
+    predict: Callable[..., Any]
     _stream: Stream | None
 
     def partial_fit(
@@ -136,6 +137,35 @@ class StreamFits(FittedAttributes):
         if refit:
             self._warn()
         return self
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R², the share of the variance of `y[n]` that predictions for `X[n, d]` explain.
+
+        If X is a source of rows that several processes hold, each passes the responses and weights
+        of its own rows, and all of them return the score of all rows. y and the weights may be
+        those of the source, as for `fit`.
+
+        >>> from posquad.estimator import PositiveQuadraticRegressor
+        >>> from posquad.problems import rows
+        >>> X = np.random.default_rng(0).standard_normal((20, 2))
+        >>> model = PositiveQuadraticRegressor(rank=1).fit(X, X[:, 0] ** 2)
+        >>> round(model.score(rows.in_memory(X), X[:, 0] ** 2), 12)
+        1.0
+        """
+        if not isinstance(X, Rows):
+            return super().score(X, y, sample_weight)  # type: ignore[misc]
+        with X.together():
+            y, sample_weight = own_responses(X, y, sample_weight)
+            responses, weights = admitted_responses(X, y, sample_weight)
+            y = responses.double()
+            w = torch.ones_like(y) if weights is None else weights.double()
+            mass, first = X.total(torch.stack([w.sum(), w @ y])).tolist()
+            errors = y - torch.from_numpy(self.predict(X))
+            squares = torch.stack([w @ errors**2, w @ (y - first / mass) ** 2])
+            left, total = X.total(squares).tolist()
+        if not total:  # as in scikit-learn
+            return 0.0 if left else 1.0
+        return 1.0 - left / total
 
     def _fit_source(
         self,
