@@ -7,7 +7,7 @@ import signal
 import threading
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "TORCHRUN", "allow_interrupt", "leave_group", "leave_on_interrupt"]
+__all__ = ["INTERRUPTED", "TORCHRUN", "allow_interrupt", "leave_on_interrupt"]
 
 INTERRUPTED = "Interrupted: nothing was written."
 TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})

@@ -14,6 +14,7 @@ from torch import Tensor
 from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
+from posquad.core.threads import one_thread
 from posquad.estimator._arguments import (
     checked_names,
     checked_weights,
@@ -26,7 +27,7 @@ from posquad.estimator._fitted import FittedAttributes
 from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
-from posquad.problems.moments import Moments
+from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
@@ -281,6 +282,17 @@ class StreamFits(FittedAttributes):
         If the rows of `source` are shared, one process searches for all of them.
         """
         self._require_no_folds()
+        with one_thread(when=moments.d <= SMALL):
+            self._search_moments(moments, progress, source, keeper, seed)
+
+    def _search_moments(
+        self,
+        moments: Moments,
+        progress: Callable[[Progress], None] | None,
+        source: Rows | None,
+        keeper: Keeper | None,
+        seed: int | None,
+    ) -> None:
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
         seed = integer_seed(self.random_state) if seed is None else seed
         wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
