@@ -15,7 +15,8 @@ from posquad.core.extras import import_extra
 
 __all__ = ["map_in_threads", "one_thread", "one_torch_thread"]
 
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @contextmanager
