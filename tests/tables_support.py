@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from posquad.io.tables import TableError, read_samples
+from posquad.io.tables.writing import write_to
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((7, 3))
@@ -15,6 +17,12 @@ Y = RNG.standard_normal(7)
 COLUMNS = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": Y}
 SUFFIXES = [".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy"]
 TEXT = [".csv", ".tsv", ".txt"]
+
+
+def table_bytes(suffix: str) -> bytes:
+    """The small table as a file of this kind."""
+    write_to(file := io.BytesIO(), suffix, COLUMNS)
+    return file.getvalue()
 
 
 def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:

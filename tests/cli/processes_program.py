@@ -44,6 +44,7 @@ def faults(table, folder):
     if rank == 0:
         press_twice([])
     fit(table, "--response", "x5", "--out", f"{folder}/interrupted")
+    os.environ["MASTER_PORT"] = os.environ["SECOND_PORT"]
     if rank == 1:
         Moments.add = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
     fit(table, "--response", "x5", "--out", f"{folder}/killed", "--timeout", "20")

@@ -68,6 +68,25 @@ def test_ctrl_c_while_torch_is_imported_is_one_line(tmp_path, swallowed):
     assert (run.returncode, run.stdout, run.stderr) == (130, "", INTERRUPTED)
 
 
+def test_a_process_of_torchrun_that_is_ended_while_torch_is_imported_says_so(tmp_path):
+    (tmp_path / "torch.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    source = str(Path(posquad.__file__).parents[1])
+    known = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    run = subprocess.run(
+        [sys.executable, "-m", "posquad", "fit", "no.csv"],
+        env=os.environ | known | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{source}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    sentence = "Error: group: expected all processes of the group to go on; got SIGTERM, as "
+    assert run.returncode == 1
+    assert run.stderr.startswith(sentence)
+    assert len(run.stderr.splitlines()) == 1
+
+
 def test_ctrl_c_is_left_to_the_command_once_it_is_imported(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["posquad", "info"])
     seen = []

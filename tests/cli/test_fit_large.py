@@ -21,7 +21,7 @@ from posquad.core.status import Status
 from posquad.core.threads import one_thread
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.models import load_model
-from posquad.io.tables import TableError, _memory, read_samples
+from posquad.io.tables import TableError, _loading, _memory, _parquet, read_samples
 from posquad.problems import rows
 from posquad.problems.rows import disk
 from posquad.report.fitted_model import FittedModel
@@ -56,10 +56,12 @@ PROGRAM = Path(__file__).with_name("processes_program.py")
 
 def launch(size, *arguments):
     """Run a program in several processes without `torchrun`; return outputs and statuses."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    with socket.socket() as free, socket.socket() as other:
+        for each in (free, other):
+            each.bind(("127.0.0.1", 0))
+        port, second = (str(each.getsockname()[1]) for each in (free, other))
+    known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(size)}
+    known["SECOND_PORT"] = second  # of a second group: one that begins early finds no old store
     processes = [
         subprocess.Popen(
             [sys.executable, PROGRAM, *map(str, arguments)],
@@ -184,7 +186,7 @@ def command_on_table(folder):
     return ("fit", folder / "t.npy", "--response", "x5", "--rank", 2, "--out", out), out
 
 
-def interrupt(*arguments):
+def interrupt(*arguments, **options):
     raise KeyboardInterrupt
 
 
@@ -207,6 +209,35 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path, monk
         "model.safetensors",
         "report.html",
     ]
+
+
+@pytest.mark.parametrize("stage", ["predict", "render"])
+def test_ctrl_c_after_the_search_writes_the_model(stage, tmp_path, monkeypatch):
+    words, out = command_on_table(tmp_path)
+    monkeypatch.setattr(fit_module, stage, interrupt)
+    run = call(*words)
+    assert run.exit_code == 130
+    assert run.stdout == f"Model:  {out}/model.json\n"
+    goes_on = f"The same command goes on from {out}/model.checkpoint.\n"
+    assert run.stderr == f"Interrupted: the model was written, without its report.\n{goes_on}"
+    X, y, _ = table()
+    expected = PositiveQuadraticRegressor(2).fit(X, y).predict(X)
+    np.testing.assert_allclose(load_model(out).predict(X), expected, rtol=1e-8, atol=1e-8)
+    kept = (out / "model.json").read_bytes()
+    run = call(*words)  # now the folder holds an earlier model
+    assert (run.exit_code, run.stdout) == (130, "")
+    told = f"Interrupted: the same command goes on from {out}/model.checkpoint.\n"
+    assert run.stderr.endswith(told)
+    assert (out / "model.json").read_bytes() == kept
+
+
+@pytest.mark.usefixtures("without_report")
+def test_ctrl_c_while_the_answer_is_printed_says_that_the_model_is_there(tmp_path, monkeypatch):
+    words, out = command_on_table(tmp_path)
+    monkeypatch.setattr(fit_module, "print_answer", interrupt)
+    run = call(*words)
+    assert (run.exit_code, run.stderr) == (130, "Interrupted: the model was written.\n")
+    assert load_model(out).rank_ == 2
 
 
 def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
@@ -244,6 +275,51 @@ def test_a_parquet_table_stays_in_its_file(tmp_path):
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     with pytest.raises(TableError, match=r"row 8, column 'a': .*; got a missing value"):
         read_samples(tmp_path / "t.parquet")
+
+
+def columns_of_every_kind(n):
+    """Columns of a table of which some are no numbers."""
+    names = pyarrow.array([f"n{k}" for k in range(n)])
+    days = pyarrow.array(np.arange(n).astype("datetime64[D]"))
+    empty = pyarrow.array([None] * n, pyarrow.float64())
+    even = pyarrow.array(np.arange(n) % 2 == 0)
+    return {"name": names, "day": days, "empty": empty, "even": even}
+
+
+def test_columns_that_are_not_used_do_not_keep_a_table_from_its_file(tmp_path):
+    X, y, _ = table()
+    whole = np.floor(9 * X[:, 1]).astype(np.int32)
+    held = {"a": X[:, 0], "b": whole, "y": y} | columns_of_every_kind(N)
+    parquet.write_table(pyarrow.table(held), tmp_path / "t.parquet")
+    samples = read_samples(tmp_path / "t.parquet", drop=["name", "day", "empty"])
+    assert samples.extremes is not None
+    expected = np.column_stack([X[:, 0], whole, np.arange(N) % 2 == 0])
+    np.testing.assert_array_equal(samples.X.read_all(), expected)
+    np.testing.assert_array_equal(samples.y, y)
+    read_samples(tmp_path / "t.parquet", features=["even", "b", "a"])  # the same columns
+    assert len(list(tmp_path.glob(".t.parquet.*"))) == 1
+
+
+def test_text_is_seen_from_the_types_of_a_parquet_table(tmp_path, monkeypatch):
+    """The columns of numbers are not read, and of the others the first rows."""
+    X, y, _ = table()
+    parquet.write_table(
+        pyarrow.table({"a": X[:, 0], "y": y} | columns_of_every_kind(N)),
+        tmp_path / "t.parquet",
+        row_group_size=1000,
+    )
+    monkeypatch.setattr(_loading, "_LOOKED", 100)
+    seen = []
+    as_text = _parquet._as_text
+    monkeypatch.setattr(_parquet, "_as_text", lambda *given: seen.append(given) or as_text(*given))
+    monkeypatch.setattr(_memory, "available_memory", lambda: 10**6)  # the columns are refused first
+    run = call("fit", tmp_path / "t.parquet", "--out", tmp_path / "fit")
+    assert run.exit_code == 2
+    assert run.stderr == (
+        f"Error: {tmp_path}/t.parquet: expected columns of numbers; got text in 'name' ('n0', row "
+        "1), dates or times in 'day' ('1970-01-01', row 1); add --drop name,day\n"
+    )
+    assert [name for _, name, _, _ in seen] == ["name", "day"]
 
 
 @pytest.mark.parametrize(

@@ -83,10 +83,10 @@ def test_files_on_the_way_are_not_named(fits, tmp_path, monkeypatch):
     """A file is written under another name first, and a folder probed: neither is the user's."""
     data, folder = fits["few"][1].parent / "few.csv", fits["few"][1]
 
-    def full(path, content):
+    def full(path, temporary=None):
         raise OSError(28, "No space left on device", f".{path.name}.7.partial")
 
-    monkeypatch.setattr(files, "write_whole", full)
+    monkeypatch.setattr(files, "_open_whole", full)
     out = tmp_path / "out"
     refused = command("fit", data, "--out", out)
     assert_refused(refused, f"{out}: expected a folder to write to; got No space left on device")

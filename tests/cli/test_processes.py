@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 
+from posquad.cli import processes
 from posquad.cli.processes import Processes, Terminated, launched
 
 
@@ -42,6 +44,20 @@ def test_the_others_are_not_interrupted_but_terminated():
     with pytest.raises(Terminated, match="expected all processes of the group to go on"):
         send(signal.SIGTERM)
     assert Terminated.exit_code == 1
+
+
+def test_a_process_that_joins_a_group_leaves_while_torch_waits(monkeypatch):
+    """A thread ends it: where torch waits, no handler of Python runs, which this one stands for."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    left = threading.Event()
+    monkeypatch.setattr(processes, "leave_group", left.set)
+    with processes._leaving_at_once():
+        send(signal.SIGTERM)
+        assert left.wait(timeout=60)
+    left.clear()
+    send(signal.SIGTERM)
+    assert not left.wait(timeout=0.01)
+    assert not [each for each in threading.enumerate() if each.name == "posquad-signals"]
 
 
 def test_processes_of_the_environment(monkeypatch):

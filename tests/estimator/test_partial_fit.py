@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import least_squares
+from sklearn.exceptions import NotFittedError
 
 from posquad.core.errors import DomainError, IdentifiabilityWarning, NonFiniteError
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor as Regressor
 from posquad.estimator import _stream, _streaming
+from posquad.io.models import load_model
+from posquad.io.tables import TableError
 from posquad.problems import rows
+from posquad.problems.moments import Moments
 from posquad.recovery.streams import entry
 
 N, D, R = 6000, 5, 2
@@ -112,6 +119,63 @@ def test_a_saved_stream_goes_on(n, tmp_path):
     assert Regressor.load(tmp_path / "m").n_samples_ == n - 60
     whole = Regressor.load(tmp_path / "m").fit(X, y)
     assert whole._stream is None  # `fit` begins anew
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads of torch in a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_moments_have_the_same_bits_on_any_number_of_threads(threads, monkeypatch):
+    """Each thread takes whole chunks and runs torch on one: many small products wait for nobody."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((9000, 16))
+    y = X[:, 0] ** 2 + 0.1 * rng.standard_normal(9000)
+    seen, chunk = [], Moments.chunk
+
+    def watched(*given):
+        seen.append((threading.get_ident(), torch.get_num_threads()))
+        return chunk(*given)
+
+    monkeypatch.setattr(Moments, "chunk", watched)
+    found = []
+    for count in (1, 3):
+        threads(count)
+        seen.clear()
+        found.append(Regressor(1).partial_fit(X, y))
+        assert torch.get_num_threads() == count
+        assert {here for _, here in seen} == {1}
+        assert (len({thread for thread, _ in seen}) > 1) == (count > 1)
+    np.testing.assert_array_equal(found[0].components_, found[1].components_)
+    assert found[0].noise_std_ == found[1].noise_std_
+
+
+@pytest.mark.parametrize("saved_after", [1, 2, 3], ids=["one part", "rows", "moments"])
+def test_a_stream_is_saved_before_its_first_fit(saved_after, tmp_path):
+    """The answer has the bits of the stream that was not disturbed, and its single precision."""
+    X, y, weights = problem({})
+    parts = [(slice(0, 700), np.float32), (slice(700, 3000), float), (slice(3000, 5500), float)]
+    parts += [(slice(5500, N), float)]
+    models = [Regressor(R), Regressor(R)]
+    for k, (part, dtype) in enumerate(parts):
+        if k == saved_after:
+            models[1].save(tmp_path / "m")
+            models[1] = Regressor.load(tmp_path / "m")
+            with pytest.raises(NotFittedError):
+                models[1].predict(X)
+            with pytest.raises(TableError, match="expected a fitted model; got a stream that is"):
+                load_model(tmp_path / "m.json")
+        for model in models:
+            w = None if k == 1 else weights[part]
+            model.partial_fit(X[part].astype(dtype), y[part], w, refit=k == 3)
+    expected, found = models
+    assert (found._stream.moments is None) == (expected._stream.moments is None)
+    assert found._stream.moments.narrow
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    assert found.noise_std_ == expected.noise_std_
 
 
 def test_a_column_that_is_a_combination_of_others(tmp_path):

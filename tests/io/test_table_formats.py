@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from posquad.core.errors import DomainError
 from posquad.io.tables import NumberFormat, TableError, _memory, open_table, read_samples
 from posquad.io.tables import _text as text_module
-from posquad.io.tables.writing import as_bytes
-from tables_support import COLUMNS, X, Y, refusal, written
+from tables_support import X, Y, refusal, table_bytes, written
 
-TABLE = as_bytes(".csv", COLUMNS)
+TABLE = table_bytes(".csv")
 
 
 def zstandard_frame(data: bytes) -> bytes:

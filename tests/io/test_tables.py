@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posquad.core.files import FileError
-from posquad.io.tables import TableError, _arrays, open_table, read_samples, write_columns
-from posquad.io.tables.writing import as_bytes
-from tables_support import COLUMNS, RNG, SUFFIXES, TEXT, X, Y, refusal, written
+from posquad.io.tables import TableError, _arrays, _memory, open_table, read_samples, write_columns
+from posquad.problems.rows import disk
+from tables_support import COLUMNS, RNG, SUFFIXES, TEXT, X, Y, refusal, table_bytes, written
+
+# What is written.
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_text_is_written_in_little_memory(tmp_path, suffix):
+    column = RNG.standard_normal(100_000)
+    tracemalloc.start()
+    try:
+        write_columns(tmp_path / f"data{suffix}", {"a": column, "y": column})
+        used = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert used < 8e6  # the text has 4 MB, and its lines as strings 10 MB
+    assert np.array_equal(read_samples(tmp_path / f"data{suffix}").y, column)
+
 
 # What is read.
 
@@ -93,16 +110,32 @@ def test_arrays_with_weights(tmp_path):
     assert np.array_equal(mixed.X, np.column_stack([X[:, 2], Y]))
 
 
-@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", "<f2", "<i4", "|u1", "<i8"])
-def test_numbers_of_every_type_keep_their_value(tmp_path, dtype):
+@pytest.mark.parametrize(
+    "dtype", ["<f8", ">f8", "<f4", ">f4", "<f2", "<i4", ">i2", "|u1", "<i8", "|b1"]
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_numbers_of_every_type_keep_their_value(tmp_path, monkeypatch, dtype, streamed):
+    monkeypatch.setattr(_memory, "STREAMED", 1 if streamed else 2**40)
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 50)  # several blocks
     values = np.arange(12).reshape(4, 3).astype(dtype)
     for order in "CF":
         np.save(tmp_path / "data.npy", np.asarray(values, order=order))
         samples = read_samples(tmp_path / "data.npy", response="x2")
-        assert samples.X.tolist() == values[:, [0, 2]].astype(float).tolist()
+        assert (samples.extremes is not None) == streamed  # whether it stays in its file
+        X = samples.X.read_all().numpy() if streamed else samples.X
+        assert X.tolist() == values[:, [0, 2]].astype(float).tolist()
+        assert list(samples.y) == values[:, 1].astype(float).tolist()
         # single precision stays, so that a fit knows how exact the numbers are
-        narrow = dtype in ("<f4", "<f2")
-        assert samples.X.dtype == (np.float32 if narrow else np.float64)
+        narrow = dtype in ("<f4", ">f4", "<f2")
+        assert X.dtype == (np.float32 if narrow else np.float64)
+
+
+def test_integers_that_are_no_doubles_are_refused_block_by_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(_memory, "STREAMED", 1)
+    for number, kind in ((2**53 + 1, "<i8"), (-(2**53) - 1, "<i8"), (2**64 - 1, "<u8")):
+        np.save(tmp_path / "data.npy", np.array([[1, 2], [number, 4]], dtype=kind))
+        words = f": expected integers below 2^53, which are doubles; got {number}"
+        assert refusal(tmp_path / "data.npy", response="x2") == words
 
 
 def test_float32_columns_of_parquet_stay_so(tmp_path):
@@ -195,7 +228,7 @@ def test_names_that_need_quotes_come_back(tmp_path):
 # Files that were cut, or changed by one byte: a refusal, or the numbers that were written.
 
 
-BODIES = {suffix: as_bytes(suffix, COLUMNS) for suffix in SUFFIXES}
+BODIES = {suffix: table_bytes(suffix) for suffix in SUFFIXES}
 
 
 def outcome(path: Path) -> np.ndarray | None:

@@ -36,6 +36,7 @@ def answers(source, X, y, w):
     found["moments"] = recover(source, y, 2, weights=w).Q.dense()
     model = PositiveQuadraticRegressor(2).fit(source, y, w)
     found["error"] = model.predict(samples()[0][:9], return_std=True)[1]
+    found["score"] = np.array(model.score(source, y, w))
     most, entry.MOMENT_MOST = entry.MOMENT_MOST, 0
     entries, entry.MEMORY_ENTRIES = entry.MEMORY_ENTRIES, 300 * D
     passes = recover(source, y, 2)

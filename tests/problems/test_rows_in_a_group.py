@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from group_program import SIZE, answers, samples, starts
+from sklearn.metrics import r2_score
 
 from posquad import recover
 from posquad.core.errors import DomainError
+from posquad.estimator import PositiveQuadraticRegressor
 from posquad.problems import rows
 
 UNUSABLE = "rank 1: expected its rows to be usable; got "
@@ -41,6 +43,8 @@ def test_several_processes_give_the_answers_of_one(group, size):
     folder, said, _ = group
     X, y, w = samples()
     alone = answers(rows.in_memory(X), X, y, w)
+    model = PositiveQuadraticRegressor(2).fit(rows.in_memory(X), y, w)
+    alone["score"] = r2_score(y, model.predict(X), sample_weight=w)  # of all rows
     few = slice(0, 100 * size)
     alone["few"] = recover(X[few], y[few], 2).Q.dense()
     alone |= starts(X, y)

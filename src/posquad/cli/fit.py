@@ -154,9 +154,13 @@ def fit_command(
     DATA is a table: .csv, .tsv or .txt (separated by commas, semicolons, tabs or blanks, with or
     without a header; also compressed, .gz or .zst), - for such text on standard input, .xlsx (the
     first sheet), .parquet, .npy (rows are samples), or .npz. An .npz file holds X (n, d), y (n) and
-    optionally weights (n), or one array for each column. Tables of numbers of 256 MB and more
-    in .npy or .parquet files are read block by block, whatever their size. They must be complete:
-    --missing does not apply, and --certify, --validate, --criterion cv and --loss are refused.
+    optionally weights (n), or one array for each column.
+
+    A .npy file with 256 MB of numbers or more (of 8 bytes each), and a .parquet file of which that
+    much is used, are read block by block, whatever their size. The columns that are used must then
+    hold numbers, or true and false for 1 and 0, and be complete: --missing does not apply, and
+    --certify, --validate, --criterion cv and --loss are refused. Other files, and columns for
+    --encode, must fit into memory.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
@@ -174,7 +178,8 @@ def fit_command(
 
     Exit status: 0 if a model was written, whatever its status; 1 if another process of torchrun
     ended; 2 for data or options that cannot be used; 130 after Ctrl-C, which writes the best model
-    so far, unless the folder holds an earlier one, which is kept.
+    so far (without a report, if that is not ready), unless the folder holds an earlier one, which
+    is kept.
 
     \b
     Examples:
@@ -221,36 +226,49 @@ def fit_command(
                     model, stopped = _fitted(samples, certify, options, out, processes)
             if rank:  # the first process writes and prints
                 raise SystemExit(0)
-            with suitable_threads(samples.X.size):
-                model.table_rules_ = samples.rules.to_json()
-                validation, stopped = _validated(model, samples, validate, began, stopped)
-                fit = FittedModel(
-                    model=model,
-                    samples=samples,
-                    predicted=predict(model, samples.X),
-                    seconds=time.monotonic() - began,
-                    command=shlex.join(["posquad", *sys.argv[1:]]),
-                    model_path=out / f"{MODEL}.json",
-                    validation=validation,
-                    columns=tuple(
-                        word
-                        for name, text in [*columns.items(), *(("encode", e) for e in encode)]
-                        if text is not None
-                        for word in (f"--{name}", text)
-                    ),
-                )
-                text = render(fit)
-            replaced = fit.model_path.exists()
-            write_fit(out, fit, text)
+            model.table_rules_ = samples.rules.to_json()
+            replaced = (out / f"{MODEL}.json").exists()
+            said = text = None
+            with suitable_threads(samples.X.size), keeping(saved):
+                try:
+                    validation, stopped = _validated(
+                        model, samples, validate, began, stopped, replaced
+                    )
+                    fit = FittedModel(
+                        model=model,
+                        samples=samples,
+                        predicted=predict(model, samples.X),
+                        seconds=time.monotonic() - began,
+                        command=shlex.join(["posquad", *sys.argv[1:]]),
+                        model_path=out / f"{MODEL}.json",
+                        validation=validation,
+                        columns=tuple(
+                            word
+                            for name, text in [*columns.items(), *(("encode", e) for e in encode)]
+                            if text is not None
+                            for word in (f"--{name}", text)
+                        ),
+                    )
+                    said, text = answer(fit), render(fit)
+                except KeyboardInterrupt:  # the model is complete, or the best so far
+                    if replaced:
+                        raise
+                    said, stopped = None, True
+            write_fit(out, model, text)
             if saved is not None and not stopped:
                 saved.remove()
         finally:
             for folder in new:  # remove new folders that stayed empty
                 with suppress(OSError):
                     folder.rmdir()
-    print_answer(answer(fit), out, replaced)
+    kept = "the best model so far" if model.status_ is Status.INTERRUPTED else "the model"
+    told = f"Interrupted: {kept} was written{'' if said else ', without its report'}."
+    try:
+        print_answer(said, out, replaced)
+    except KeyboardInterrupt:
+        stopped = True
     if stopped:
-        click.echo("Interrupted: the best model so far was written.", err=True)
+        click.echo(told, err=True)
         if saved is not None and saved.path.exists():
             click.echo(f"The same command goes on from {saved.path}.", err=True)
         raise SystemExit(130)
@@ -324,9 +342,12 @@ def _fitted(
 
 
 def _validated(
-    model: Any, samples: Samples, wanted: bool | None, began: float, stopped: bool
+    model: Any, samples: Samples, wanted: bool | None, began: float, stopped: bool, replaces: bool
 ) -> tuple[Any, bool]:
-    """Cross-validate the model; return the scores, if any, and whether Ctrl-C was pressed."""
+    """Cross-validate the model; return the scores, if any, and whether Ctrl-C was pressed.
+
+    Ctrl-C is not handled here if the model would replace an earlier one.
+    """
     reproduced = model.status_ in (Status.RECOVERED, Status.CERTIFIED)
     few = reproduced and len(samples.X) < 2 * model.needed_  # parts of them determine nothing
     quick = time.monotonic() - began < _QUICK and samples.extremes is None
@@ -339,6 +360,8 @@ def _validated(
                 model, samples.X, samples.y, samples.weights, progress=progress
             )
         except KeyboardInterrupt:  # the model itself is complete
+            if replaces:
+                raise
             return None, True
     return found, False
 

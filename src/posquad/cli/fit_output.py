@@ -6,6 +6,7 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -13,7 +14,6 @@ from posquad.cli.checkpoints import CHECKPOINT
 from posquad.core.files import FileError, require_folder, write_file
 from posquad.io.models import MODEL
 from posquad.report.fit_answer import Answer
-from posquad.report.fitted_model import FittedModel
 
 REPORT = "report.html"
 _WIDTH = 80  # columns of a plain terminal
@@ -33,22 +33,28 @@ def require_place(data: Path, out: Path) -> list[Path]:
     return new
 
 
-def write_fit(out: Path, fit: FittedModel, text: str) -> None:
-    """Write the report, then the model; model.json comes last and completes the fit."""
+def write_fit(out: Path, model: Any, text: str | None) -> None:
+    """Write the report, then the model; model.json comes last and completes the fit.
+
+    Without a text there is no report, and that of an earlier model is removed.
+    """
     before = None
     if threading.current_thread() is threading.main_thread():
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # writing a few files takes no time
     try:
         # A file name may hold bytes that are not text; the page shows a question mark for them.
-        write_file(out / REPORT, text.encode(errors="replace"))
+        if text is None:
+            (out / REPORT).unlink(missing_ok=True)
+        else:
+            write_file(out / REPORT, text.encode(errors="replace"))
         try:
-            fit.model.save(out / MODEL)
+            model.save(out / MODEL)
         except OSError as problem:
             with suppress(OSError):  # the report would be about a model that does not exist
                 (out / REPORT).unlink()
             got = f"{problem.strerror or problem}"
             raise FileError(str(out), expected="a folder to write to", got=got) from None
-        if fit.model.certificate_ is None:  # a certificate of an earlier fit is about another model
+        if model.certificate_ is None:  # a certificate of an earlier fit is about another model
             for end in (".json", ".npz"):
                 (out / f"{MODEL}.certificate{end}").unlink(missing_ok=True)
     finally:
@@ -56,8 +62,17 @@ def write_fit(out: Path, fit: FittedModel, text: str) -> None:
             signal.signal(signal.SIGINT, before)
 
 
-def print_answer(said: Answer, out: Path, replaced: bool) -> None:
-    """Print the answer, what to do next, and where the files are."""
+def print_answer(said: Answer | None, out: Path, replaced: bool) -> None:
+    """Print the answer and what to do next, if they are known, and where the files are."""
+    if said is not None:
+        _print_words(said)
+    before = " (replaces an earlier fit)" if replaced else ""
+    click.echo(f"Model:  {out / f'{MODEL}.json'}{before}")
+    if said is not None:
+        click.echo(f"Report: {out / REPORT}")
+
+
+def _print_words(said: Answer) -> None:
     click.echo(f"{said.word}: {said.headline}.")
     click.echo(click.wrap_text(said.message, _WIDTH))
     click.echo()
@@ -68,6 +83,4 @@ def print_answer(said: Answer, out: Path, replaced: bool) -> None:
         click.echo(click.wrap_text(f"{number}. {step.words}", _WIDTH, "  ", "     "))
         if step.command:  # on its own line, so that it can be copied
             click.echo(f"       {step.command}")
-    before = " (replaces an earlier fit)" if replaced else ""
-    click.echo(f"\nModel:  {out / f'{MODEL}.json'}{before}")
-    click.echo(f"Report: {out / REPORT}")
+    click.echo()

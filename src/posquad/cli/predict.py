@@ -27,7 +27,7 @@ from posquad.io.models import columns_for, load_model, predict, table_rules
 from posquad.io.tables import Rules, Table, TableError, open_table, write_columns
 from posquad.io.tables.choosing import Choice
 from posquad.io.tables.reading import Samples, load_samples
-from posquad.io.tables.writing import as_bytes, require_suffix
+from posquad.io.tables.writing import require_suffix, text_parts
 
 __all__ = ["predict_command"]
 
@@ -111,7 +111,8 @@ def predict_command(
                 values = predict(fitted, samples.X)
                 columns = {"prediction": values}
         if out is None:
-            click.echo(as_bytes(".csv", columns), nl=False)
+            for part in text_parts(columns):
+                click.echo(part, nl=False)
         else:
             write_columns(out, columns)
             click.echo(f"Predictions: {out} ({len(values)} rows)")

@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
 
+from posquad.cli.interrupts import TORCHRUN, leave_group
 from posquad.core.errors import PosquadError
 from posquad.io.tables import Samples
 
@@ -99,14 +100,41 @@ class Processes:
         [stack, *made] = self.joined
         if made:
             return made[0]
-        if not distributed.is_initialized():
-            join_group("gloo", timeout=timedelta(seconds=max(_START, self.timeout)))
-            # Threads of a group that is left to the end of the interpreter may abort it.
-            stack.callback(distributed.destroy_process_group)
-        exchange = exchange_of(None, self.timeout)
+        with _leaving_at_once():
+            if not distributed.is_initialized():
+                join_group("gloo", timeout=timedelta(seconds=max(_START, self.timeout)))
+                # Threads of a group that is left to the end of the interpreter may abort it.
+                stack.callback(distributed.destroy_process_group)
+            exchange = exchange_of(None, self.timeout)
         stack.enter_context(exchange.together())
         self.joined.append(exchange)
         return exchange
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """End the process on SIGTERM also while torch waits for the others: then no handler runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def watch() -> None:
+        while number := os.read(read, 1):
+            if number[0] == signal.SIGTERM:
+                leave_group()
+
+    thread = threading.Thread(target=watch, name="posquad-signals", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(write)  # ends the thread
+        thread.join()
+        os.close(read)
 
 
 class Terminated(PosquadError, RuntimeError):
@@ -140,6 +168,6 @@ def launched(timeout: float = 30.0) -> Processes:
     >>> launched()
     Processes(rank=0, size=1, timeout=30.0)
     """
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= set(os.environ):
+    if not os.environ.keys() >= TORCHRUN:
         return Processes(timeout=timeout)
     return Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), timeout)

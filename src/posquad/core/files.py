@@ -6,16 +6,17 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from posquad.core.errors import PosquadError
 
 __all__ = [
     "FileError",
     "json_checksum",
+    "open_file",
     "read_json",
     "require_folder",
     "write_file",
@@ -38,9 +39,25 @@ def write_file(path: Path, data: bytes) -> None:
     ...     (Path(folder) / "a" / "b.txt").read_bytes()
     b'whole'
     """
+    with open_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that is written atomically, as by `write_file`, in as many pieces as needed.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with open_file(Path(folder, "a.txt")) as file:
+    ...         _ = file.write(b"in "), file.write(b"pieces")
+    ...     Path(folder, "a.txt").read_bytes()
+    b'in pieces'
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        with _open_whole(path) as file:
+            yield file
     except OSError as problem:
         raise FileError(
             str(path),
@@ -83,11 +100,17 @@ def write_whole(path: Path, *parts: bytes | memoryview, temporary: Path | None =
     ...     Path(folder, "a.txt").read_bytes()
     b'whole'
     """
+    with _open_whole(path, temporary) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def _open_whole(path: Path, temporary: Path | None = None) -> Iterator[IO[bytes]]:
     partial = temporary or path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         with partial.open("xb" if temporary is None else "wb") as file:
-            for part in parts:
-                file.write(part)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from posquad.core.errors import MissingExtraError
 from posquad.core.extras import import_extra
 
-__all__ = ["one_thread", "one_torch_thread"]
+__all__ = ["map_in_threads", "one_thread", "one_torch_thread"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Run with one thread of torch and of BLAS, which is faster for small problems.
+def one_thread(*, when: bool = True) -> Iterator[None]:
+    """Run with one thread of torch and of BLAS `when` asked to; it is faster for small problems.
 
     BLAS is limited if threadpoolctl, which scikit-learn installs, is present.
 
@@ -23,6 +29,9 @@ def one_thread() -> Iterator[None]:
     ...     torch.get_num_threads()
     1
     """
+    if not when:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -52,6 +61,32 @@ def one_torch_thread(*, when: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def map_in_threads(
+    function: Callable[[_T], _R], items: Iterable[_T], most: int | None = None
+) -> Iterator[_R]:
+    """Yield `function(item)` in order, from as many threads as torch has, each with one of torch.
+
+    Threads that divide the work coarsely do not wait for each other at every product, which takes
+    many times as long if another process has the cores. At most `most` of them run.
+
+    >>> list(map_in_threads(abs, [-1, -2, -3]))
+    [1, 2, 3]
+    """
+    workers = min(torch.get_num_threads(), torch.get_num_threads() if most is None else most)
+    with one_torch_thread():
+        if workers <= 1:
+            yield from map(function, items)
+            return
+        with ThreadPoolExecutor(workers, thread_name_prefix="posquad") as pool:
+            waiting: deque[Future[_R]] = deque()
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > workers:  # results that nobody takes would fill the memory
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
 
 @contextmanager

@@ -52,38 +52,49 @@ def save(model: Any, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         got = f"{json_path.parent.as_posix()}, which is not a folder"
         raise DomainError("path", expected="a file name in a folder that exists", got=got)
     parameters = {name: _plain(name, value) for name, value in model.get_params().items()}
-    arrays = {name: getattr(model, name) for name in _ARRAYS}
-    arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
-    known = model.uncertainty_
-    if known is not None:
-        arrays |= {f"uncertainty_.{name}": array for name, array in known._asdict().items()}
     stream = getattr(model, "_stream", None)
-    state, kept = (None, {}) if stream is None else stream.to_store()
-    arrays |= kept
-    data = save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()})
+    state, arrays = (None, {}) if stream is None else stream.to_store()
     names = getattr(model, "feature_names_in_", None)
     body: dict[str, Any] = {
         "format": _FORMAT,
         "library": __version__,
         "parameters": parameters,
-        "status": model.status_.name,
-        "message": model.status_.value,
-        "identifiable": model.identifiable_,
+        "status": None,  # of a stream that is not fitted yet
         "feature_names": None if names is None else [str(name) for name in names],
-        "numbers": {name: _number(getattr(model, name)) for name in (*_NUMBERS, "dispersion_")},
-        "counts": {name: int(getattr(model, name)) for name in _COUNTS},
-        "has_uncertainty": known is not None,
+        "counts": {"n_features_in_": int(model.n_features_in_)},
         "certificate_sha256": None,
         "response_name": model.response_name_,
         "table_rules": model.table_rules_,
         "stream": state,  # of partial_fit, so that it can go on
     }
     written: tuple[Path, ...] = ()
-    if model.certificate_ is not None:
-        written = certificates.save(model.certificate_, certificate_path)
-        body["certificate_sha256"] = hashlib.sha256(certificate_path.read_bytes()).hexdigest()
+    if hasattr(model, "components_"):
+        fitted, found = _fitted_state(model)
+        body, arrays = body | fitted, arrays | found
+        if model.certificate_ is not None:
+            written = certificates.save(model.certificate_, certificate_path)
+            body["certificate_sha256"] = hashlib.sha256(certificate_path.read_bytes()).hexdigest()
+    data = save_arrays({name: np.ascontiguousarray(a) for name, a in arrays.items()})
     save_pair(json_path, body, array_path, data)
     return json_path, array_path, *written
+
+
+def _fitted_state(model: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what a file keeps of a fit: plain values, and arrays by name."""
+    arrays = {name: getattr(model, name) for name in _ARRAYS}
+    arrays |= {f"rank_path_.{name}": column for name, column in model.rank_path_.items()}
+    known = model.uncertainty_
+    if known is not None:
+        arrays |= {f"uncertainty_.{name}": array for name, array in known._asdict().items()}
+    body = {
+        "status": model.status_.name,
+        "message": model.status_.value,
+        "identifiable": model.identifiable_,
+        "numbers": {name: _number(getattr(model, name)) for name in (*_NUMBERS, "dispersion_")},
+        "counts": {name: int(getattr(model, name)) for name in _COUNTS},
+        "has_uncertainty": known is not None,
+    }
+    return body, arrays
 
 
 def load(kind: type[M], path: str | os.PathLike[str]) -> M:
@@ -94,8 +105,11 @@ def load(kind: type[M], path: str | os.PathLike[str]) -> M:
         body = read_body(json_path, _FORMAT)
         data = read_arrays(array_path, body)
         model: Any = kind(**body["parameters"])
-        _restore(model, body, load_arrays(data))
-        model.certificate_ = _certificate(certificate_path, body["certificate_sha256"])
+        arrays = load_arrays(data)
+        _restore(model, body, arrays)
+        if body["status"] is not None:
+            _restore_fit(model, body, arrays)
+            model.certificate_ = _certificate(certificate_path, body["certificate_sha256"])
     except PosquadError:
         raise
     except StoreError as problem:
@@ -118,6 +132,26 @@ def _certificate(path: Path, checksum: str | None) -> certificates.Certificate |
 
 
 def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Set what a stream has before it is fitted; raise ValueError if it is inconsistent."""
+    model.n_features_in_ = int(body["counts"]["n_features_in_"])
+    model.response_name_ = body["response_name"]
+    if not isinstance(model.response_name_, str | None):
+        raise ValueError("the name of the response is not a string")
+    model.table_rules_ = body.get("table_rules")  # older files have none
+    state = body.get("stream")
+    if state is None and body["status"] is None:
+        raise ValueError("there is neither a fit nor a stream")
+    model._stream = None
+    if state is not None:
+        model._stream = Stream.from_store(model.n_features_in_, state, arrays)
+    names = body["feature_names"]
+    if names is not None:
+        if len(names) != model.n_features_in_:
+            raise ValueError(f"{len(names)} names for {model.n_features_in_} columns")
+        model.feature_names_in_ = np.array(names, dtype=object)
+
+
+def _restore_fit(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
     """Set the fitted attributes; raise ValueError if they are inconsistent."""
     for name in _NUMBERS:
         value = body["numbers"][name]
@@ -130,14 +164,6 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         model.kernel_dimension_ = int(model.kernel_dimension_)
     model.status_ = Status[body["status"]]
     model.identifiable_ = bool(body["identifiable"])
-    model.response_name_ = body["response_name"]
-    if not isinstance(model.response_name_, str | None):
-        raise ValueError("the name of the response is not a string")
-    model.table_rules_ = body.get("table_rules")  # older files have none
-    state = body.get("stream")
-    model._stream = None
-    if state is not None:
-        model._stream = Stream.from_store(model.n_features_in_, state, arrays)
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():
@@ -150,10 +176,6 @@ def _restore(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]) ->
         shape = shapes.get(name, arrays[name].shape[:1])
         _require_array(name, arrays[name], shape, finite=name in _FINITE)
         setattr(model, name, arrays[name])
-    if body["feature_names"] is not None:
-        if len(body["feature_names"]) != d:
-            raise ValueError(f"{len(body['feature_names'])} names for {d} columns")
-        model.feature_names_in_ = np.array(body["feature_names"], dtype=object)
     model.uncertainty_ = None
     if body["has_uncertainty"]:
         parts = {name: arrays[f"uncertainty_.{name}"] for name in Uncertainty._fields}

@@ -23,6 +23,7 @@ class Stream:
     def __init__(self, d: int, terms: Terms, moments: Moments | None = None) -> None:
         self.d, self.moments = d, moments
         self.terms: Terms = terms
+        self.narrow = False  # whether some of the rows held are in single precision
         self.held: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
 
     def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
@@ -35,6 +36,7 @@ class Stream:
         if many and self.d > MOMENT_MOST:
             expected = f"at most {most} rows in all, or at most {MOMENT_MOST} columns, of a stream"
             raise DomainError("X", expected=expected, got=f"more rows of {self.d} columns")
+        self.narrow |= np.float32 in (X.dtype, y.dtype)
         self.held.append((X.copy(), y.copy(), None if weights is None else weights.copy()))
         if not many:
             return
@@ -43,8 +45,9 @@ class Stream:
             return  # no sample counts yet
         tensors = [None if a is None else torch.from_numpy(a) for a in (X, y, weights)]
         self.moments = begin_moments(*tensors, terms=self.terms)  # type: ignore[arg-type]
-        for part in self.held:
-            self.moments = _with(self.moments, *part)
+        self.moments.narrow = self.narrow
+        # All at once: into which parts a saved stream was divided is not known any more.
+        self.moments = _with(self.moments, X, y, weights)
         self.held = []
 
     def samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -67,7 +70,7 @@ class Stream:
     def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a file keeps: plain values, and arrays by name."""
         if self.moments is None:
-            body: dict[str, Any] = {"terms": self.terms}
+            body: dict[str, Any] = {"terms": self.terms, "narrow": self.narrow}
             X, y, w = self.samples()
             arrays = {"X": X, "y": y} | ({} if w is None else {"weights": w})
         else:
@@ -88,6 +91,7 @@ class Stream:
             if w is not None:
                 _require_shape("weights", w, y.shape)
             stream.held = [(X, y, w)]
+            stream.narrow = bool(body.get("narrow", np.float32 in (X.dtype, y.dtype)))
             return stream
         stream.moments = Moments.from_store(d, body, held)
         return stream

@@ -14,6 +14,7 @@ from torch import Tensor
 from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
+from posquad.core.threads import one_thread
 from posquad.estimator._arguments import (
     checked_names,
     checked_weights,
@@ -26,7 +27,7 @@ from posquad.estimator._fitted import FittedAttributes
 from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
-from posquad.problems.moments import Moments
+from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows import Rows
 from posquad.recovery import recover
 from posquad.recovery.budget import Budget
@@ -57,6 +58,7 @@ class StreamFits(FittedAttributes):
     random_state: Any
     get_params: Callable[..., dict[str, Any]]
     _fit_rows: Callable[..., None]
+    predict: Callable[..., Any]
     _stream: Stream | None
 
     def partial_fit(
@@ -81,8 +83,8 @@ class StreamFits(FittedAttributes):
 
         Args:
             X, y, sample_weight: as for `fit`.
-            refit: False only adds the samples; a later call fits. A model can be saved once it has
-                been fitted.
+            refit: False only adds the samples; a later call fits. `save` keeps them before that,
+                too.
             progress: called with a `Progress` at every step of the search.
 
         >>> from posquad.estimator import PositiveQuadraticRegressor
@@ -122,7 +124,7 @@ class StreamFits(FittedAttributes):
         if stream is None:
             stream = Stream(X.shape[1], self._terms)
         require_same(stream.terms, self._terms)
-        before = stream.held.copy(), stream.moments
+        before = stream.held.copy(), stream.narrow, stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
             if refit and stream.moments is not None:
@@ -130,12 +132,41 @@ class StreamFits(FittedAttributes):
             elif refit:
                 self._fit_rows(*stream.weighted_samples(), progress)
         except BaseException:
-            stream.held, stream.moments = before
+            stream.held, stream.narrow, stream.moments = before
             raise
         self._stream = stream
         if refit:
             self._warn()
         return self
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R², the share of the variance of `y[n]` that predictions for `X[n, d]` explain.
+
+        If X is a source of rows that several processes hold, each passes the responses and weights
+        of its own rows, and all of them return the score of all rows. y and the weights may be
+        those of the source, as for `fit`.
+
+        >>> from posquad.estimator import PositiveQuadraticRegressor
+        >>> from posquad.problems import rows
+        >>> X = np.random.default_rng(0).standard_normal((20, 2))
+        >>> model = PositiveQuadraticRegressor(rank=1).fit(X, X[:, 0] ** 2)
+        >>> round(model.score(rows.in_memory(X), X[:, 0] ** 2), 12)
+        1.0
+        """
+        if not isinstance(X, Rows):
+            return super().score(X, y, sample_weight)  # type: ignore[misc]
+        with X.together():
+            y, sample_weight = own_responses(X, y, sample_weight)
+            responses, weights = admitted_responses(X, y, sample_weight)
+            y = responses.double()
+            w = torch.ones_like(y) if weights is None else weights.double()
+            mass, first = X.total(torch.stack([w.sum(), w @ y])).tolist()
+            errors = y - torch.from_numpy(self.predict(X))
+            squares = torch.stack([w @ errors**2, w @ (y - first / mass) ** 2])
+            left, total = X.total(squares).tolist()
+        if not total:  # as in scikit-learn
+            return 0.0 if left else 1.0
+        return 1.0 - left / total
 
     def _fit_source(
         self,
@@ -251,6 +282,17 @@ class StreamFits(FittedAttributes):
         If the rows of `source` are shared, one process searches for all of them.
         """
         self._require_no_folds()
+        with one_thread(when=moments.d <= SMALL):
+            self._search_moments(moments, progress, source, keeper, seed)
+
+    def _search_moments(
+        self,
+        moments: Moments,
+        progress: Callable[[Progress], None] | None,
+        source: Rows | None,
+        keeper: Keeper | None,
+        seed: int | None,
+    ) -> None:
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
         seed = integer_seed(self.random_state) if seed is None else seed
         wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)

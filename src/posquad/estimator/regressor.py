@@ -316,7 +316,8 @@ class PositiveQuadraticRegressor(
     def save(self, path: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write `path.json`, `path.safetensors` and the certificate, if any; return the paths.
 
-        No pickle is used. Each file is written atomically, the JSON file last. It holds the
+        The samples of `partial_fit` are kept with the model, or alone if it is not fitted yet. No
+        pickle is used. Each file is written atomically, the JSON file last. It holds the
         checksum of the other files, so that `load` refuses an incomplete model.
 
         >>> import tempfile
@@ -328,7 +329,8 @@ class PositiveQuadraticRegressor(
         >>> bool((again.predict(X) == model.predict(X)).all())
         True
         """
-        check_is_fitted(self, "components_")
+        if getattr(self, "_stream", None) is None:
+            check_is_fitted(self, "components_")
         return _files.save(self, path)
 
     @classmethod

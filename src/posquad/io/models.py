@@ -38,7 +38,11 @@ def load_model(path: Path) -> Any:
         elif path.is_dir():
             got = f"a folder without {MODEL}.json"
         raise TableError(str(path), expected=expected, got=got)
-    return import_extra("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
+    model = import_extra("posquad.estimator", "lab").PositiveQuadraticRegressor.load(named)
+    if not hasattr(model, "components_"):
+        got = "a stream that is not fitted yet (call partial_fit with refit=True)"
+        raise TableError(str(path), expected="a fitted model", got=got)
+    return model
 
 
 def table_rules(model: Any, path: Path) -> Rules:

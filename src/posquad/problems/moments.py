@@ -22,6 +22,7 @@ from torch import Tensor
 from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
 from posquad.core.symmetric import svec_weights
+from posquad.core.threads import map_in_threads, one_torch_thread
 from posquad.core.twofold import Twofold, from_doubles
 
 __all__ = ["Frame", "Moments", "begin_moments"]
@@ -34,7 +35,10 @@ _REFINEMENTS = 3  # of the reference fit
 _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be accurate
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
 ROUNDING = 1e-15  # relative rounding of a sum
-_CHUNK = 2**21  # entries of the rows that are transformed at a time
+_CHUNK = 4096  # rows whose sums are formed in one thread
+_THREADED = 16  # columns from which several threads pay
+_SUMS_MEMORY = 2**28  # bytes of the sums of all threads
+SMALL = 50  # columns up to which products of moments are faster on one thread of torch
 _LARGEST = 1e100  # responses up to this size have squares whose sums neither overflow nor vanish
 
 
@@ -71,6 +75,8 @@ class Moments:
     doubt: float = 0.0  # rounding of `sum w e^2` where the reference fit was exchanged
 
     def __post_init__(self) -> None:
+        # In the order in which files keep it: products with a transposed T round differently.
+        self.frame = Frame(*(part.contiguous() for part in self.frame))
         self.layout = FourthMoments(self.d + (self.terms != "none"))
         if not self.sums.high.numel():
             self.sums = from_doubles(torch.zeros(self.size, dtype=torch.float64))
@@ -87,7 +93,15 @@ class Moments:
 
     def add(self, X: Tensor, y: Tensor, weights: Tensor | None = None) -> None:
         """Add samples `X[n, d]`, `y[n]` of nonnegative weights; finite numbers are the caller's."""
-        self.merge(*self.chunk(X, y, weights))
+        parts = [slice(begin, begin + _CHUNK) for begin in range(0, len(y), _CHUNK)]
+
+        def chunk(part: slice) -> tuple[Tensor, int, float]:
+            return self.chunk(X[part], y[part], None if weights is None else weights[part])
+
+        # The same chunks and the same order of their sums, whatever the number of threads.
+        most = _SUMS_MEMORY // (8 * self.size) if len(parts) > 1 and self.d >= _THREADED else 1
+        for sums in map_in_threads(chunk, parts, max(1, most)):
+            self.merge(*sums)
 
     def chunk(
         self, X: Tensor, y: Tensor, weights: Tensor | None = None
@@ -95,38 +109,28 @@ class Moments:
         """Return the sums over samples, their number, and the largest `|y|`."""
         sums = torch.zeros(self.size, dtype=torch.float64)
         fourth, cross, second, scalars = self._parts(sums)
-        count, largest = 0, 0.0
-        step = max(1, _CHUNK // self.d)
-        for begin in range(0, len(y), step):
-            part = slice(begin, begin + step)
-            Xp, yp = X[part].double(), y[part].double()
-            w = torch.ones_like(yp) if weights is None else weights[part].double()
-            if weights is not None and not bool((w > 0).all()):
-                kept = w > 0
-                Xp, yp, w = Xp[kept], yp[kept], w[kept]
-            if not len(yp):
-                continue
-            count, largest = count + len(yp), max(largest, float(yp.abs().max()))
-            require_response_size(largest, least=0.0)
-            t, root = self.frame.enter(Xp), w.sqrt()
-            second.addmm_((t * root[:, None]).T, t * root[:, None])
-            Z = self._rows(t) if weights is None else self._rows(t) * root.sqrt()[:, None]
-            errors = torch.empty_like(yp)
+        X, y = X.double(), y.double()
+        w = torch.ones_like(y) if weights is None else weights.double()
+        if weights is not None and not bool((w > 0).all()):
+            kept = w > 0
+            X, y, w = X[kept], y[kept], w[kept]
+        if not len(y):
+            return sums, 0, 0.0
+        largest = float(y.abs().max())
+        require_response_size(largest, least=0.0)
+        t, root = self.frame.enter(X), w.sqrt()
+        second.addmm_((t * root[:, None]).T, t * root[:, None])
+        Z = self._rows(t) if weights is None else self._rows(t) * root.sqrt()[:, None]
+        errors, target = torch.empty_like(y), root * y
 
-            def weigh(
-                products: Tensor,
-                rows: slice,
-                target: Tensor = root * yp,
-                errors: Tensor = errors,
-            ) -> Tensor:
-                errors[rows] = target[rows] - self.reference @ products
-                return errors[rows]
+        def weigh(products: Tensor, rows: slice) -> Tensor:
+            errors[rows] = target[rows] - self.reference @ products
+            return errors[rows]
 
-            cross += self.layout.accumulate(fourth, Z, weigh)
-            away = yp - self.center
-            terms = (w.sum(), errors @ errors, w @ away, w @ away.square())
-            scalars += torch.stack(terms)
-        return sums, count, largest
+        cross += self.layout.accumulate(fourth, Z, weigh)
+        away = y - self.center
+        scalars += torch.stack((w.sum(), errors @ errors, w @ away, w @ away.square()))
+        return sums, len(y), largest
 
     def merge(self, sums: Tensor, count: int, largest: float) -> None:
         """Add the sums of a chunk, or of several processes."""
@@ -181,7 +185,7 @@ class Moments:
     @classmethod
     def from_store(cls, d: int, body: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
         """Restore moments; raise ValueError or LookupError if the parts do not fit together."""
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors = {name: torch.from_numpy(array).clone() for name, array in arrays.items()}
         moments = cls(
             body["terms"],
             Frame(*(tensors[name] for name in Frame._fields)),
@@ -260,6 +264,11 @@ def begin_moments(
     >>> moments.count, moments.gram().shape
     (3, torch.Size([3, 3]))
     """
+    with one_torch_thread(when=X.shape[1] <= SMALL):
+        return _begin_moments(X, y, weights, terms)
+
+
+def _begin_moments(X: Tensor, y: Tensor, weights: Tensor | None, terms: Terms) -> Moments:
     X, y = X.double(), y.double()
     w = torch.ones_like(y) if weights is None else weights.double()
     X, y, w = X[w > 0], y[w > 0], w[w > 0]

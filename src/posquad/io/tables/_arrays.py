@@ -75,8 +75,8 @@ def open_npy(path: Path) -> Table:
         file.seek(0)
         stored = _described(path, "the array", file, path.stat().st_size, partial(_raw, path))
     table = _matrix(path, stored)
-    size = math.prod(stored.shape) * stored.dtype.itemsize
-    if not is_streamed(size) or stored.dtype not in (np.dtype("<f8"), np.dtype("<f4")):
+    single = stored.dtype.kind == "f" and stored.dtype.itemsize <= 4
+    if not is_streamed(math.prod(stored.shape) * (4 if single else 8)) or stored.dtype.itemsize > 8:
         return table
     places = {name: k for k, name in enumerate(table.names)}
 
@@ -85,7 +85,7 @@ def open_npy(path: Path) -> Table:
 
         return from_npy(path, columns=[places[name] for name in names])
 
-    return replace(table, source=source)
+    return replace(table, source=lambda used: source)
 
 
 def open_npz(path: Path) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NoReturn
 
 from posquad.io.tables._cells import (
@@ -71,12 +72,14 @@ class Content:
         return min(found)
 
 
-def column_contents(table: Table, names: Sequence[str]) -> dict[str, Content]:
-    """Read columns as text and say what each of them holds."""
+def column_contents(
+    table: Table, names: Sequence[str], most: int | None = None
+) -> dict[str, Content]:
+    """Read columns as text and say what each of them holds, in at most `most` rows."""
     assert table.cells is not None
     formats = list(FORMATS) if table.formatted else []
     found = [Content(name, formats=formats) for name in names]
-    for number, cells in table.cells(names):
+    for number, cells in islice(table.cells(names), most):
         for content, cell in zip(found, cells, strict=True):
             content.add(number, cell, table.numbers)
     return {content.name: content for content in found}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -16,9 +16,17 @@ from posquad.io.tables._table import NotNumbers, Row, Table, TableError
 from posquad.io.tables.choosing import Choice
 from posquad.io.tables.encoding import Encoding, Request, quoted_names
 
-__all__ = ["Coded", "encodings_for", "read_coded", "read_numbers", "settle_levels"]
+__all__ = [
+    "Coded",
+    "encodings_for",
+    "read_coded",
+    "read_numbers",
+    "require_types",
+    "settle_levels",
+]
 
 MOST_LEVELS = 1000  # maximum number of features that one column becomes
+_LOOKED = 20_000  # rows in which it is seen what a column holds that has a type other than numbers
 
 
 def encodings_for(table: Table, choice: Choice, request: Request) -> dict[str, Encoding]:
@@ -50,10 +58,22 @@ def read_numbers(table: Table, choice: Choice, names: Sequence[str], advise: boo
     except NotNumbers:
         if not advise or table.cells is None:
             raise
-        contents = column_contents(table, names)
+        if table.numeric is not None:  # then the types have told which columns are wrong
+            names = [name for name in names if name not in table.numeric]
+        contents = column_contents(table, names, None if table.numeric is None else _LOOKED)
         if all(content.kind == "number" for content in contents.values()):
             raise  # a number that is too large
         refuse_columns(table, list(contents.values()), choice.response, choice.weights)
+
+
+def require_types(table: Table, choice: Choice, encoded: Collection[str], *, advise: bool) -> None:
+    """Refuse columns whose type in the file is not one of numbers, before anything is read."""
+    if table.numeric is None:
+        return
+    names = [*choice.features, *choice.others]
+    wrong = [name for name in names if name not in table.numeric and name not in encoded]
+    if wrong:
+        read_numbers(table, choice, wrong, advise)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ def require_memory(path: Path, size: int, what: str) -> None:
         raise TableError(
             str(path),
             expected=f"{what} that fits into memory ({format_bytes(free)} are available)",
-            got=f"one that needs about {format_bytes(size)}",
+            got=f"one that needs about {format_bytes(size)}; save it as .parquet or .npy, of which "
+            "tables of numbers are read block by block",
         )
 
 

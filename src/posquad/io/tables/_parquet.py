@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from posquad.io.tables._table import (
     NotNumbers,
     Report,
     Row,
+    Source,
     Table,
     TableError,
     exact,
@@ -51,32 +51,54 @@ def open_parquet(path: Path) -> Table:
     types = {name: schema.field(name).type for name in names}
     told = [INDEX] if len(names) < len(schema.names) else []
     read, cells = partial(_read, path, rows, types), partial(_cells, path, types)
-    table = Table(path, names, rows, True, read, cells=cells, facts=lambda: told)
-    numbers = all(arrow.types.is_integer(t) or arrow.types.is_floating(t) for t in types.values())
-    if not numbers or not is_streamed(8 * rows * len(names)):
-        return table
+    numeric = frozenset(name for name in names if _holds_numbers(types[name]))
 
-    def source(wanted: Sequence[str], report: Report | None = None) -> Rows:
-        # torch is imported when it is needed
-        from posquad.problems.rows.parquet import MissingNumberError, from_parquet
+    def source(used: Sequence[str]) -> Source | None:
+        if not numeric.issuperset(used) or not is_streamed(8 * rows * len(used)):
+            return None
+        # In the order of the file: a fit and predictions with it then convert the same columns.
+        return partial(_source, path, [name for name in names if name in used])
 
-        places = {name: k for k, name in enumerate(names)}
-        told = None if report is None else partial(report, f"converting {path.name} once")
-        try:
-            whole = from_parquet(path, names, progress=told)
-        except MissingNumberError as found:  # in tables, rows count from 1
-            where = f"{path}: row {found.row + 1}, column {found.column!r}"
-            expected, got = found.expected, "a missing value"
-            raise TableError(where, expected=expected, got=got) from None
-        return whole.with_columns([places[name] for name in wanted])
+    return Table(
+        path,
+        names,
+        rows,
+        True,
+        read,
+        cells=cells,
+        facts=lambda: told,
+        numeric=numeric,
+        source=source,
+    )
 
-    return replace(table, source=source)
+
+def _holds_numbers(kind: Any) -> bool:
+    """Tell whether a type is one of real numbers; true and false are 1 and 0."""
+    types = import_extra("pyarrow", "lab").types
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def _source(
+    path: Path, used: Sequence[str], wanted: Sequence[str], report: Report | None = None
+) -> Rows:
+    """Return the rows of some of the columns that are used; these are converted once."""
+    # torch is imported when it is needed
+    from posquad.problems.rows.parquet import MissingNumberError, from_parquet
+
+    told = None if report is None else partial(report, f"converting {path.name} once")
+    try:
+        whole = from_parquet(path, used, progress=told)
+    except MissingNumberError as found:  # in tables, rows count from 1
+        where = f"{path}: row {found.row + 1}, column {found.column!r}"
+        expected, got = found.expected, "a missing value"
+        raise TableError(where, expected=expected, got=got) from None
+    return whole.with_columns([used.index(name) for name in wanted])
 
 
 def _read(path: Path, rows: int, types: dict[str, Any], names: Sequence[str]) -> np.ndarray:
     parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
     for name in names:
-        if not (arrow.types.is_integer(types[name]) or arrow.types.is_floating(types[name])):
+        if not _holds_numbers(types[name]):
             where = f"{path}: column {name!r}"
             raise NotNumbers(where, expected="real numbers", got=f"type {types[name]}")
     single = all(types[name] in (arrow.float32(), arrow.float16()) for name in names)

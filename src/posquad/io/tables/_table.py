@@ -28,6 +28,10 @@ class Source(Protocol):
         ...
 
 
+def _no_source(used: Sequence[str]) -> None:
+    """Return the source of a table that is read into memory: there is none."""
+
+
 CHUNK = 2**21  # entries checked at a time: 16 MB
 STDIN = Path("standard input")
 """The path of a table that is read from standard input, as messages show it."""
@@ -65,7 +69,10 @@ class Table:
     formatted: bool = False  # whether numbers are text, so that their format can be chosen
     numbers: NumberFormat = PLAIN
     facts: Callable[[], list[Fact]] = list  # what was skipped, known after reading
-    source: Source | None = None  # of a table that stays in its file
+    numeric: frozenset[str] | None = None  # columns of numbers, if the file states their types
+    source: Callable[[Sequence[str]], Source | None] = (
+        _no_source  # of columns that stay in the file
+    )
 
 
 Row = tuple[int, Sequence[str]]  # number of the row or line (from 1), and its cells
@@ -148,7 +155,7 @@ def require_real(path: Path, name: str, dtype: np.dtype) -> None:
     if dtype.hasobject:
         got = "pickled Python objects, which are never loaded"
         raise TableError(f"{path}: {name}", expected="real numbers", got=got)
-    if dtype.kind not in "fiu":
+    if dtype.kind not in "fiub":  # true and false are 1 and 0
         got = f"fields {', '.join(dtype.names)}" if dtype.names else f"type {dtype}"
         raise TableError(f"{path}: {name}", expected="real numbers", got=got)
 

@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 
 from posquad.io.tables._cells import PLAIN, NumberFormat
-from posquad.io.tables._loading import encodings_for, read_coded, read_numbers, settle_levels
+from posquad.io.tables._loading import (
+    encodings_for,
+    read_coded,
+    read_numbers,
+    require_types,
+    settle_levels,
+)
 from posquad.io.tables._memory import require_memory
 from posquad.io.tables._missing import Gaps
 from posquad.io.tables._streamed import Extremes, Scanned, Share, scan
@@ -103,8 +109,8 @@ def load_samples(
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
-    The inputs of a table of 256 MB or more stay in its file, and X of the result is a source of
-    their rows.
+    The inputs of a .npy file with 256 MB of numbers or more, and of a .parquet file of which that
+    much is used, stay in the file if they are numbers: X of the result is a source of their rows.
 
     Args:
         table: an open table.
@@ -125,11 +131,11 @@ def load_samples(
     Traceback (most recent call last):
     posquad.io.tables._table.TableError: a.npy: expected a table that fits into memory (...
     """
-    source = None if whole else table.source
-    if source is not None and not encode.columns and not (rules and rules.inputs):
+    encoded = encode.columns or (rules is not None and rules.inputs)
+    source = None if whole or encoded else table.source([*choice.features, *choice.others])
+    if source is not None:
         known = scan(table, choice, source, report, share)
         return _streamed_samples(table, known, choice, rules, missing)
-    require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
         if known is None:
@@ -138,6 +144,8 @@ def load_samples(
             wanted = encodings_for(table, choice, encode)
         else:
             wanted = _renamed(known, choice)
+        require_types(table, choice, wanted, advise=rules is None)
+        require_memory(table.path, 8 * copies * table.rows * len(choice.features), "a table")
         X, columns, encodings = _read_columns(table, choice, wanted, learn=rules is None)
         facts = table.facts()
     except OSError as problem:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from posquad.core.extras import import_extra
-from posquad.core.files import write_file
+from posquad.core.files import open_file
 from posquad.io.tables._table import TableError
 
-__all__ = ["as_bytes", "require_suffix", "write_columns"]
+__all__ = ["require_suffix", "text_parts", "write_columns", "write_to"]
 
+_ROWS = 2**14  # rows that are text at a time
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npz", ".npy")
 
 
@@ -40,37 +41,44 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     'a,y\\n0.1,2.0\\n'
     """
     require_suffix(path)
-    write_file(path, as_bytes(path.suffix.lower(), columns))
+    with open_file(path) as file:
+        write_to(file, path.suffix.lower(), columns)
 
 
-def as_bytes(suffix: str, columns: Mapping[str, np.ndarray]) -> bytes:
-    """Return the content of a data file in this format.
+def write_to(file: IO[bytes], suffix: str, columns: Mapping[str, np.ndarray]) -> None:
+    """Write columns `[n]` to an open file in this format.
 
-    >>> as_bytes(".tsv", {"a": np.array([1.5])})
+    >>> import io
+    >>> write_to(file := io.BytesIO(), ".tsv", {"a": np.array([1.5])})
+    >>> file.getvalue()
     b'a\\n1.5\\n'
     """
-    buffer = io.BytesIO()
     if suffix == ".npy":
-        np.save(buffer, np.column_stack(list(columns.values())))
+        np.save(file, np.column_stack(list(columns.values())))
     elif suffix == ".npz":
-        np.savez(buffer, allow_pickle=False, **columns)
+        np.savez(file, allow_pickle=False, **columns)
     elif suffix == ".parquet":
         table = import_extra("pyarrow", "lab").table(dict(columns))
-        import_extra("pyarrow.parquet", "lab").write_table(table, buffer)
+        import_extra("pyarrow.parquet", "lab").write_table(table, file)
     else:
-        return _text("," if suffix == ".csv" else "\t", columns)
-    return buffer.getvalue()
+        file.writelines(text_parts(columns, "," if suffix == ".csv" else "\t"))
+
+
+def text_parts(columns: Mapping[str, np.ndarray], delimiter: str = ",") -> Iterator[bytes]:
+    """Yield the bytes of a text file in parts, because text is many times larger than its numbers.
+
+    >>> list(text_parts({"a": np.array([1.5]), "b": np.array([2.0])}))
+    [b'a,b\\n', b'1.5,2.0\\n']
+    """
+    yield f"{delimiter.join(map(_quoted, columns))}\n".encode()
+    for start in range(0, max(map(len, columns.values())), _ROWS):
+        parts = (column[start : start + _ROWS].tolist() for column in columns.values())
+        lines = (delimiter.join(map(_cell, row)) for row in zip(*parts, strict=True))
+        yield "".join(f"{line}\n" for line in lines).encode()
 
 
 def _cell(value: object) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value)
-
-
-def _text(delimiter: str, columns: Mapping[str, np.ndarray]) -> bytes:
-    names = [_quoted(name) for name in columns]
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    lines = [delimiter.join(names), *(delimiter.join(map(_cell, row)) for row in rows)]
-    return ("\n".join(lines) + "\n").encode()
 
 
 def _quoted(name: str) -> str:

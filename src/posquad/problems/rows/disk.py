@@ -19,7 +19,7 @@ from posquad.problems.rows.source import BLOCK_BYTES, Rows
 
 __all__ = ["NpyRows", "Shard", "from_npy"]
 
-_DTYPES = {"<f8": torch.float64, "<f4": torch.float32}
+_EXACT = 2**53  # integers below this size are doubles
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Shard:
     @property
     def width(self) -> int:
         """Bytes of a number."""
-        return int(self.kind[-1])
+        return np.dtype(self.kind).itemsize
 
 
 class NpyRows(Rows):
@@ -52,7 +52,7 @@ class NpyRows(Rows):
         self.columns = None if columns is None else list(columns)
         self.stored = shards[0].columns
         self.d = self.stored if columns is None else len(self.columns or ())
-        self.dtype = _DTYPES[shards[0].kind]
+        self.dtype = torch.float32 if _is_single(np.dtype(shards[0].kind)) else torch.float64
 
     @property
     def block_rows(self) -> int:
@@ -119,7 +119,17 @@ class NpyRows(Rows):
             block = numbers.reshape(shape)
             block = block.T if by_column else block
             chosen = block if self.columns is None else block[:, self.columns]
-            yield rows, torch.from_numpy(chosen)
+            yield rows, torch.from_numpy(self._converted(rows, chosen))
+
+    def _converted(self, rows: slice, block: np.ndarray) -> np.ndarray:
+        """Return the numbers of a block in the precision of the source; none may change."""
+        if block.dtype.kind in "iu" and block.dtype.itemsize == 8:
+            bad = (block >= _EXACT) | (block <= -_EXACT)
+            if bad.any():
+                shard, _ = self._place(rows.start + int(np.argwhere(bad)[0, 0]))
+                expected, got = "integers below 2^53, which are doubles", str(block[bad][0])
+                raise FileError(str(shard.path), expected=expected, got=got)
+        return block.astype(np.float32 if self.dtype == torch.float32 else np.float64, copy=False)
 
     def _require_unchanged(self) -> None:
         for shard in self.shards:
@@ -151,13 +161,18 @@ class NpyRows(Rows):
             done += shard.rows
 
     def name_row(self, row: int) -> str:
+        shard, place = self._place(row)
+        return f"row {place} of {shard.path}"
+
+    def _place(self, row: int) -> tuple[Shard, int]:
+        """Return the file that holds a row, and the number of the row there, from 0."""
         first = 0
         for shard in self.shards[:-1]:
             if row < first + shard.rows:
-                return f"row {row - first + shard.first} of {shard.path}"
+                return shard, row - first + shard.first
             first += shard.rows
         last = self.shards[-1]
-        return f"row {row - first + last.first} of {last.path}"
+        return last, row - first + last.first
 
     def name_column(self, column: int) -> str:
         return f"column {column if self.columns is None else self.columns[column]}"
@@ -170,7 +185,8 @@ def from_npy(
     """Return the rows of a `.npy` file, or of several that are one table cut into shards.
 
     Only the headers are read here. Later, blocks of 16 MB are read in order into two buffers, one
-    ahead of the computation. Numbers are float64 or float32, rows or columns one after the other.
+    ahead of the computation. Numbers are of any real type up to 8 bytes, rows or columns one after
+    the other; float32 and float16 become float32, all others float64, also integers and booleans.
 
     Args:
         paths: a file, or files in the order of their rows.
@@ -237,8 +253,8 @@ def described(path: Path) -> Shard:
         raise FileError(str(path), expected="a readable .npy file", got=got) from None
     except (ValueError, KeyError, EOFError) as problem:
         raise FileError(str(path), expected="a NumPy array (.npy)", got=str(problem)) from None
-    if dtype.str not in _DTYPES:
-        expected = "float64 or float32 in the order of bytes of this machine"
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        expected = "real numbers of at most 8 bytes"
         raise FileError(str(path), expected=expected, got=str(dtype))
     if len(shape) != 2:
         raise FileError(str(path), expected="an array of two axes", got=f"shape {shape}")
@@ -257,6 +273,10 @@ def described(path: Path) -> Shard:
         known.st_mtime_ns,
         stored_rows=shape[0],
     )
+
+
+def _is_single(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" and dtype.itemsize <= 4
 
 
 def require_unchanged(path: Path, size: int, changed: int) -> None:

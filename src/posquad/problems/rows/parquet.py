@@ -79,7 +79,7 @@ def from_parquet(
     Args:
         path: the Parquet file.
         columns: names of the columns to use; by default all, except an index that pandas stored.
-            They must hold real numbers without missing values.
+            They must hold real numbers, or true and false for 1 and 0, without missing values.
         folder: the folder of the cache.
         progress: called with the share of the rows that are converted.
 
@@ -179,7 +179,8 @@ def _require_numbers(path: Path, schema: Any, names: Sequence[str], arrow: Any) 
             got = f"{schema.names.count(name)} of them"
             raise FileError(str(path), expected=f"one column {name!r}", got=got)
         kind = schema.field(name).type
-        if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
+        kinds = arrow.types.is_integer, arrow.types.is_floating, arrow.types.is_boolean
+        if not any(holds(kind) for holds in kinds):
             where = f"{path}: column {name!r}"
             raise FileError(where, expected="real numbers", got=f"type {kind}")
 

@@ -14,7 +14,9 @@ from torch import Tensor
 from posquad.core.arrays import require_shape
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.status import Status
+from posquad.core.threads import one_thread
 from posquad.core.twofold import from_doubles
+from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.budget import History
@@ -256,6 +258,18 @@ def recover_by_moments(
 ) -> Recovery:
     """Return the answer from the moments of the rows, which are read once."""
     moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
+    with one_thread(when=moments.d <= SMALL):
+        return _recover_from(moments, source, wanted, level, history, keeper)
+
+
+def _recover_from(
+    moments: Moments,
+    source: Rows,
+    wanted: Wanted,
+    level: float,
+    history: History,
+    keeper: Keeper,
+) -> Recovery:
     problem = Compressed(moments)
 
     def solve() -> tuple[Found, list[float], int]:
