@@ -261,7 +261,8 @@ def recover(
             found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
         if call.farkas is not None and not batch:
             # Working responses are those of the user times the square root of the relative weight.
-            z = call.farkas if weights is None else call.farkas * (w / w.mean()).sqrt()
+            z = call.farkas.to(w.device)
+            z = z if weights is None else z * (w / w.mean()).sqrt()
             found = replace(found, farkas=like(X, z))
     except KeyboardInterrupt as stop:
         if call.given is None:  # nothing has begun

@@ -267,7 +267,10 @@ class Pipeline:
     def _single(
         self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int
     ) -> Answers:
-        """Solve one problem, `X[n, d]`, of this flat index."""
+        """Solve one problem, `X[n, d]`, of this flat index; a small one on the CPU."""
+        if X.numel() <= self.tuning.sizes.host_entries:
+            X, y = X.cpu(), y.cpu()
+            weights, start = (t if t is None else t.cpu() for t in (weights, start))
         even = normalize_rows(X, y, weights, self.tuning)
         prepared = prepare(X, y, weights, self.tuning) if even is None else even
         shared = Shared(prepared, self.tuning)

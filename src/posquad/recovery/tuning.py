@@ -117,6 +117,10 @@ class Sizes(Constants):
     """Entries of X of one problem up to which one thread is used. Measured: several are no faster,
     and 7 to 50 times as slow where the cores are busy."""
 
+    host_entries: int = 2**14
+    """Entries of X of one problem up to which it is solved on the CPU, wherever X is. Derived: its
+    many small steps cost their calls, which are slower on an accelerator."""
+
     view_entries: int = 2**22
     """Entries of X above which working coordinates are a view instead of a copy. Derived: 32 MB."""
 
