@@ -157,7 +157,7 @@ def newton_kernel(rng: Rng) -> Maker:
 
 def large_newton_kernel(rng: Rng) -> Maker:
     """The same with more unknowns, where descents from random starts rarely reach a solution."""
-    shapes = [(20, 4, 85), (20, 4, 100), (40, 2, 100), (40, 3, 135), (40, 3, 150), (60, 2, 140)]
+    shapes = [(20, 4, 85), (20, 4, 100), (40, 2, 100), (40, 3, 135), (40, 3, 150), (60, 3, 230)]
     d, r, n = shapes[int(rng.integers(len(shapes)))]
     return partial(newton_twins, rng, n, d, r)
 

@@ -9,7 +9,7 @@ import torch
 import posquad
 from posquad.problems import fused, rows
 from posquad.problems.fused import fused_line, fused_sweep, planned
-from posquad.recovery import api
+from posquad.recovery import from_rows
 from posquad.recovery.streams import entry, passes
 from support import normal
 
@@ -125,7 +125,7 @@ def test_rows_on_disk_are_worked_on_by_the_gpu(tmp_path, rng):
 def test_recovery_from_a_source_on_a_gpu(monkeypatch, tmp_path, rng, d, on_disk):
     monkeypatch.setattr(fused, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(entry, "MEMORY_ENTRIES", 2000 * d)
-    monkeypatch.setattr(api, "MEMORY_ENTRIES", 2000 * d)
+    monkeypatch.setattr(from_rows, "MEMORY_ENTRIES", 2000 * d)
     X, U = normal(rng, 20_000, d), normal(rng, d, 2)
     y = (X @ U).square().sum(1)
     y += 0.1 * y.std() * normal(rng, len(y))

@@ -13,17 +13,8 @@ from torch import Tensor
 
 from posquad.certificates import certifier
 from posquad.core.arguments import require_boolean
-from posquad.core.arrays import (
-    Array,
-    converted_tensor,
-    like,
-    require_batch,
-    require_factor,
-    require_instance,
-    require_shape,
-    unified,
-)
-from posquad.core.errors import DomainError, Interrupted, PosquadError, ShapeError
+from posquad.core.arrays import Array, like, require_instance
+from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.core.threads import one_torch_thread
@@ -31,26 +22,17 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.problems.rows.source import Rows
 from posquad.recovery import ranks
-from posquad.recovery.budget import Budget, History
+from posquad.recovery.admitted import admitted_arrays, admitted_start
+from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
+from posquad.recovery.from_rows import recover_from_rows
 from posquad.recovery.losses import LossName, chosen_loss
+from posquad.recovery.options import Options
 from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
-from posquad.recovery.streams.checkpoint import Checkpoint, admitted_checkpoint, open_keeper
-from posquad.recovery.streams.entry import (
-    MEMORY_ENTRIES,
-    MOMENT_MOST,
-    admitted_responses,
-    moments_pay,
-    own_responses,
-    recover_by_moments,
-    recover_by_passes,
-    recover_collected,
-)
-from posquad.recovery.streams.gather import kept_rows
+from posquad.recovery.streams.checkpoint import Checkpoint
 from posquad.recovery.tuning import DEFAULT, Tuning
-from posquad.recovery.wanted import Wanted
 
 __all__ = ["Recovery", "recover"]
 
@@ -151,109 +133,88 @@ def recover(
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """
-    if isinstance(X, Rows):  # before one of several processes refuses an argument alone
-        fact = {"rank": rank, "seed": seed, "tolerance": tolerance, "max_rank": max_rank}
-        fact |= {"max_starts": max_starts, "max_steps": max_steps, "time_limit": time_limit}
-        fact |= {"certify": certify, "diagnose": diagnose, "start": start, "tuning": tuning}
-        fact |= {
-            "loss": loss,
-            "scale": scale,
-            "precision": precision,
-            "y": "given" if y is not None else None,
-        }
-        X.agree(fact=fact)
-    require_boolean(certify=certify, diagnose=diagnose)
-    wanted = Wanted(rank, max_rank, max_starts, seed, tolerance)
-    device = None
+    options = Options(
+        rank,
+        seed,
+        tolerance,
+        max_rank,
+        max_starts,
+        max_steps,
+        time_limit,
+        precision,
+        progress,
+        certify,
+        diagnose,
+        start,
+        tuning,
+        loss,
+        scale,
+    )
     if isinstance(X, Rows):
-        y, weights = own_responses(X, y, weights)
-        if not X.is_shared:  # before the rows of a small one are read
-            checkpoint = admitted_checkpoint(checkpoint, X)
-        device, X = X.device, X.to(device="cpu")  # passes over the rows are made on their device
-    elif checkpoint is not None:
+        return recover_from_rows(recover, X, y, weights, options, checkpoint)
+    require_boolean(certify=certify, diagnose=diagnose)
+    if checkpoint is not None:
         expected = "None unless X is a source of rows in files (posquad.problems.rows)"
         raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
-    if isinstance(X, Rows) and _fits(X) and not X.is_shared:
-        responses, w = admitted_responses(X, y, weights)
-        inputs = X.read_all()
-        X.require_finite(slice(0, len(inputs)), inputs)
-        X, y = inputs.numpy(), responses.numpy()
-        weights = None if w is None else w.numpy()
-    if isinstance(X, Rows):
-        _require_plain(
-            certify=bool(certify),
-            diagnose=bool(diagnose),
-            start=start,
-            precision=precision,
-            tuning=tuning,
-        )
-        if chosen_loss(loss, scale) is not None:
-            expected = "'least-squares' for a source that is not read into memory"
-            raise DomainError("loss", expected=expected, got=repr(loss))
-        responses, w = admitted_responses(X, y, weights)
-        narrow = torch.tensor(float(torch.float32 in (X.dtype, responses.dtype)))
-        level = wanted.level(X.d, narrow=bool(X.largest(narrow)))  # the same for everyone
-        progress = X.watched(progress)
-        history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
+    return _recover_from_arrays(X, y, weights, options)
 
-        def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
-            return recover(
-                X.numpy(),
-                y.numpy(),
-                rank,
-                weights=None if weights is None else weights.numpy(),
-                seed=seed,
-                tolerance=tolerance,
-                max_rank=max_rank,
-                max_starts=max_starts,
-                max_steps=max_steps,
-                time_limit=time_limit,
-                progress=progress,
-            )
 
-        options = {**wanted._asdict(), "max_steps": max_steps, "call": "recover"}
-        keeper = open_keeper(checkpoint, X, responses, w, options)
-        with torch.no_grad(), X.together():
-            if _fits(X):
-                found = recover_collected(X, responses, w, in_memory)
-            elif moments_pay(X):
-                found = recover_by_moments(X, responses, w, wanted, level, history, keeper)
-            else:
-                rows = X.to(device=device)
-                found = recover_by_passes(rows, responses, w, level, history, in_memory, keeper)
-        keeper.end()
-        return found
+def _recover_from_arrays(
+    X: Array, y: Array | None, weights: Array | None, options: Options
+) -> Recovery:
+    """Return the answer to rows in memory."""
+    tuning, certify = options.tuning, options.certify
     if tuning is not None:
         require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
-    other = chosen_loss(loss, scale)
+    other = chosen_loss(options.loss, options.scale)
     most = (tuning or DEFAULT).sizes.view_entries if other is None else math.inf
-    inputs, responses, w, narrow = _admitted(X, y, weights, precision, most)
-    if certify and not diagnose:
+    inputs, responses, w, narrow = admitted_arrays(X, y, weights, options.precision, most)
+    if certify and not options.diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"
         raise DomainError("diagnose", expected=expected, got="False")
     if certify and responses.ndim > 1:
         expected = "False for a batch: a certificate is about one problem"
         raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
-    d = inputs.shape[-1]
-    level = wanted.level(d, narrow=narrow)
+    level = options.wanted.level(inputs.shape[-1], narrow=narrow)
     if other is not None:
-        options = {"rank": rank, "start": start, "tolerance": level, "seed": seed}
-        options |= {"max_rank": max_rank, "max_starts": max_starts, "max_steps": max_steps}
-        options |= {"time_limit": time_limit, "precision": precision, "progress": progress}
-        options |= {"tuning": tuning, "diagnose": diagnose}
+        rest = options.keywords()
+        for name in ("certify", "loss", "scale"):
+            del rest[name]
         given = (X, inputs, responses, w)
-        found = recover_by_reweighting(recover, other, given, options)
+        found = recover_by_reweighting(recover, other, given, rest | {"tolerance": level})
         return _certified(found, inputs, responses, w, level) if certify else found
-    history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
-    first = None if start is None else _given_start(start, inputs, responses, rank)
-    task = Task(level, seed, history)
-    call = Pipeline(task, rank, max_rank, max_starts, tuning or DEFAULT, first, diagnose)
+    history = options.history(options.progress)
+    found = _least_squares(X, (inputs, responses, w), weights is not None, options, level, history)
+    if certify and not history.budget.spent:
+        return _certified(found, inputs, responses, w, level)
+    return found
+
+
+def _least_squares(
+    X: Array,
+    given: tuple[Tensor, Tensor, Tensor],
+    weighted: bool,
+    options: Options,
+    level: float,
+    history: History,
+) -> Recovery:
+    """Return the least-squares answer to the inputs, responses and weights `given`.
+
+    Ctrl-C raises `Interrupted` with the best answer so far.
+    """
+    inputs, responses, w = given
+    rank, start = options.rank, options.start
+    first = None if start is None else admitted_start(start, inputs, responses, rank)
+    task, tuning = Task(level, options.seed, history), options.tuning or DEFAULT
+    call = Pipeline(
+        task, rank, options.max_rank, options.max_starts, tuning, first, options.diagnose
+    )
     batch = responses.shape[:-1]
-    small = inputs.shape[-2] * d <= call.tuning.sizes.thread_entries
+    small = inputs.shape[-2] * inputs.shape[-1] <= tuning.sizes.thread_entries
     answers = None
     try:
         with torch.no_grad(), one_torch_thread(when=small):
-            answers = call.answers(inputs, responses, None if weights is None else w)
+            answers = call.answers(inputs, responses, w if weighted else None)
         found = answers.recovery(batch, X, history)
         if call.path and not batch:
             path = torch.tensor(call.path, dtype=torch.float64).T
@@ -262,33 +223,14 @@ def recover(
         if call.farkas is not None and not batch:
             # Working responses are those of the user times the square root of the relative weight.
             z = call.farkas.to(w.device)
-            z = z if weights is None else z * (w / w.mean()).sqrt()
+            z = z * (w / w.mean()).sqrt() if weighted else z
             found = replace(found, farkas=like(X, z))
     except KeyboardInterrupt as stop:
         if call.given is None:  # nothing has begun
             raise
         best = call.unfinished_answers() if answers is None else answers
         raise Interrupted(best.recovery(batch, X, history)) from stop
-    if certify and not history.budget.spent:
-        return _certified(found, inputs, responses, w, level)
     return found
-
-
-def _fits(source: Rows) -> bool:
-    """Tell whether a source is better read into memory: few rows, or few entries in wide ones."""
-    few = source.d > MOMENT_MOST and source.size <= MEMORY_ENTRIES
-    return few or source.n <= kept_rows(source.d)
-
-
-def _require_plain(**given: object) -> None:
-    """Refuse arguments that need all rows in memory."""
-    plain = {"certify": False, "diagnose": True, "start": None}
-    plain |= {"precision": "float64", "tuning": None}
-    for name, value in given.items():
-        if value is not plain[name] and not (name == "precision" and value == "float64"):
-            expected = f"{plain[name]!r} for a source that is not read into memory"
-            got = repr(value) if isinstance(value, bool | str) else type(value).__name__
-            raise DomainError(name, expected=expected, got=got)
 
 
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
@@ -310,63 +252,3 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         raise Interrupted(found) from stop
     status = Status.CERTIFIED if certificate.proved else found.status
     return replace(found, certificate=certificate, status=status)
-
-
-def _given_start(start: Array, X: Tensor, y: Tensor, rank: int | None) -> Tensor:
-    """Return a start `[..., d, k]` of the batch of X, as checked tensors."""
-    U = converted_tensor("start", start).to(y)
-    require_factor("start", U)
-    require_shape("start", U, (X.shape[-1], U.shape[-1]), "(..., d, k)")
-    if require_batch(X=X.shape[:-2], start=U.shape[:-2]) != X.shape[:-2]:
-        expected = f"a batch that broadcasts to that of X, {tuple(X.shape[:-2])}"
-        raise ShapeError("start", expected=expected, got=f"batch {tuple(U.shape[:-2])}")
-    if rank is not None and U.shape[-1] > rank:
-        expected = f"at most rank = {rank} columns"
-        raise DomainError("start", expected=expected, got=f"{U.shape[-1]}")
-    return U.expand(*X.shape[:-2], *U.shape[-2:])
-
-
-def _admitted(
-    X: Array, y: Array | None, weights: Array | None, precision: str, most: float
-) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return checked tensors of one batch shape, and whether any of them was float32.
-
-    Float32 inputs of one problem with more than `most` entries stay float32.
-    """
-    if precision not in ("float64", "input"):
-        raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
-    if y is None:
-        raise DomainError("y", expected="responses, one per row of X", got="None")
-    given = {"X": converted_tensor("X", X), "y": converted_tensor("y", y)}
-    if weights is not None:
-        given["weights"] = converted_tensor("weights", weights)
-    narrow = any(t.dtype == torch.float32 for t in given.values())
-    wide, inputs = precision == "float64", given["X"]
-    one = inputs.ndim == 2 and all(t.ndim == 1 for name, t in given.items() if name != "X")
-    kept = wide and one and inputs.numel() > most
-    if kept:
-        given["X"] = inputs[:0]
-    if wide:
-        given = {name: tensor.to(torch.float64) for name, tensor in given.items()}
-    first, responses, *rest = unified(**given)
-    inputs = inputs if kept else first
-    if inputs.ndim < 2 or 0 in inputs.shape[-2:]:
-        got = f"shape {tuple(inputs.shape)}"
-        raise ShapeError("X", expected="shape (..., n, d) with n, d >= 1", got=got)
-    n = inputs.shape[-2]
-    require_shape("y", responses, (n,), "(..., n), one response per row of X")
-    shapes = {"X": inputs.shape[:-2], "y": responses.shape[:-1]}
-    if rest:
-        require_shape("weights", rest[0], (n,), "(..., n), one weight per row of X")
-        shapes["weights"] = rest[0].shape[:-1]
-        if bool((rest[0] < 0).any()) or not bool((rest[0].amax(-1) > 0).all()):
-            expected = "nonnegative weights, not all zero"
-            raise DomainError("weights", expected=expected, got=f"least {float(rest[0].min()):.3g}")
-    batch = require_batch(**shapes)
-    w = rest[0] if rest else responses.new_ones(n)
-    return (
-        inputs.detach().expand(*batch, *inputs.shape[-2:]),
-        responses.detach().expand(*batch, n),
-        w.detach().expand(*batch, n),
-        narrow,
-    )

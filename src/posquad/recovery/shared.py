@@ -146,8 +146,15 @@ class Shared:
         bounded = raised_factor(values, vectors, problem.y)
         if self.symmetric is None:
             return bounded
-        U = positive_part(self.symmetric[0], rank)
+        U = _raised_part(self._symmetric_pairs, rank)
         return torch.where(self.symmetric[1][..., None, None], U, bounded)
+
+    @cached_property
+    def _symmetric_pairs(self) -> tuple[Tensor, Tensor]:
+        """Eigenpairs, ascending, of the best symmetric matrix."""
+        assert self.symmetric is not None, "asked for where there is one"
+        values, vectors = torch.linalg.eigh(self.symmetric[0])
+        return values, vectors
 
     @cached_property
     def interpolant(self) -> Tensor:
@@ -192,7 +199,11 @@ class Shared:
 
 def positive_part(Q: Tensor, rank: int) -> Tensor:
     """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
-    values, vectors = leading_pairs(torch.linalg.eigh(Q), rank)
+    return _raised_part(torch.linalg.eigh(Q), rank)
+
+
+def _raised_part(pairs: tuple[Tensor, Tensor], rank: int) -> Tensor:
+    values, vectors = leading_pairs(pairs, rank)
     least = 1e-8 * values[..., :1].clamp_min(1e-300)
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
 

@@ -1,0 +1,51 @@
+"""The arguments of one call of `recover`, but for the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from posquad.core.arrays import Array
+from posquad.core.progress import Progress
+from posquad.recovery.budget import Budget, History
+from posquad.recovery.losses import LossName
+from posquad.recovery.tuning import Tuning
+from posquad.recovery.wanted import Wanted
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `recover`, which explains them."""
+
+    rank: int | None
+    seed: int
+    tolerance: float | None
+    max_rank: int | None
+    max_starts: int | None
+    max_steps: int
+    time_limit: float | None
+    precision: Literal["float64", "input"]
+    progress: Callable[[Progress], None] | None
+    certify: bool
+    diagnose: bool
+    start: Array | None
+    tuning: Tuning | None
+    loss: LossName
+    scale: float | None
+
+    @property
+    def wanted(self) -> Wanted:
+        """Those that do not depend on where the rows are."""
+        return Wanted(self.rank, self.max_rank, self.max_starts, self.seed, self.tolerance)
+
+    def history(self, progress: Callable[[Progress], None] | None) -> History:
+        """A new history with the budget of this call."""
+        return History(Budget(max_steps=self.max_steps, time_limit=self.time_limit), progress)
+
+    def keywords(self, *names: str) -> dict[str, Any]:
+        """These arguments by name, by default all."""
+        given = vars(self)
+        return {name: given[name] for name in names or given}
