@@ -231,6 +231,28 @@ def wide_quadric(rng: Rng) -> Maker:
     return partial(_on_quadric, rng, n, d, r, 0, unit=False)
 
 
+def uneven_quadric(rng: Rng) -> Maker:
+    """Rows `a + tb` on a quadric, of lengths that differ by up to 10 times."""
+    d, r = [(24, 3), (30, 3), (40, 3), (60, 2)][int(rng.integers(4))]
+    n = 2 * dimension(d, r)
+
+    def make() -> Twins:
+        U, V = normal(rng, d, r), normal(rng, d, r)
+        X = np.empty((0, d))
+        while len(X) < n:
+            a, b = normal(rng, 2 * n, d), normal(rng, 2 * n, d)
+            form = [
+                (p @ U * (q @ U)).sum(1) - (p @ V * (q @ V)).sum(1)
+                for p, q in ((b, b), (a, b), (a, a))
+            ]
+            root = np.sqrt(np.maximum(form[1] ** 2 - form[0] * form[2], 0))
+            t = (-form[1] + root) / form[0]
+            X = np.concatenate([X, (a + t[:, None] * b)[(root > 0) & (np.abs(t) < 5)]])
+        return Twins(X[:n], U, V)
+
+    return make
+
+
 def unequal_quadric(rng: Rng) -> Maker:
     """The second solution is up to 30 times as long as the first."""
     d, r = [(4, 2), (5, 2), (6, 2), (6, 3)][int(rng.integers(4))]
@@ -389,4 +411,5 @@ LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full
     "quadric, d = 200": (partial(large_quadric, d=200, n=4000), 10),
     "newton kernel, p > 60": (large_newton_kernel, 60),
     "quadric, p > 60": (wide_quadric, 60),
+    "quadric, uneven rows, p > 60": (uneven_quadric, 40),
 }

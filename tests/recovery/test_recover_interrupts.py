@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,3 +98,42 @@ def test_ctrl_c_after_the_search_keeps_the_answer(rng, monkeypatch):
     with pytest.raises(Interrupted) as caught:
         recover(X, y, 2)
     assert caught.value.result.status is Status.RECOVERED
+
+
+def stopped_at(call, count):
+    """Call with a progress that presses Ctrl-C; return the result, or None if it was earlier."""
+    seen = []
+
+    def press(progress):
+        seen.append(progress)
+        if len(seen) == count:
+            raise KeyboardInterrupt
+
+    try:
+        call(press)
+    except Interrupted as stop:
+        return stop.result
+    return None
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ctrl_c_at_full_rank_keeps_single_precision(count):
+    rng = np.random.default_rng(0)
+    X, y = (rng.standard_normal(shape).astype(np.float32) for shape in ((30, 10), 30))
+    found = stopped_at(lambda press: recover(X, y, 10, precision="input", progress=press), count)
+    assert found is not None
+    assert found.U.dtype == np.float32
+
+
+@pytest.mark.parametrize("rank", [2, None])
+def test_ctrl_c_while_some_problems_of_a_batch_are_polished(rank):
+    """Two problems have rank 1; the parts of a batch that are refined change all the time."""
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((4, 40, 8)), rng.standard_normal((4, 8, 2))
+    U[::2, :, 1] = 0
+    y = ((X @ U) ** 2).sum(-1)
+    for count in range(1, 60, 3):
+        found = stopped_at(lambda press: recover(X, y, rank, progress=press), count)
+        if found is None:
+            break
+        assert found.residual.shape == (4,)

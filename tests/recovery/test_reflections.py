@@ -27,7 +27,9 @@ def test_a_step_is_25_reflections_of_the_formula(rng):
     problem, _ = problem_of()
     U0 = normal(rng, 3, 5, 2)
     new = Reflections(problem, 0.6).advance(Reflections(problem, 0.6).start(U0))
-    X, lengths = problem.operator.X.numpy(), problem.y.numpy() ** 0.5
+    given = problem.operator.X.numpy()
+    size = np.linalg.norm(given, axis=1)
+    X, lengths = given / size[:, None], problem.y.numpy() ** 0.5 / size  # all rows count alike
     project = X @ np.linalg.pinv(X)
     for start in range(3):
         Z = X @ U0[start].numpy()
@@ -42,7 +44,7 @@ def test_a_step_is_25_reflections_of_the_formula(rng):
         np.testing.assert_allclose(new.U[start], U, rtol=0, atol=1e-9)
         gap = np.linalg.norm(sphere - inside) / np.linalg.norm(lengths)
         assert float(new.gap[start]) == pytest.approx(gap, rel=1e-6)
-        misfit = np.square(X @ U).sum(1) - problem.y.numpy()
+        misfit = np.square(given @ U).sum(1) - problem.y.numpy()
         residual = np.linalg.norm(misfit) / np.linalg.norm(problem.y.numpy())
         assert float(new.residual[start]) == pytest.approx(residual, rel=1e-6)
 

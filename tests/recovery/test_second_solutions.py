@@ -74,7 +74,7 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     shared, U = shared_of(13, 5, 2, Sizes(others_entries=sizes))
 
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
-        return others.Starts(torch.zeros(5, 5, 2), 3, 5)
+        return others.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
 
     def fake_ends(shared, found, radii, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
@@ -107,9 +107,8 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    monkeypatch.setattr(
-        others, "_starts", lambda *a, **k: others.Starts(torch.zeros(2, 5, 2), 2, 2)
-    )
+    starts = others.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
+    monkeypatch.setattr(others, "_starts", lambda *a, **k: starts)
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=False
@@ -305,9 +304,11 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
         (13, Sizes(small_operations=0), True),
         # p = 9: dense steps for n < 1.7 p = 15.3 where n x n systems are affordable.
         (15, Sizes(overhead_unknowns=0), True),
-        (16, Sizes(overhead_unknowns=0), False),
+        (16, Sizes(overhead_unknowns=0), True),  # a few dense steps are affordable
+        (16, Sizes(overhead_unknowns=0, polish_unknowns=8), False),
+        (16, Sizes(overhead_unknowns=0, polish_entries=159), False),
         (15, Sizes(overhead_unknowns=0, kernel_samples=15), True),
-        (15, Sizes(overhead_unknowns=0, kernel_samples=14), False),
+        (15, Sizes(overhead_unknowns=0, kernel_samples=14, polish_unknowns=8), False),
         (16, Sizes(small_operations=0, kernel_samples=14), True),
     ],
 )

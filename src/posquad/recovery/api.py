@@ -105,7 +105,8 @@ def recover(
             its bound and the status BEST_FIT are the same.
         start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
             approximation, or the answer to slightly different data. If the rank is not given, it is
-            the start of rank k, and its best approximations are those of lower ranks.
+            the start of rank k, and its best approximations are those of lower ranks; a batch
+            does not use it then.
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
             the second gives gross ones no weight, while many of one sign bias the first (see

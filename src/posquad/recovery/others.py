@@ -70,7 +70,7 @@ def find_second_solution(
             part = (shared.select(where), found.select(where), radii.select(where))
         starts = _starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
         ends = [_ends(*part, task, some) for some in starts.U.split(together)]
-        again, elsewhere = (torch.cat(parts) for parts in zip(*ends, strict=True))
+        again, elsewhere = (torch.cat(parts) & starts.pursued for parts in zip(*ends, strict=True))
         index = ... if where is None else where
         different[index] |= elsewhere.any(0)
         # The first ones are not independent: they are made from the first solution.
@@ -137,6 +137,7 @@ class Starts(NamedTuple):
     """Starts of a round."""
 
     U: Tensor  # [S, ..., d, r]
+    pursued: Tensor  # [S, ...]  others are of no use for a problem of the batch
     independent: int  # so many at the end of them do not depend on the first solution
     tried: int  # also counts those that were given up
 
@@ -152,20 +153,31 @@ def _starts(
         made.append(_reflections(shared, U))
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
-    independent, tried = [], 0
+    independent, pursued, tried = [], [], 0
     if plan.reflected and (round == 0 or not plan.random):
         many, seed = (plan.reflected, plan.enough), _ROUND - 3 - round
         schedule = shared.tuning.schedule
         ends = reflected(shared.problem, schedule, U.shape[-1], many, task, seed, round)
-        closed = ends.gap <= schedule.gap
-        closed = closed.any(1) if closed.ndim > 1 else closed
-        # Where steps are expensive, starts that are not near a solution are not pursued.
-        independent.append(ends.U if plan.random else ends.U[closed])
+        near = torch.ones_like(ends.gap, dtype=torch.bool)
+        if not plan.random:  # where steps are expensive, the other starts are not pursued
+            near = ends.gap <= schedule.gap
+        some = _somewhere(near)
+        independent.append(ends.U[some])
+        pursued.append(near[some])
         tried += plan.reflected - len(independent[-1])
     if plan.random:
         independent.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
     starts = torch.cat([*made, *independent])
-    return Starts(starts, sum(map(len, independent)), tried + len(starts))
+    mask = torch.ones(starts.shape[:-2], dtype=torch.bool, device=U.device)
+    if pursued:
+        first = sum(map(len, made))
+        mask[first : first + len(pursued[0])] = pursued[0]
+    return Starts(starts, mask, sum(map(len, independent)), tried + len(starts))
+
+
+def _somewhere(mask: Tensor) -> Tensor:
+    """Whether the mask `[S, ...]` holds for some problem of a batch, `[S]`."""
+    return mask.any(1) if mask.ndim > 1 else mask
 
 
 def _random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
@@ -203,10 +215,9 @@ def _ends(
     else:
         V = starts
         residual = torch.full(starts.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)
-        apart = squared_distance(V) > near  # the others need no descent
-        apart = apart.any(1) if apart.ndim > 1 else apart
+        apart = _somewhere(squared_distance(V) > near)  # the others need no descent
         if bool(apart.any()):
-            dense = shared.is_dense(found.rank)
+            dense = shared.is_dense(found.rank) or _has_dense_steps(shared, found.rank)
             method = method_for(problem, found.rank, dense=dense)
             ends: list[Rule[Any]] = [at_rounding(), stationary(), stagnated(patience, rate)]
             ends.append((Status.CONVERGED, lambda state: squared_distance(state.U) <= near))
@@ -218,6 +229,12 @@ def _ends(
     reproduced, back = residual <= task.tolerance, away <= near
     elsewhere = reproduced & ~back & (away > radii.apart.square() * size)
     return (reproduced | back) & ~elsewhere, elsewhere
+
+
+def _has_dense_steps(shared: Shared, rank: int) -> bool:
+    """Whether dense steps are affordable, of which few are needed from near a solution."""
+    n, d, sizes = shared.problem.n, shared.problem.d, shared.tuning.sizes
+    return n * d * rank <= sizes.polish_entries and dimension(d, rank) <= sizes.polish_unknowns
 
 
 def _reflections(shared: Shared, U: Tensor) -> Tensor:

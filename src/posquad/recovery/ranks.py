@@ -323,6 +323,8 @@ def choose_ranks(
     weights = torch.exp(-(scores - scores.amin(-1, keepdim=True)).clamp_max(1400.0) / 2)
     confidence = 1 / weights.sum(-1)
     undecided = (best == tried) & (highest < d)  # a higher rank might be better
+    if task.history.budget.spent:
+        undecided = undecided | is_open
     confidence = torch.where(undecided, 0.0, confidence)
     return RankChoices(best, torch.where(reproduced, 1.0, confidence), factors)
 

@@ -237,9 +237,9 @@ class Search:
         fit = fit_positive_batch(self.problem, self.sizes.newton_unknowns)
         if fit is None:
             return False
-        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
         self.bound = host(torch.where(fit.optimal, fit.bound, 0.0))
         self._accept(fit.factor, fit.residual, fit.optimal)
+        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
         solved = bool(fit.optimal.all())
         if solved and self.given is None:
             # The columns are orthogonal.
@@ -324,7 +324,8 @@ class Search:
         schedule = self.schedule
         limit = not self.cheap and self.shared.is_dense(self.rank)
         turn = limit and round % schedule.reflected_rounds != schedule.reflected_rounds - 1
-        return (self.agreeing < schedule.disagreeing) & turn
+        spans = self.shared.prepared.span == self.problem.d  # others are solved again, alone
+        return (self.agreeing < schedule.disagreeing) & turn & spans
 
     def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
         """Try the problems where the mask holds from a round of starts."""
@@ -384,6 +385,7 @@ class Search:
         if not rough.any() or (self.convex and not self.shared.is_convex_small):
             return
         problem, chosen = self._part(rough)
+        self.history.last, self.working = None, chosen
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
             ending = Ending(steps=self.schedule.second_order_steps, rounding=2)

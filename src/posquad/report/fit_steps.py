@@ -81,15 +81,17 @@ def _recovered(fit: FittedModel) -> list[str | Step]:
 def can_certify(fit: FittedModel) -> bool:
     """Tell whether `--certify` would change anything.
 
-    It was not given, Q is not zero, and there is no other term, about which nothing can be proved.
+    It was not given, Q is not zero, all rows were read into memory, and there is no other term,
+    about which nothing can be proved.
 
     >>> from types import SimpleNamespace
     >>> model = SimpleNamespace(certify=True, rank_=1, fit_intercept=False, linear=False)
-    >>> can_certify(SimpleNamespace(model=model))
+    >>> can_certify(SimpleNamespace(model=model, samples=SimpleNamespace(extremes=None)))
     False
     """
-    model = fit.model
-    return bool(model.rank_ and not (model.certify or model.fit_intercept or model.linear))
+    model, in_memory = fit.model, fit.samples.extremes is None
+    plain = not (model.certify or model.fit_intercept or model.linear)
+    return bool(model.rank_ and in_memory and plain)
 
 
 def _best_fit(fit: FittedModel) -> list[str | Step]:

@@ -221,7 +221,7 @@ def _numbers(table: _Table, batch: Any, done: int) -> np.ndarray:
             raise problem
         numbers = column.to_numpy(zero_copy_only=False)
         values[:, position] = numbers
-        if numbers.dtype.kind in "iu" and np.abs(values[:, position]).max() > 2**53:
+        if numbers.dtype.kind in "iu" and np.abs(values[:, position]).max() >= 2**53:
             got = "integers beyond 2^53"
             raise FileError(where, expected="double precision numbers", got=got)
     return values

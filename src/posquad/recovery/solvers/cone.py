@@ -119,7 +119,12 @@ def positive_fit(
     """
     if problem.y.dtype != torch.float64:
         wide = Problem(problem.operator.double(), problem.y.double())
-        fit = positive_fit(wide, budget, level=level, history=history, sizes=sizes)
+        try:
+            fit = positive_fit(wide, budget, level=level, history=history, sizes=sizes)
+        except KeyboardInterrupt:
+            if history is not None and isinstance(history.last, Ends):
+                history.last = Ends(*(part.to(problem.y.dtype) for part in history.last))
+            raise
         return fit.to(problem.y.dtype)
     work, transform = _normalized(problem)
     run = _Fit(_Best.zero(work), history or History(budget))

@@ -44,11 +44,13 @@ class Reflections(Method[ReflectionState]):
     def __init__(self, problem: Problem, relaxation: float) -> None:
         self.problem, self.relaxation = problem, relaxation
         n, d, y = problem.n, problem.d, problem.y
+        squares = problem.operator.squared_lengths
+        self.rows = torch.where(squares > 0, squares, 1.0).rsqrt()  # all rows count alike
         X = problem.operator.project(torch.eye(d, dtype=y.dtype, device=y.device))
-        basis, self.triangle = torch.linalg.qr(X)
+        basis, self.triangle = torch.linalg.qr(self.rows[..., None] * X)
         # One problem is a batch of one: products of a batch may be rounded differently.
         self.basis = basis.reshape(-1, n, d)
-        self.lengths = y.clamp_min(0).sqrt().reshape(-1, 1, n)
+        self.lengths = (self.rows * y.clamp_min(0).sqrt()).reshape(-1, 1, n)
         self.tiny = torch.finfo(y.dtype).tiny
 
     def start(self, U0: Tensor) -> ReflectionState:
@@ -58,6 +60,7 @@ class Reflections(Method[ReflectionState]):
         far = torch.full(batch, torch.inf, dtype=U.dtype, device=U.device)
         Z = self.problem.operator.project(U)
         residual = self.problem.relative(self.problem.residual(Z))
+        Z = self.rows[..., None] * Z
         return ReflectionState(**clock(far), Z=Z.mT, U=U, gap=far, residual=residual)
 
     def advance(self, state: ReflectionState) -> ReflectionState:
@@ -76,10 +79,12 @@ class Reflections(Method[ReflectionState]):
         gap = apart.unflatten(-2, (S, r)).square().sum((-2, -1)).sqrt() / size
         c = (inside @ basis).unflatten(-2, (S, r)).movedim(1, 0).reshape(*shape[:-1], -1)
         U = torch.linalg.solve_triangular(self.triangle, c.mT, upper=True)
+        finite = torch.isfinite(U).all(-1).all(-1)  # unless the inputs do not span the space
+        U = torch.where(finite[..., None, None], U, state.U)
         return state.stepped(
             Z=Z.unflatten(-2, (S, r)).movedim(1, 0).reshape(shape),
             U=U,
-            gap=gap.mT.reshape(shape[:-2]),
+            gap=torch.where(finite, gap.mT.reshape(shape[:-2]), torch.inf),
             residual=self.problem.relative_residual(U),
         )
 
