@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels_support import assert_same_kernels
 from posquad import RankOne
 from posquad.problems.views import RankOneView
 
@@ -25,32 +26,8 @@ def close(a, b):
 
 def test_kernels(pair):
     view, copy, g = pair
-    U, D = (torch.randn(4, 3, 2, generator=g, dtype=torch.float64) for _ in range(2))
-    z, Q = torch.randn(4, 300, generator=g, dtype=torch.float64), U @ U.mT
-    for name, arguments in {
-        "apply_kernel": (Q,), "adjoint_kernel": (z,), "apply_factor_kernel": (U,),
-        "apply_tangent": (U, D), "adjoint_factor_kernel": (z, U), "project": (U,),
-        "gram": (Q[0],), "normal_kernel": (Q,), "log_sizes": (U,),
-        "weighted_adjoint": (z, copy.project(U)), "gradient_sweep": (U, z),
-        "normal_equations": (copy.project(U[0]), z[0]), "largest_entry": (), "absolute_moments": (),
-        "symmetric_fit": (z[0],),
-    }.items():  # fmt: skip
-        found, expected = (getattr(operator, name)(*arguments) for operator in (view, copy))
-        for a, b in zip(
-            *((x if isinstance(x, tuple) else (x,)) for x in (found, expected)), strict=True
-        ):
-            close(a, b)
-    close(view.linearize(U, z)(D), copy.linearize(U, z)(D))
-    Z = copy.project(U)
-    close(view.gauss_newton_product(Z)(D), copy.gauss_newton_product(Z)(D))
-
-
-def test_moments_and_rows(pair):
-    view, copy, _ = pair
-    for name in ("X", "squared_lengths", "second_moments", "fourth_moments"):
-        close(getattr(view, name), getattr(copy, name))
+    assert_same_kernels(view, copy, g, close)
     assert (view.n, view.d) == (300, 3)
-    close(view.normalized().X, copy.normalized().X)
     close(view.double().X, copy.X)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels_support import assert_same_kernels
 from posquad import RankOne, Status, recover
 from posquad.problems import products, widened
 from posquad.problems.views import RankOneView
@@ -33,24 +34,7 @@ def close(a, b):
 
 def test_kernels_are_those_of_the_copy(pair):
     wide, copy, g = pair
-    U, D = (torch.randn(4, 5, 2, generator=g, dtype=torch.float64) for _ in range(2))
-    z, Q = torch.randn(4, 300, generator=g, dtype=torch.float64), U @ U.mT
-    for name, arguments in {
-        "apply_kernel": (Q,), "adjoint_kernel": (z,), "apply_factor_kernel": (U,),
-        "apply_tangent": (U, D), "adjoint_factor_kernel": (z, U), "project": (U,),
-        "weighted_adjoint": (z, copy.project(U)), "largest_entry": (), "gram": (Q[0],),
-    }.items():  # fmt: skip
-        close(getattr(wide, name)(*arguments), getattr(copy, name)(*arguments))
-    close(wide.adjoint_kernel(z[0]), copy.adjoint_kernel(z[0]))
-    for found, expected in zip(wide.gradient_sweep(U, z), copy.gradient_sweep(U, z), strict=True):
-        close(found, expected)
-    Z = copy.project(U)
-    close(wide.gauss_newton_product(Z)(D), copy.gauss_newton_product(Z)(D))
-    close(wide.linearize(U, z)(D), copy.linearize(U, z)(D))
-    for name in ("X", "squared_lengths", "second_moments", "fourth_moments"):
-        close(getattr(wide, name), getattr(copy, name))
-    close(wide.transformed(Q[0]).X, copy.transformed(Q[0]).X)
-    close(wide.normalized().X, copy.normalized().X)
+    assert_same_kernels(wide, copy, g, close)
 
 
 def test_the_operator_in_single_precision_is_that_of_the_inputs(pair):

@@ -10,7 +10,7 @@ from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
-from posquad.recovery import others, rank_changes
+from posquad.recovery import other_starts, rank_changes
 from posquad.recovery.prepare import normalize_rows, prepare
 from posquad.recovery.search import Search, search
 from posquad.recovery.shared import Shared
@@ -122,7 +122,7 @@ def test_reflections_have_the_same_responses(rng):
     y = X.square().sum(-1)
     shared = Shared(prepare(X, y, None))
     W = shared.prepared.enter(U)
-    found = others._reflections(shared, W)[0]
+    found = other_starts._mirrored_interpolants(shared, W)[0]
     assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3
     torch.testing.assert_close(
         shared.problem.operator.apply_factor_kernel(found), shared.problem.y, rtol=1e-9, atol=1e-9
@@ -134,7 +134,9 @@ def test_other_interpolants_have_the_same_responses(rng):
     X, U, y = gaussian_problem(rng, 8, 4, 4, smallest=0.5)
     shared = Shared(prepare(X, y, None))
     W = shared.prepared.enter(U)
-    found = others._other_interpolants(shared, W, 0, 2)[1]  # the second is a tenth as long as Q
+    found = other_starts._other_interpolants(shared, W, 0, 2)[
+        1
+    ]  # the second is a tenth as long as Q
     assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3
     torch.testing.assert_close(
         shared.problem.operator.apply_factor_kernel(found), shared.problem.y, rtol=1e-6, atol=1e-6

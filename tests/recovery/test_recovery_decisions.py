@@ -22,7 +22,7 @@ from posquad.recovery.diagnose import (
     needed_samples,
     status_codes,
 )
-from posquad.recovery.others import block_signs
+from posquad.recovery.other_starts import block_signs
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared, positive_part

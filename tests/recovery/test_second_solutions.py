@@ -11,7 +11,7 @@ import scipy.linalg
 import scipy.stats
 import torch
 
-from posquad.recovery import budget, others
+from posquad.recovery import budget, other_starts, others
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii
 from posquad.recovery.prepare import prepare
@@ -55,7 +55,7 @@ def radii(near=0.0, apart=1e-5):
 )
 def test_plans(n, sizes, nongeneric, plan):
     shared, _ = shared_of(n, 5, 2, sizes)
-    assert others.plan_search(shared, 2, nongeneric=nongeneric) == plan
+    assert other_starts.plan_search(shared, 2, nongeneric=nongeneric) == plan
 
 
 @pytest.mark.parametrize(("operations", "many"), [(20 * 260, 20), (7 * 260 + 259, 7), (1, 3)])
@@ -64,7 +64,7 @@ def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(operatio
     shared, _ = shared_of(13, 5, 2, Sizes(overhead_unknowns=8))
     schedule = replace(DEFAULT.schedule, large_others_operations=operations)
     shared = Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
-    plan = others.plan_search(shared, 2, nongeneric=False)
+    plan = other_starts.plan_search(shared, 2, nongeneric=False)
     assert (plan.reflected, plan.enough) == (many, -(-4 * many // 5))
 
 
@@ -74,14 +74,16 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     shared, U = shared_of(13, 5, 2, Sizes(others_entries=sizes))
 
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
-        return others.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
+        return other_starts.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
 
     def fake_ends(shared, found, radii, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
         return again, ~again
 
-    monkeypatch.setattr(others, "plan_search", lambda *a, **k: others.Plan(11, 24, 12, 0, 0, 20))
-    monkeypatch.setattr(others, "_starts", fake_starts)
+    monkeypatch.setattr(
+        others, "plan_search", lambda *a, **k: other_starts.Plan(11, 24, 12, 0, 0, 20)
+    )
+    monkeypatch.setattr(others, "make_starts", fake_starts)
     monkeypatch.setattr(others, "_ends", fake_ends)
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=nongeneric
@@ -107,8 +109,8 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    starts = others.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
-    monkeypatch.setattr(others, "_starts", lambda *a, **k: starts)
+    starts = other_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
+    monkeypatch.setattr(others, "make_starts", lambda *a, **k: starts)
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
     different, used = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=False
@@ -120,11 +122,11 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
 # Which starts.
 
 
-PLAN = others.Plan(rounds=11, random=24, local=12, reflected=64, enough=52, agreeing=44)
+PLAN = other_starts.Plan(rounds=11, random=24, local=12, reflected=64, enough=52, agreeing=44)
 
 
 def starts_of(shared, U, round=0, *, nongeneric=False, plan=PLAN):
-    return others._starts(shared, U, task_of(), plan, round, nongeneric=nongeneric)
+    return other_starts.make_starts(shared, U, task_of(), plan, round, nongeneric=nongeneric)
 
 
 def test_rounds_double_twice():
@@ -165,7 +167,7 @@ def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
     """19/20 of their part in the range of U is removed; they are 1, 2, 4, 1/2 times as long."""
     _, U = shared_of(13, 5, 2)
     U = 7 * U
-    starts = others._random_starts(U, 0, 0, 8000)
+    starts = other_starts._random_starts(U, 0, 0, 8000)
     aside, random = starts[:4000], starts[4000:]
     lengths = torch.linalg.matrix_norm(U) * torch.tensor([1.0, 2.0, 4.0, 0.5]).repeat(1000)
     np.testing.assert_allclose(torch.linalg.matrix_norm(aside), lengths, rtol=1e-6)
@@ -181,19 +183,19 @@ def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
 def test_reflections_at_the_least_interpolant(monkeypatch):
     """`Q_0 - t (Q - Q_0)` with t = 1 and 3 has the responses of Q, and Q_0 is NumPy's."""
     shared, U = shared_of(13, 5, 2)
-    monkeypatch.setattr(others, "positive_part", lambda Q, rank: Q)
+    monkeypatch.setattr(other_starts, "positive_part", lambda Q, rank: Q)
     X, y = shared.problem.operator.X.numpy(), shared.problem.y.numpy()
     outer = np.einsum("ni,nj->nij", X, X).reshape(13, 25)
     least = np.linalg.lstsq(outer, y, rcond=None)[0].reshape(5, 5)
     Q = (U @ U.mT).numpy()
     expected = [least - t * (Q - least) for t in (1, 3)]
-    np.testing.assert_allclose(others._reflections(shared, U), expected, atol=1e-9)
+    np.testing.assert_allclose(other_starts._mirrored_interpolants(shared, U), expected, atol=1e-9)
 
 
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
     starts = starts_of(shared, U, nongeneric=True)
-    copies = others._symmetric_copies(shared, U, task_of(), 48)
+    copies = other_starts._symmetric_copies(shared, U, task_of(), 48)
     assert (len(starts.U), starts.independent) == (len(copies) + 2 + 12 + 88, 88)
     torch.testing.assert_close(starts.U[: len(copies)], copies)
 
@@ -208,7 +210,7 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
     V = normal(rng, 3, 2)
     prepared = prepare(X, (X @ V).square().sum(-1), None)
     shared = Shared(prepared)
-    copies = others._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
+    copies = other_starts._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
     V = prepared.transform @ prepared.enter(V)
     there = prepared.transform @ copies
     assert len(there) == 2 + 10 + 10
@@ -228,8 +230,8 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
 def test_other_interpolants_are_at_several_distances(monkeypatch):
     """`A(Q + H) = A(Q)`; half of `||H|| / ||Q||` are 1, 2, 4, and the others make it singular."""
     shared, U = shared_of(13, 5, 2)
-    monkeypatch.setattr(others, "positive_part", lambda Q, rank: Q)
-    found = others._other_interpolants(shared, U, 0, 8)
+    monkeypatch.setattr(other_starts, "positive_part", lambda Q, rank: Q)
+    found = other_starts._other_interpolants(shared, U, 0, 8)
     Q = U @ U.mT
     X = shared.problem.operator.X
     responses = torch.einsum("ni,kij,nj->kn", X, found, X)
@@ -254,7 +256,7 @@ def test_where_one_matrix_is_not_seen_all_other_solutions_are_starts():
     X = torch.from_numpy(g @ vectors.T)
     prepared = prepare(X, (X @ torch.from_numpy(U)).square().sum(-1), None)
     first, second = (prepared.enter(torch.from_numpy(W)) for W in (U, V))
-    starts = others._other_interpolants(Shared(prepared), first, 0, 8)
+    starts = other_starts._other_interpolants(Shared(prepared), first, 0, 8)
     away = torch.linalg.matrix_norm(starts @ starts.mT - second @ second.mT)
     assert float(away.min()) < 1e-6 * float(torch.linalg.matrix_norm(second @ second.mT))
 
@@ -264,11 +266,11 @@ def test_singular_multiples_are_scipys_generalized_eigenvalues():
     A, B = (M + M.T for M in rng.standard_normal((2, 4, 4)))
     expected = scipy.linalg.eigvals(A, -B)
     expected = sorted(expected[abs(expected.imag) < 1e-9].real, key=abs, reverse=True)
-    found = others.singular_multiples(torch.from_numpy(A), torch.from_numpy(B))
+    found = other_starts.singular_multiples(torch.from_numpy(A), torch.from_numpy(B))
     found = found[torch.isfinite(found)]
     assert 1 <= len(found) <= len(expected)
     np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-9)
-    nothing = others.singular_multiples(torch.eye(3), torch.zeros(3, 3))
+    nothing = other_starts.singular_multiples(torch.eye(3), torch.zeros(3, 3))
     assert bool(nothing.isnan().all())
 
 

@@ -135,21 +135,21 @@ def recover(
     ('RECOVERED', True)
     """
     options = Options(
-        rank,
-        seed,
-        tolerance,
-        max_rank,
-        max_starts,
-        max_steps,
-        time_limit,
-        precision,
-        progress,
-        certify,
-        diagnose,
-        start,
-        tuning,
-        loss,
-        scale,
+        rank=rank,
+        seed=seed,
+        tolerance=tolerance,
+        max_rank=max_rank,
+        max_starts=max_starts,
+        max_steps=max_steps,
+        time_limit=time_limit,
+        precision=precision,
+        progress=progress,
+        certify=certify,
+        diagnose=diagnose,
+        start=start,
+        tuning=tuning,
+        loss=loss,
+        scale=scale,
     )
     if isinstance(X, Rows):
         return recover_from_rows(recover, X, y, weights, options, checkpoint)

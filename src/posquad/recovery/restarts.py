@@ -90,16 +90,16 @@ def reflected(
     rank: int,
     starts: tuple[int, int],
     task: Task,
-    seed: int,
+    numbers: int,
     round: int,
 ) -> ReflectionState:
     """Return where reflections end, from predictions `XN` with random N, of the size of `sqrt(y)`.
 
     `starts` are their number, and how many of them must have a small gap before all of them end.
-    Later rounds take more reflections.
+    `numbers` is the round of the random numbers; later rounds take more reflections.
     """
     y, (many, enough) = problem.y, starts
-    N = common_noise(task.seed, seed, y[..., None], many, problem.d, rank)
+    N = common_noise(task.seed, numbers, y[..., None], many, problem.d, rank)
     square = y.clamp_min(0).sum(-1) / problem.operator.squared_lengths.sum(-1) / rank
     U0, method = square.sqrt()[..., None, None] * N, Reflections(problem, schedule.relaxation)
     steps = schedule.reflections << min(round, schedule.reflection_doublings)

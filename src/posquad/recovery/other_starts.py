@@ -1,0 +1,214 @@
+"""How and from where a second solution is sought.
+
+A start is random, the end of relaxed reflections from random predictions, or made from the first
+solution: a mirror image of it, another interpolant, or a copy with symmetries of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posquad.core.linalg import norm, symmetric_part
+from posquad.geometry import dimension
+from posquad.problems.measurements import RankOne
+from posquad.recovery.candidates import Task
+from posquad.recovery.restarts import common_noise, reflected
+from posquad.recovery.shared import Shared, positive_part
+
+_ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
+_ASIDE = 0.95  # share of the part along the first solution that is removed from a start
+_LENGTHS = (1.0, 2.0, 4.0, 0.5)  # of random starts, relative to the first solution
+_MIRRORED = (1.0, 3.0)  # distances of the mirror images from the least interpolant
+
+
+class Plan(NamedTuple):
+    """How a second solution is sought."""
+
+    rounds: int
+    random: int  # random starts of the first round; the next ones have up to four times as many
+    local: int  # other interpolants, in the first round
+    reflected: int  # ends of relaxed reflections, in the first round or where none are random
+    enough: int  # of these starts that must be near a solution before the reflections end
+    agreeing: int  # independent starts that must reproduce the responses before the search ends
+
+
+def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
+    """Return how a second solution of this rank is sought.
+
+    Where a step costs more than its calls, all starts are ends of reflections.
+    """
+    n, d = shared.problem.n, shared.problem.d
+    sizes, schedule = shared.tuning.sizes, shared.tuning.schedule
+    if not sizes.is_overhead(n, d, rank, dimension(d, rank)):
+        per_start = 2 * n * d * rank  # multiplications of a reflection
+        many = min(schedule.large_others, schedule.large_others_operations // per_start)
+        many = max(schedule.least_large_others, many)
+        enough = math.ceil(schedule.closed_others * many)
+        few = dimension(d, rank) > sizes.dense_unknowns
+        rounds = 1 if few else schedule.large_others_rounds
+        return Plan(rounds, 0, 0, many, enough, min(many, schedule.agreeing_large_others))
+    random, agreeing = schedule.others_round, schedule.agreeing_others
+    local, many = random // 2, schedule.reflected_others
+    if nongeneric:
+        agreeing = 3 * agreeing
+    elif n >= dimension(d, min(2 * rank, d)):
+        # Rows in general position determine every matrix of rank r, because A does not vanish on
+        # matrices of rank 2r; only the structure of a design can have two solutions.
+        random = local = schedule.determined_others
+        agreeing, many = schedule.agreeing_determined_others, 0
+    enough = math.ceil(schedule.closed_others * many)
+    return Plan(schedule.others_rounds, random, local, many, enough, agreeing)
+
+
+class Starts(NamedTuple):
+    """Starts of a round."""
+
+    U: Tensor  # [S, ..., d, r]
+    pursued: Tensor  # [S, ...]  whether a start is of use for a problem of a batch
+    independent: int  # so many at the end of them do not depend on the first solution
+    tried: int  # also counts those that were given up
+
+
+def make_starts(
+    shared: Shared, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
+) -> Starts:
+    """Return the starts of a round of the plan, for the first solution `UU'`."""
+    schedule, made = shared.tuning.schedule, []
+    if round == 0 and nongeneric:
+        made.append(_symmetric_copies(shared, U, task, schedule.symmetric_others))
+    if round == 0 and shared.forms_kernel:
+        made.append(_mirrored_interpolants(shared, U))
+    if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
+        made.append(_other_interpolants(shared, U, task.seed, plan.local))
+    dependent, given_up = sum(map(len, made)), 0
+    pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
+    if plan.reflected and (round == 0 or not plan.random):
+        many, numbers = (plan.reflected, plan.enough), _ROUND - 3 - round
+        ends = reflected(shared.problem, schedule, U.shape[-1], many, task, numbers, round)
+        # Where steps are expensive, starts that are not near a solution are not pursued.
+        near = (ends.gap <= schedule.gap) | (plan.random > 0)
+        some = anywhere(near)
+        made.append(ends.U[some])
+        pursued.append(near[some])
+        given_up = len(near) - len(made[-1])
+    if plan.random:
+        made.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
+        pursued.append(torch.ones(made[-1].shape[:-2], dtype=torch.bool, device=U.device))
+    starts = torch.cat(made) if made else U[None][:0]
+    mask = torch.cat(pursued) if pursued else starts.new_zeros(starts.shape[:-2], dtype=torch.bool)
+    return Starts(starts, mask, len(starts) - dependent, len(starts) + given_up)
+
+
+def anywhere(mask: Tensor) -> Tensor:
+    """Whether the mask `[S, ...]` holds for some problem of a batch, `[S]`."""
+    return mask.any(1) if mask.ndim > 1 else mask
+
+
+def _random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+    """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U."""
+    d, r = U.shape[-2:]
+    size = torch.linalg.matrix_norm(U)[..., None, None]
+    W = torch.linalg.qr(U).Q
+    noise = common_noise(seed, _ROUND + round, U, count, d, r) / math.sqrt(d * r)
+    aside, random = noise[: count // 2], noise[count // 2 :]
+    aside = aside - _ASIDE * W @ (W.mT @ aside)
+    aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
+    # A second solution is often longer than the first, which is the one found first.
+    lengths = size.new_tensor(_LENGTHS).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
+    both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
+    return size * lengths * both
+
+
+def _mirrored_interpolants(shared: Shared, U: Tensor) -> Tensor:
+    """Return parts of rank r of mirror images of `Q = UU'` at the least interpolant, as starts.
+
+    All interpolants are `Q_0 + H` with `A(H) = 0`, where Q_0 is the one of least norm. If another
+    has the same norm as Q, its H has the length of `Q - Q_0`, and differs from it. The starts are
+    `Q_0 - t (Q - Q_0)`.
+    """
+    Q = shared.interpolant
+    lengths = U.new_tensor(_MIRRORED).reshape(-1, *(1,) * U.ndim)
+    return positive_part(Q - lengths * (U @ U.mT - Q), U.shape[-1])
+
+
+def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tensor:
+    """Return parts of rank r of other symmetric matrices with the same responses, as starts.
+
+    `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
+    A sees, `A*(K^{-1} A(G))` with `K = A A*` and a small ridge, because this is only a start. Its
+    lengths are from a tenth to four times that of Q. Half of them, in turn, are values of t for
+    which `C'(Q + tH)C` is singular with a random C of r + 1 columns, as it is for every C where
+    `Q + tH` has rank r: if A does not see one matrix only, these are all other solutions.
+    """
+    operator, (d, r) = shared.problem.operator, U.shape[-2:]
+    G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
+    K = operator.gram().square()
+    ridge = 1e-10 * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    K = K + torch.diag_embed(ridge.expand(K.shape[:-1]))
+    root, H = torch.linalg.cholesky(K), G
+    for _ in range(3):  # the ridge leaves a share of what A sees
+        seen = operator.apply_kernel(H).movedim(0, -1)  # [..., n, many]
+        H = H - operator.adjoint_kernel(torch.cholesky_solve(seen, root).movedim(-1, 0))
+    Q = U @ U.mT
+    lengths = torch.tensor([1.0, 0.1, 2.0, 0.3, 4.0, 0.5], dtype=U.dtype, device=U.device)
+    lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
+    ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
+    H = ratio[..., None, None] * H
+    if r < d:
+        C = torch.linalg.qr(common_noise(seed, _ROUND - 2, U, 1, d, r + 1)).Q
+        roots = singular_multiples(C.mT @ Q @ C, C.mT @ H @ C)  # [many, ..., r]
+        index = torch.arange(many, device=U.device).reshape(-1, *(1,) * (roots.ndim - 1))
+        t = roots.gather(-1, (index // 2 % r).expand(*roots.shape[:-1], 1))
+        use = (index % 2 == 1) & torch.isfinite(t)
+        lengths = torch.where(use[..., None], t[..., None], lengths)
+    return positive_part(Q + lengths * H, r)
+
+
+def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
+    """Real t, `[..., k - 1]`, for which the symmetric `A + tB` of size k is singular; NaN if none.
+
+    The one nearest to zero is left out: it is zero where A itself is singular.
+
+    >>> A, B = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[-1.0, 0.0], [0.0, 1.0]])
+    >>> singular_multiples(A, B)
+    tensor([2.])
+    """
+    ratio, singular = torch.linalg.solve_ex(B, -A)
+    defined = (singular == 0)[..., None, None] & torch.isfinite(ratio)
+    roots = torch.linalg.eigvals(torch.where(defined, ratio, 0.0))
+    order = roots.abs().argsort(-1, descending=True)[..., :-1]
+    roots = roots.gather(-1, order)
+    real = (roots.imag.abs() <= 1e-6 * roots.abs()) & (roots.abs() > 0)
+    return torch.where(real, roots.real, torch.nan)
+
+
+def _symmetric_copies(shared: Shared, U: Tensor, task: Task, many: int) -> Tensor:
+    """Return starts that flip blocks or signs of coordinates of U, or permute them.
+
+    They do so in the user's coordinates, in which the inputs have their structure.
+    """
+    transform = shared.prepared.transform
+    back = torch.linalg.pinv(transform)
+    V = transform @ U
+    generator = torch.Generator().manual_seed(task.seed)
+    coins = torch.randn(many, len(V), 1, generator=generator, dtype=U.dtype).to(U.device).sign()
+    orders = torch.rand(many, len(V), generator=generator).argsort(-1).to(U.device)
+    blocks = block_signs(shared.problem.operator.transformed(back))
+    return back @ torch.cat([blocks * V, coins * V, V[orders]])
+
+
+def block_signs(operator: RankOne) -> Tensor:
+    """Return signs `[B, d, 1]` that flip one block of coordinates each.
+
+    No row of X has entries both inside and outside a block.
+    """
+    shared = operator.absolute_moments()
+    joined = shared > 1e-12 * operator.largest_entry() ** 2
+    for _ in range(max(1, math.ceil(math.log2(operator.d + 1)))):
+        joined = (joined.to(shared) @ joined.to(shared)) > 0
+    blocks = joined.unique(dim=0)
+    return 1 - 2 * blocks.to(shared)[..., None]
