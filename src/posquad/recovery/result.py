@@ -43,7 +43,7 @@ class Recovery(Result):
     steps: int  # steps of the search; the starts of a round take a step together
     rows: int  # rows of X; `samples` of them are independent
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
-    farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem at rank d; if the
+    farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem; if the
     #     bound is positive, `posquad.certificates.proves_infeasible` checks it
     loss: LossName = "least-squares"
     scale: Any = None  # [...]  of a robust loss, given or estimated

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.geometry import dimension
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, singular_values
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import (
     perturbed_starts,
@@ -30,7 +30,7 @@ from posquad.recovery.restarts import (
     reweighted_starts,
 )
 from posquad.recovery.shared import Shared
-from posquad.recovery.solvers.cone import positive_fit
+from posquad.recovery.solvers.cone import bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
 from posquad.recovery.solvers.fit import (
     FitMethod,
@@ -148,9 +148,11 @@ class Search:
         try:
             self._first_attempt()
             while self.open.any() and not self.budget.spent and not self.convex:
+                self._prove_deficient()
                 self._restart()
             if not rough or self.cheap:
                 self.polish()
+                self._prove_deficient()
         except KeyboardInterrupt:
             self.keep_last()
             self._offer()
@@ -245,6 +247,29 @@ class Search:
             # The columns are orthogonal.
             self.known = host(torch.linalg.vector_norm(self.U, dim=-2))
         return solved
+
+    def _prove_deficient(self) -> None:
+        """Ask of misfits with a factor of lower rank whether any matrix is better.
+
+        A minimum whose factor does not have full rank is a minimum over all positive semidefinite
+        matrices; Q = 0 is the best fit to responses with `A*(y) <= 0`, for example.
+        """
+        misfit = (self.residual > self.task.tolerance) & ~self.optimal
+        if self.convex or not misfit.any():
+            return
+        squares = singular_values(self.U) ** 2
+        misfit &= squares[..., -1] <= self.acceptance.negligible * squares[..., 0]
+        if not misfit.any():
+            return
+        problem, chosen = self._part(misfit)
+        U = self.U if chosen is None else self.U[chosen]
+        bound, farkas = bound_by_residual(problem, U)
+        optimal = host(is_optimal(problem.relative_residual(U), bound))
+        where = ... if chosen is None else host(chosen)
+        self.optimal[where] |= optimal
+        self.bound[where] = np.maximum(self.bound[where], host(bound))
+        if chosen is None and not self.bound.ndim:
+            self.farkas = farkas
 
     def _accept_optimal(self, U: Tensor, optimal: Tensor) -> None:
         """Take the factors U that are known to be optimal, unless the current ones are better."""

@@ -146,6 +146,18 @@ def positive_fit(
     return _result(problem, run.best, transform, run.steps, level)
 
 
+def bound_by_residual(problem: Problem, U: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bound `[...]` that the residual of `U[..., d, r]` proves, and its Farkas vector.
+
+    No positive semidefinite matrix, of any rank, has a relative residual below the bound, which is
+    that of UU' itself if UU' is the best of them.
+    """
+    work, _ = _normalized(problem)
+    e = problem.residual(problem.operator.project(U)) / problem.size[..., None]
+    best = _Best.zero(work).with_dual(e)
+    return best.bound, best.dual * problem.size[..., None]
+
+
 class _Fit:
     """The stages of a fit, and the best matrices and bounds so far."""
 
