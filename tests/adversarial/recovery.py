@@ -8,6 +8,7 @@ problem is convex, and the words are compared with the optimum of Clarabel and a
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from adversarial.recovery_problems import (
     GENERIC_ROWS,
     GENERIC_SHAPES,
     Rng,
+    Twins,
     drawn,
     generic,
     near_limit,
@@ -31,6 +33,8 @@ from adversarial.recovery_problems import (
 from positive_support import clarabel_fit
 from posquad import Recovery, recover
 from posquad.geometry import dimension
+from posquad.problems import rows
+from posquad.recovery.streams.gather import kept_rows
 
 UNIQUE = {"RECOVERED", "CERTIFIED"}  # statuses that assert that there is no other answer
 REPRODUCED = UNIQUE | {"NOT_IDENTIFIED"}
@@ -46,7 +50,10 @@ def away(Q: np.ndarray, U: np.ndarray) -> float:
 
 
 def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
-    """Problems with two solutions, alone and in one batch; a proof is asked for of few."""
+    """Problems with two solutions, alone, in one batch and (the first) by moments.
+
+    A proof is asked for of few.
+    """
     rng = seeded(seed, name)
     make = design(rng)
     twins = [drawn(make) for _ in range(count)]
@@ -72,7 +79,20 @@ def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
         for k, Q in enumerate(found.Q.dense()):
             told = int(found.rank[k]), Q, bool(found.excluded[k])
             judge("batch", k, found.status[k].name, *told)
+        found = recover_by_moments(twins[0], r)
+        told = int(found.rank), found.Q.dense(), bool(found.excluded)
+        judge("by moments", 0, found.status.name, *told)
     return outcome
+
+
+def recover_by_moments(twins: Twins, rank: int) -> Recovery:
+    """Recover from so many copies of the rows that they are not kept in memory."""
+    n, d = twins.X.shape
+    copies = kept_rows(d) // n + 1
+    source = rows.in_memory(np.tile(twins.X, (copies, 1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # digits that heavy rows hide
+        return recover(source, np.tile(twins.y, copies), rank)
 
 
 # One solution.
@@ -82,15 +102,15 @@ def attempt_generic(shape: tuple[int, int], seed: int) -> Outcome:
     """Every distribution of rows at every number of rows near the information limit."""
     d, r = shape
     outcome = Outcome(tried=0)
-    for rows in GENERIC_ROWS:
+    for kind in GENERIC_ROWS:
         for size, n in near_limit(dimension(d, r)).items():
-            X, U, y = generic(seed, rows, size, shape)
+            X, U, y = generic(seed, kind, size, shape)
             found = recover(X, y, r)
             outcome.tried += 1
             outcome.said[f"{size} {found.status.name}"] += 1
             error = away(found.Q.dense(), U)
             if found.status.name in UNIQUE and error > 1e-5:
-                outcome.broken.append(f"{rows}, d, r, n = {d}, {r}, {n}: error {error:.1e}")
+                outcome.broken.append(f"{kind}, d, r, n = {d}, {r}, {n}: error {error:.1e}")
     return outcome
 
 

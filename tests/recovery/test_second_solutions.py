@@ -167,7 +167,7 @@ def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
     """19/20 of their part in the range of U is removed; they are 1, 2, 4, 1/2 times as long."""
     _, U = shared_of(13, 5, 2)
     U = 7 * U
-    starts = other_starts._random_starts(U, 0, 0, 8000)
+    starts = other_starts.random_starts(U, 0, 0, 8000)
     aside, random = starts[:4000], starts[4000:]
     lengths = torch.linalg.matrix_norm(U) * torch.tensor([1.0, 2.0, 4.0, 0.5]).repeat(1000)
     np.testing.assert_allclose(torch.linalg.matrix_norm(aside), lengths, rtol=1e-6)

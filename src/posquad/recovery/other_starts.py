@@ -96,7 +96,7 @@ def make_starts(
         pursued.append(near[some])
         given_up = len(near) - len(made[-1])
     if plan.random:
-        made.append(_random_starts(U, task.seed, round, plan.random << min(round, 2)))
+        made.append(random_starts(U, task.seed, round, plan.random << min(round, 2)))
         pursued.append(torch.ones(made[-1].shape[:-2], dtype=torch.bool, device=U.device))
     starts = torch.cat(made) if made else U[None][:0]
     mask = torch.cat(pursued) if pursued else starts.new_zeros(starts.shape[:-2], dtype=torch.bool)
@@ -108,7 +108,7 @@ def anywhere(mask: Tensor) -> Tensor:
     return mask.any(1) if mask.ndim > 1 else mask
 
 
-def _random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U."""
     d, r = U.shape[-2:]
     size = torch.linalg.matrix_norm(U)[..., None, None]

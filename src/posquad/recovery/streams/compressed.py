@@ -27,7 +27,8 @@ _SPAN = 1e-13  # variance of a direction, over that of its coordinates, that cou
 _RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
 _EVEN = 100.0  # ratio of variances up to which coordinates stay as they are
 _UNIT = 2.0**-53  # relative rounding of a double
-_PIVOT = 1e-12  # least pivot of a matrix of correlations that counts as regular
+_PIVOT = 1e-12  # least eigenvalue of a matrix of correlations that counts, relative to its trace
+_POWERS = 8  # inverse iterations for that eigenvalue: a gap of 30 times is seen in two of them
 
 
 class Affine(NamedTuple):
@@ -105,21 +106,36 @@ class Compressed:
             self._gain = float(cross[others] @ self._others_fit)
         self._M, self._b = M, b
 
+    def _resolved(self, M: Tensor) -> Tensor:
+        """Return which products of coordinates vary by more than rounding, `[pairs]`.
+
+        A coordinate `s_i` is known up to `e_i`, the rounding of x times the length of its column of
+        T, and `s_i s_j` up to `e_i |s_j| + e_j |s_i|`. What the other terms leave of a product is
+        known up to the rounding of the product.
+        """
+        i, j = torch.triu_indices(self.k, self.k)
+        sizes = self._lengths[i == j]  # root mean fourth powers of the coordinates, squared
+        noise = (_RESOLVED * torch.linalg.vector_norm(self.T, dim=0)).square()
+        rounding = 2 * (noise[i] * sizes[j] + noise[j] * sizes[i])
+        rounding = torch.maximum(rounding, _PIVOT * self._lengths.square())
+        return M.diagonal() > rounding
+
     def _factorize(self, squared_error: float) -> None:
         """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
         M, b = self._M, self._b
-        scale = M.diagonal().clamp_min(0).sqrt()
-        scale = torch.where(scale > 0, scale, 1.0)
-        correlation = M / scale / scale[:, None]
+        known = self._resolved(M)
+        scale = torch.where(known, M.diagonal(), 1.0).sqrt()
+        correlation = torch.where(known & known[:, None], M / scale / scale[:, None], 0.0)
         lower, failed = torch.linalg.cholesky_ex(correlation)
-        pivots = lower.diagonal().square()
-        if not int(failed) and float(pivots.min()) > _PIVOT:
+        if not int(failed) and _least_eigenvalue(lower) > _PIVOT * len(M):
+            self._seen = None
             R = (lower * scale[:, None]).T
             fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
         else:
             values, vectors = torch.linalg.eigh(correlation)
             kept = values > _PIVOT * len(values) * float(values[-1])
             root = values[kept].sqrt()
+            self._seen = vectors[:, kept], scale, float(values[kept].min()) if len(root) else 1.0
             R = (root[:, None] * vectors[:, kept].T) * scale
             fit = (vectors[:, kept].T @ (b / scale)) / root
         self.regular = len(R) == R.shape[1]  # whether only one symmetric matrix fits best
@@ -230,13 +246,25 @@ class Compressed:
         is `E - 2 delta'g + delta'G delta`. By the inequality of Cauchy and Schwarz the sizes of
         these terms add up to at most `(sqrt(E) + sum_i |delta_i| sqrt(G_ii))^2`. It is far above
         the loss if a few large rows make products nearly dependent.
+
+        A part of delta that no sample sees has `G delta = 0`. It adds the rounding E of G, in the
+        scale of correlations, to the errors themselves, not to their squares: the kept eigenvectors
+        are wrong by `||E|| / l` for the least kept eigenvalue l, and are multiplied by sqrt(l).
         """
         change = svec(torch.from_numpy(V @ V.T)) - self._known
-        size = self._reference_error + float(change.abs() @ self._lengths)
-        if len(self.others):
-            change = torch.from_numpy(self.other_coefficients(V)) - self._known_others
-            size += float(change.abs() @ self._other_lengths)
-        return _UNIT * size**2
+        seen, unseen = change, 0.0
+        if self._seen is not None:
+            vectors, scale, least = self._seen
+            seen = vectors @ (vectors.T @ (scale * change)) / scale
+            hidden = self._length(change - seen, self._explained @ (change - seen))
+            unseen = _UNIT * hidden * float((self._lengths / scale).max()) / math.sqrt(least)
+        others = self._others_fit - self._explained @ seen
+        size = self._reference_error + self._length(seen, others)
+        return _UNIT * size**2 + unseen**2
+
+    def _length(self, change: Tensor, others: Tensor) -> float:
+        """Return `sum_i |delta_i| sqrt(G_ii)` of changed coefficients of Q and of other terms."""
+        return float(change.abs() @ self._lengths + others.abs() @ self._other_lengths)
 
     def shares(self, V: np.ndarray) -> np.ndarray:
         """Return by how much other terms explain the slopes along the entries of V, `[m, k r]`.
@@ -250,6 +278,19 @@ def _back(R: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Solve `R q = z` for upper triangular R."""
     right = torch.from_numpy(z)[:, None]
     return torch.linalg.solve_triangular(torch.from_numpy(R), right, upper=True)[:, 0].numpy()
+
+
+def _least_eigenvalue(lower: Tensor) -> float:
+    """Return the least eigenvalue of `LL'`, from above, by inverse iterations.
+
+    A small pivot of L shows a small eigenvalue, but an eigenvalue that is rounding can leave all
+    pivots large.
+    """
+    generator = torch.Generator().manual_seed(len(lower))
+    v = torch.randn(len(lower), 1, generator=generator, dtype=lower.dtype)
+    for _ in range(_POWERS):
+        v = torch.cholesky_solve(v / torch.linalg.vector_norm(v), lower)
+    return 1 / float(torch.linalg.vector_norm(v))
 
 
 def _span(second: Tensor, frame: Tensor) -> tuple[Tensor, Tensor, Tensor]:
