@@ -91,8 +91,18 @@ def test_the_best_start_is_kept_and_those_within_a_thousandth_agree():
 
 @pytest.mark.parametrize(
     ("n", "max_starts", "least"),
-    # 12 / (n/p - 1)^2 starts, at least 2, at most three quarters of those allowed.
-    [(8, 20, 12), (8, 12, 9), (5, 20, 15), (4, 20, 15), (5, 400, 192), (16, 20, 2), (40, 20, 2)],
+    # 12 / (n/p - 1)^2 starts, at least 9 or, from 20 samples per unknown on, 2; at most three
+    # quarters of those allowed.
+    [
+        (8, 20, 12),
+        (8, 12, 9),
+        (5, 20, 15),
+        (4, 20, 15),
+        (5, 400, 192),
+        (16, 20, 9),
+        (79, 20, 9),
+        (80, 20, 2),
+    ],
 )
 def test_how_many_starts_must_agree(n, max_starts, least):
     search = search_of(n, max_starts)

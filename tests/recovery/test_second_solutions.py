@@ -37,14 +37,14 @@ def radii(near=0.0, apart=1e-5):
     return Radii(*torch.tensor([near, apart], dtype=torch.float64))
 
 
-# How many starts. The dimension of the matrices of rank 2 and 4 in five dimensions is 9 and 14.
+# How many starts. The dimension of the matrices of rank 2 in five dimensions is 9.
 
 
 @pytest.mark.parametrize(
     ("n", "sizes", "nongeneric", "plan"),
     [
         (13, Sizes(), False, (11, 24, 12, 64, 52, 44)),
-        (14, Sizes(), False, (11, 8, 8, 0, 0, 3)),  # general position: no second solution
+        (14, Sizes(), False, (11, 24, 12, 64, 52, 44)),
         (13, Sizes(), True, (11, 24, 12, 64, 52, 132)),
         (14, Sizes(), True, (11, 24, 12, 64, 52, 132)),
         (13, Sizes(overhead_unknowns=8), False, (8, 0, 0, 20, 16, 16)),
@@ -134,19 +134,20 @@ def test_rounds_double_twice():
     shared, U = shared_of(13, 5, 2)
     rounds = [starts_of(shared, U, round) for round in range(5)]
     assert [starts.independent for starts in rounds] == [64 + 24, 48, 96, 96, 96]
-    assert [len(starts.U) for starts in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
-    assert [starts.tried for starts in rounds] == [2 + 12 + 64 + 24, 48, 96, 96, 96]
+    sizes = [2 + 12 + 24 + 64 + 24, 24 + 48, 24 + 96, 24 + 96, 24 + 96]
+    assert [len(starts.U) for starts in rounds] == sizes
+    assert [starts.tried for starts in rounds] == sizes
     assert not torch.equal(rounds[2].U, rounds[3].U)
     for samples, more in ((13, 2 + 12), (12, 0)):  # where n x n systems are affordable
         shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
         starts = starts_of(shared, U)
-        assert (len(starts.U), starts.independent) == (88 + more, 88)
+        assert (len(starts.U), starts.independent) == (24 + 88 + more, 88)
 
 
 def test_ends_of_reflections_are_solutions():
     """With 13 samples for 9 unknowns, a third of 64 starts reproduce the responses at least."""
     shared, U = shared_of(13, 5, 2)
-    ends = starts_of(shared, U).U[2 + 12 : 2 + 12 + 64]
+    ends = starts_of(shared, U).U[2 + 12 + 24 : 2 + 12 + 24 + 64]
     e = (shared.problem.operator.X @ ends).square().sum(-1) - shared.problem.y
     misfit = torch.linalg.vector_norm(e, dim=-1) / torch.linalg.vector_norm(shared.problem.y)
     assert int((misfit < 0.02).sum()) >= 21
@@ -192,11 +193,27 @@ def test_reflections_at_the_least_interpolant(monkeypatch):
     np.testing.assert_allclose(other_starts._mirrored_interpolants(shared, U), expected, atol=1e-9)
 
 
+def test_starts_that_keep_a_part_of_the_answer():
+    """Of three columns, one or two are kept; the others are random, of four lengths."""
+    generator = torch.Generator().manual_seed(0)
+    U = normal(generator, 2, 6, 3) * torch.tensor([5.0, 1.0, 0.1]).double()
+    starts = other_starts._partly_known(U, 0, 0, 16)
+    assert starts.shape == (16, 2, 6, 3)
+    W, s, _ = torch.linalg.svd(U, full_matrices=False)
+    for k, start in enumerate(starts):
+        kept = 1 + k % 2
+        torch.testing.assert_close(start[..., :kept], (W * s[..., None, :])[..., :kept])
+        factor = (1.0, 2.0, 4.0, 0.5)[k // 2 % 4]
+        lengths = torch.linalg.vector_norm(start, dim=-2)
+        torch.testing.assert_close(lengths[:, kept:], factor * s[:, kept:])
+    assert not torch.allclose(starts[0], starts[8])
+
+
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
     starts = starts_of(shared, U, nongeneric=True)
     copies = other_starts._symmetric_copies(shared, U, task_of(), 48)
-    assert (len(starts.U), starts.independent) == (len(copies) + 2 + 12 + 88, 88)
+    assert (len(starts.U), starts.independent) == (len(copies) + 2 + 12 + 24 + 88, 88)
     torch.testing.assert_close(starts.U[: len(copies)], copies)
 
 

@@ -55,11 +55,6 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
     local, many = random // 2, schedule.reflected_others
     if nongeneric:
         agreeing = 3 * agreeing
-    elif n >= dimension(d, min(2 * rank, d)):
-        # Rows in general position determine every matrix of rank r, because A does not vanish on
-        # matrices of rank 2r; only the structure of a design can have two solutions.
-        random = local = schedule.determined_others
-        agreeing, many = schedule.agreeing_determined_others, 0
     enough = math.ceil(schedule.closed_others * many)
     return Plan(schedule.others_rounds, random, local, many, enough, agreeing)
 
@@ -84,6 +79,8 @@ def make_starts(
         made.append(_mirrored_interpolants(shared, U))
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
+    if plan.random and U.shape[-1] > 1:
+        made.append(_partly_known(U, task.seed, round, plan.random))
     dependent, given_up = sum(map(len, made)), 0
     pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
     if plan.reflected and (round == 0 or not plan.random):
@@ -121,6 +118,22 @@ def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     lengths = size.new_tensor(_LENGTHS).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
     both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
     return size * lengths * both
+
+
+def _partly_known(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+    """Return starts `[S, ..., d, r]` that keep leading directions of UU' and replace the others.
+
+    If the eigenvalues of UU' differ much, a second solution often has nearly the same leading ones,
+    and few random starts lead to it.
+    """
+    r = U.shape[-1]
+    W, s, _ = torch.linalg.svd(U, full_matrices=False)
+    noise = common_noise(seed, _ROUND // 2 + round, U, count, *U.shape[-2:])
+    noise = noise / torch.linalg.vector_norm(noise, dim=-2, keepdim=True)
+    kept = (torch.arange(count, device=U.device) % (r - 1) + 1).reshape(-1, *(1,) * U.ndim)
+    lengths = s.new_tensor(_LENGTHS).repeat_interleave(r - 1).repeat(count)[:count]
+    other = lengths.reshape(-1, *(1,) * U.ndim) * s[..., None, :] * noise
+    return torch.where(torch.arange(r, device=U.device) < kept, s[..., None, :] * W, other)
 
 
 def _mirrored_interpolants(shared: Shared, U: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def find_second_solution(
     none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
     count = torch.zeros_like(none, dtype=torch.int64)
     if r == 1 and d <= sizes.sign_dimension:
-        starts = sign_candidates(shared.problem)
+        starts = sign_candidates(shared.problem, U, radii.apart)
         different = _ends(shared, found, radii, task, starts)[1].any(0)
         return different, torch.full_like(count, 2 ** (d - 1))
     if n * d * r > sizes.others_entries and not nongeneric:

@@ -115,6 +115,8 @@ class Search:
         """Whether the least residual is known, or was reached by enough starts, `[...]`."""
         excess = max(self.problem.n / self.p - 1, 0.05)
         least = math.ceil(self.acceptance.agreeing_starts / excess**2)
+        if self.cheap and self.problem.n < self.schedule.plenty * self.p:
+            least = max(least, self.acceptance.agreeing_cheap_starts)
         least = min(least, math.ceil(0.75 * self.max_starts))
         return self.optimal | (self.agreeing >= max(2, least))
 
