@@ -29,3 +29,5 @@ def assert_same_kernels(found, expected, generator, close):
         close(getattr(found, name), getattr(expected, name))
     close(found.transformed(Q[0]).X, expected.transformed(Q[0]).X)
     close(found.normalized().X, expected.normalized().X)
+    some = torch.tensor([0, 2, n - 1])
+    close(found.at_rows(some).X, expected.X[some])

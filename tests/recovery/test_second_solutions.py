@@ -11,10 +11,12 @@ import scipy.linalg
 import scipy.stats
 import torch
 
+from posquad import RankOne, Status, recover
 from posquad.recovery import budget, other_starts, others
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii
 from posquad.recovery.prepare import prepare
+from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Sizes
 from recovery_support import task_of
@@ -76,7 +78,7 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
         return other_starts.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
 
-    def fake_ends(shared, found, radii, task, starts):
+    def fake_ends(shared, found, radii, whole, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
         return again, ~again
 
@@ -313,7 +315,8 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
     shared, U = shared_of(13, 5, 2, Sizes(small_operations=0))
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
-    told = others._ends(shared, candidates(U), radii(0.05, 0.1), task_of(), 2 * U[None])
+    problem, U0 = shared.problem, 2 * U[None]
+    told = others._ends(shared, candidates(U), radii(0.05, 0.1), problem, task_of(), U0)
     assert [bool(t) for t in told] == [again, elsewhere]
 
 
@@ -345,6 +348,69 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(budget, "iterate", iterate)
-    others._ends(shared, candidates(U), radii(), task_of(), 2 * U[None])
+    others._ends(shared, candidates(U), radii(), shared.problem, task_of(), 2 * U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)
+
+
+# Many rows.
+
+
+def few_rows(shared):
+    schedule = replace(DEFAULT.schedule, least_thinned_rows=20)
+    return Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
+
+
+@pytest.mark.parametrize(("n", "kept"), [(111, 111), (112, 28), (500, 28)])
+def test_a_part_of_many_rows_is_kept(n, kept):
+    """Matrices of rank 4 in five dimensions have dimension 14."""
+    shared, _ = shared_of(n, 5, 2)
+    part = few_rows(shared).thinned(2).problem
+    assert part.n == kept
+    given = torch.cat([shared.problem.operator.X, shared.problem.y[:, None]], 1).tolist()
+    rows = torch.cat([part.operator.X, part.y[:, None]], 1).tolist()
+    assert all(row in given for row in rows)
+
+
+def test_all_rows_are_kept_if_a_part_spans_less():
+    X = normal(torch.Generator().manual_seed(0), 400, 5)
+    X[3:, 4] = 0
+    shared = few_rows(Shared(prepare(X, X[:, 0].square(), None)))
+    assert shared.thinned(2) is shared
+
+
+def test_a_solution_of_a_part_of_the_rows_is_none_of_all():
+    """`x_1^2 + x_2^2 = x_3^2 + x_4^2` on a part of the rows only."""
+    X = normal(torch.Generator().manual_seed(1), 60, 5)
+    lengths = torch.linalg.vector_norm(X[:30, :4].reshape(30, 2, 2), dim=-1)
+    X[:30, 2:4] *= (lengths[:, 0] / lengths[:, 1])[:, None]
+    U, V = torch.eye(5).double()[:, :2], torch.eye(5).double()[:, 2:4]
+    y = X[:, :2].square().sum(-1)
+    part, whole = (Shared(prepare(X[:n], y[:n], None)) for n in (30, 60))
+    for problem, elsewhere in ((part.problem, True), (whole.problem, False)):
+        start = part.prepared.enter(V)
+        if problem.n == 60:  # the same coordinates as those of the part
+            rows = X @ part.prepared.transform
+            problem = Problem(RankOne(rows), y / part.prepared.scale)
+        found = candidates(part.prepared.enter(U))
+        told = others._ends(part, found, radii(), problem, task_of(), start[None])
+        assert bool(told[1].any()) is elsewhere
+
+
+@pytest.mark.parametrize("start", [None, "first", "second"])
+def test_two_solutions_are_found_among_many_rows(start):
+    """Rows with `|a'x| = |b'x|`; a problem of more than 2^24 numbers was not searched."""
+    rng = np.random.default_rng(1)
+    a, b, c = rng.standard_normal((3, 60))
+    X = rng.standard_normal((4000, 60))
+    w = a - rng.choice([-1.0, 1.0], (4000, 1)) * b
+    X -= ((X * w).sum(1) / np.square(w).sum(1))[:, None] * w
+    first, second = np.stack([a, c], 1), np.stack([b, c], 1)
+    y = np.square(X @ first).sum(1)
+    given = {None: None, "first": first, "second": second}[start]
+    tuning = replace(
+        DEFAULT,
+        sizes=replace(DEFAULT.sizes, others_entries=2**18),  # of 480,000
+        schedule=replace(DEFAULT.schedule, least_thinned_rows=400),
+    )
+    assert recover(X, y, 2, start=given, tuning=tuning).status is Status.NOT_IDENTIFIED

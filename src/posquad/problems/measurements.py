@@ -250,6 +250,14 @@ class RankOne(Measurements):
         """The operators of a batch at these indices."""
         return RankOne.of_checked(select_designs(self.X, index))
 
+    def at_rows(self, index: Tensor) -> RankOne:
+        """The operator of the rows at these indices, `[m]`, which ascend."""
+        parts = []
+        for block, Xb in self._blocks():
+            inside = index[(index >= block.start) & (index < block.stop)]
+            parts.append(Xb[..., inside - block.start, :])
+        return RankOne.of_checked(torch.cat(parts, dim=-2))
+
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
         total = RunningSum()
         for block, Xb in self._product_blocks():

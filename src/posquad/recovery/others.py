@@ -16,6 +16,7 @@ from posquad.dynamics.loop import Rule
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.other_starts import anywhere, make_starts, plan_search
+from posquad.recovery.problem import Problem
 from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared
 from posquad.recovery.sign_patterns import sign_candidates
@@ -31,23 +32,26 @@ def find_second_solution(
 ) -> tuple[Tensor, Tensor]:
     """Return where `[...]` some start leads to a different solution, and the numbers of starts.
 
-    Of rank one and few dimensions, all candidates are tried. Else some starts are random, some are
-    random and nearly orthogonal to the first solution, which fewer of them reach again, and some
-    are ends of relaxed reflections, which reach solutions of any size where descents do not. Where
-    n x n systems are affordable, mirror images of the first solution and other interpolants are
-    tried as well: a second solution differs from the first by a matrix that A does not see.
+    If there are many rows, some of them are enough to find candidates (`Shared.thinned`). At rank
+    one in few dimensions, all candidates are tried. Otherwise some starts are random, some are
+    random and nearly orthogonal to the first solution, which fewer of them reach again, some keep
+    its leading directions, and some are ends of relaxed reflections, which reach solutions of any
+    size where descents do not. Where n x n systems are affordable, mirror images of the first
+    solution and other interpolants are tried as well: a second solution differs from the first by a
+    matrix that A does not see.
     Where the design is `nongeneric` (one problem only), so are its symmetries: inputs with zeros,
     signs or few distinct values can have separate solutions that differ by the signs or the order
     of coordinates.
     """
-    U, sizes = found.U, shared.tuning.sizes
+    U, sizes, whole = found.U, shared.tuning.sizes, shared.problem
     d, r = U.shape[-2:]
+    shared = shared.thinned(r)
     n = shared.problem.n
     none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
     count = torch.zeros_like(none, dtype=torch.int64)
     if r == 1 and d <= sizes.sign_dimension:
         starts = sign_candidates(shared.problem, U, radii.apart)
-        different = _ends(shared, found, radii, task, starts)[1].any(0)
+        different = _ends(shared, found, radii, whole, task, starts)[1].any(0)
         return different, torch.full_like(count, 2 ** (d - 1))
     if n * d * r > sizes.others_entries and not nongeneric:
         return none, count
@@ -58,9 +62,9 @@ def find_second_solution(
         together = min(together, _FEW)  # starts that have ended cost as much as the others
     where: Tensor | None = None  # the problems that are left of a batch
     for round in range(plan.rounds):
-        part = (shared, found, radii)
+        part = (shared, found, radii, whole)
         if where is not None:
-            part = (shared.select(where), found.select(where), radii.select(where))
+            part = tuple(value.select(where) for value in part)
         starts = make_starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
         ends = [_ends(*part, task, some) for some in starts.U.split(together)]
         again, elsewhere = (torch.cat(parts) & starts.pursued for parts in zip(*ends, strict=True))
@@ -88,9 +92,12 @@ class Radii(NamedTuple):
 
 
 def _ends(
-    shared: Shared, found: Candidates, radii: Radii, task: Task, starts: Tensor
+    shared: Shared, found: Candidates, radii: Radii, whole: Problem, task: Task, starts: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Which starts `[S, ..., d, r]` end at U again, and which at another solution, `[S, ...]`."""
+    """Which starts `[S, ..., d, r]` end at U again, and which at another solution, `[S, ...]`.
+
+    A solution must be one of the `whole` problem, of which `shared` may have a part of the rows.
+    """
     problem, U, schedule = shared.problem, found.U, shared.tuning.schedule
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
     size = (U.mT @ U).square().sum((-2, -1))
@@ -120,6 +127,10 @@ def _ends(
     away = squared_distance(V)
     reproduced, back = residual <= task.tolerance, away <= near
     elsewhere = reproduced & ~back & (away > radii.apart.square() * size)
+    if whole.n > problem.n:
+        some = anywhere(elsewhere)
+        solves = whole.relative_residual(V[some]) <= task.tolerance
+        elsewhere = elsewhere.clone().index_put((some,), elsewhere[some] & solves)
     return (reproduced | back) & ~elsewhere, elsewhere
 
 

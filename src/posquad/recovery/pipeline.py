@@ -284,7 +284,8 @@ class Pipeline:
             shared = Shared(prepare(X, y, weights, self.tuning), self.tuning)
             self._begin(shared, np.array([index]))
             found, sure = self._solved(shared, start)
-        repeated = int(shared.distinct) < int(shared.prepared.count)
+        D = X.shape[-1] * (X.shape[-1] + 1) // 2
+        repeated = int(shared.distinct) < min(int(shared.prepared.count), D)
         nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))
         return self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
 

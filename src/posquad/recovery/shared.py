@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +52,28 @@ class Shared:
     def select(self, chosen: Tensor) -> Shared:
         """Return the problems of a batch at these indices; nothing computed is kept."""
         return Shared(self.prepared.select(chosen), self.tuning)
+
+    def thinned(self, rank: int) -> Shared:
+        """Return the problem with some of its rows, if a search for a second solution needs no more.
+
+        `Schedule.thinned_rows` times the dimension of the matrices of rank 2r are kept, chosen at
+        random, if there are four times as many: a second solution of all rows is one of these, and
+        on rows in general position they leave none. All rows are kept if these span less.
+        """
+        n, d, schedule = self.problem.n, self.problem.d, self.tuning.schedule
+        most = dimension(d, min(2 * rank, d))
+        kept = max(schedule.least_thinned_rows, schedule.thinned_rows * most)
+        if n < 4 * kept:
+            return self
+        generator = torch.Generator().manual_seed(n)
+        index = torch.randperm(n, generator=generator)[:kept].sort().values
+        y = self.problem.y
+        index = index.to(y.device)
+        problem = Problem(self.problem.operator.at_rows(index), y[..., index])
+        rows = None if self.prepared.rows is None else self.prepared.rows[..., index]
+        thinned = Shared(replace(self.prepared, problem=problem, rows=rows), self.tuning)
+        full = thinned.distinct >= np.minimum(self.distinct, kept)
+        return thinned if full.all() else self
 
     def is_small(self, rank: int) -> bool:
         """Whether starts of this rank are run on NumPy arrays."""

@@ -284,6 +284,15 @@ class Schedule(Constants):
     """Most rounds that look for a second solution, of up to four times as many random starts as the
     first. Measured at n = p + 1, where few of them succeed: 936 starts."""
 
+    thinned_rows: int = 2
+    """Rows on which a second solution is sought, if there are four times as many: so many times the
+    dimension of the matrices of rank 2r. Derived: from one time on, rows in general position leave
+    no second solution."""
+
+    least_thinned_rows: int = 1000
+    """Fewest rows on which a second solution is sought, if there are four times as many. A choice:
+    few enough to cost little, and enough for structures that show in one row of a hundred."""
+
     reflected_others: int = 64
     """Starts of relaxed reflections that look for a second solution of a small problem, where rows
     in general position would not determine it. Measured on rows on quadrics whose two solutions
