@@ -54,7 +54,7 @@ class Shared:
         return Shared(self.prepared.select(chosen), self.tuning)
 
     def thinned(self, rank: int) -> Shared:
-        """Return the problem with some of its rows, if a search for a second solution needs no more.
+        """Return the problem with as many rows as a search for a second solution needs.
 
         `Schedule.thinned_rows` times the dimension of the matrices of rank 2r are kept, chosen at
         random, if there are four times as many: a second solution of all rows is one of these, and
