@@ -8,7 +8,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from posquad.core.ranges import PLAIN_NORMS
+from posquad.core.ranges import PLAIN_NORMS, tiny
 
 _DECOMPOSED = 512  # side of a matrix up to which its singular values are computed
 _POWER_STEPS = 20
@@ -91,7 +91,7 @@ def solve_semidefinite(M: Tensor, right: Tensor) -> Tensor:
 
     No part of the solution lies in directions that M maps to zero up to rounding.
     """
-    scale = M.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(M.dtype).tiny).rsqrt()
+    scale = M.diagonal(dim1=-2, dim2=-1).clamp_min(tiny(M)).rsqrt()
     scaled = scale[..., :, None] * M * scale[..., None, :]
     factor, info = torch.linalg.cholesky_ex(scaled)
     if not bool((info != 0).any()):

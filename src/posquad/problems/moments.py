@@ -21,7 +21,7 @@ from torch import Tensor
 
 from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
-from posquad.core.ranges import RESPONSES
+from posquad.core.ranges import RESPONSES, tiny
 from posquad.core.symmetric import svec_weights
 from posquad.core.threads import map_in_threads, one_torch_thread
 from posquad.core.twofold import Twofold, from_doubles
@@ -310,7 +310,7 @@ def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:
     """
     square = gram.diagonal().clone()
     seen = square > _SEEN * float(square.max())
-    scale = torch.where(seen, square.clamp_min(1e-300).rsqrt(), 0.0)
+    scale = torch.where(seen, square.clamp_min(tiny()).rsqrt(), 0.0)
     eye = torch.eye(len(gram), dtype=torch.float64)
     scaled = gram * scale * scale[:, None] + torch.diag((~seen).double())
     lower, failed = torch.linalg.cholesky_ex(scaled + _RIDGES[0] * len(gram) * eye)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import needed_samples
@@ -66,7 +67,7 @@ def lower_together(
 def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
     """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
     squares = found.singular_values**2
-    least = shared.tuning.acceptance.negligible * np.maximum(squares[..., :1], 1e-300)
+    least = shared.tuning.acceptance.negligible * np.maximum(squares[..., :1], tiny(squares))
     return np.maximum((squares > least).sum(-1), 1)
 
 

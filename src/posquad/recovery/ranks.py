@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
@@ -75,7 +76,7 @@ def bic(residual: float, n: int, unknowns: int) -> float:
     >>> bic(1.0, 1, 5), bic(0.1, 100, 6) < bic(0.1, 100, 11)
     (0.0, True)
     """
-    return 2 * n * math.log(max(residual, 1e-300)) + unknowns * math.log(n)
+    return 2 * n * math.log(max(residual, tiny())) + unknowns * math.log(n)
 
 
 def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -> int:
@@ -309,7 +310,7 @@ def choose_ranks(
         U[chosen] = found.U
         factors[rank] = U
         residual = torch.from_numpy(found.residual).double()
-        logs = residual.clamp_min(1e-300).log()
+        logs = residual.clamp_min(tiny()).log()
         n = torch.from_numpy(count[host(chosen)]).double()
         scores[chosen, rank - 1] = 2 * n * logs + p * n.log()
         tried[chosen] = rank

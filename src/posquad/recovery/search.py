@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
+from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, singular_values
 from posquad.recovery.problem import Problem
@@ -294,7 +295,8 @@ class Search:
         size = U.abs().amax((-2, -1), keepdim=True)
         unit = U / torch.where(size > 0, size, 1.0)
         predicted = self.problem.operator.apply_factor_kernel(unit)
-        square = (predicted * self.problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
+        size = predicted.square().sum(-1).clamp_min(tiny(predicted))
+        square = (predicted * self.problem.y).sum(-1) / size
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
     def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:

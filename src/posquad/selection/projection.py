@@ -18,6 +18,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.selection._dual import ExponentialFamily, project
@@ -143,7 +144,7 @@ def divergence(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
     # q [(1+t) log(1+t) - t], with its series t^2/2 - t^3/6 + ... where the bracket cancels.
     near = q * (torch.special.xlog1py(1 + t, t) - t)
     series = q * t.square() * (1 / 2 - t * (1 / 6 - t * (1 / 12 - t * (1 / 20 - t / 30))))
-    far = p * (p.clamp_min(torch.finfo(p.dtype).tiny).log() - q.log()) - p + q  # ratios overflow
+    far = p * (p.clamp_min(tiny(p)).log() - q.log()) - p + q  # ratios overflow
     terms = torch.where(t.abs() < 1e-3, series, torch.where(t < 1e3, near, far))
     return (d * terms).sum(-1) / 4
 

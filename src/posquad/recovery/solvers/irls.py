@@ -27,7 +27,7 @@ from posquad.core.arrays import (
 from posquad.core.errors import DomainError
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.progress import Progress
-from posquad.core.ranges import KERNEL_INPUTS
+from posquad.core.ranges import KERNEL_INPUTS, tiny
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.recovery.budget import Budget, History
@@ -147,7 +147,7 @@ class Reweighting(Method[IRLSState]):
         Q = state.weight @ problem.operator.adjoint_kernel(a) @ state.weight
         values, vectors = torch.linalg.eigh((Q + Q.mT) / 2)
         sizes = values.abs()
-        top = sizes.amax(-1).clamp_min(torch.finfo(sizes.dtype).tiny)
+        top = sizes.amax(-1).clamp_min(tiny(sizes))
         sorted_sizes = sizes.sort(-1, descending=True).values
         beyond = sorted_sizes[..., r] / top if r < problem.d else torch.zeros_like(top)
         floor = torch.minimum(_DECAY * state.floor, beyond)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posquad.core.arrays import require_shape
 from posquad.core.errors import DomainError, Interrupted, PosquadError
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.core.threads import one_thread
 from posquad.core.twofold import from_doubles
@@ -201,7 +202,7 @@ def recover_by_passes(
     answers.residual[:], answers.rank[:] = residual, r
     answers.confidence[:] = begun.confidence
     answers.curvature[0] = begun.curvature
-    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), 1e-300)
+    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), tiny())
     answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
     answers.starts[:], answers.others[:] = begun.starts, begun.others
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
