@@ -817,6 +817,7 @@ class TestKinds:
         (lambda X, y: recover(X[0], y, 1), "X", ShapeError),
         (lambda X, y: recover(X * math.nan, y, 1), "X", NonFiniteError),
         (lambda X, y: recover(X, y, 1, weights=-y), "weights", DomainError),
+        (lambda X, y: recover(X, y, 1, weights=0 * y), "weights", DomainError),
         (lambda X, y: recover(X, y, 1, weights=y[:-1]), "weights", ShapeError),
         (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
         (lambda X, y: recover(X, y, 1, seed=2**64), "seed", DomainError),

@@ -14,6 +14,7 @@ import torch
 from posquad import RankOne, Status, recover
 from posquad.recovery import rank_changes, ranks, search
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import visible
 from posquad.recovery.diagnose import (
     Diagnosis,
     diagnose,
@@ -309,6 +310,21 @@ def setting(n, distinct=None, *, rows=None, spent=False):
 def test_information_criterion_by_hand():
     assert ranks.bic(0.1, 50, 7) == pytest.approx(100 * math.log(0.1) + 7 * math.log(50))
     assert math.isfinite(ranks.bic(0.0, 50, 7))
+    both = ranks.bic(np.array([0.1, 0.0]), np.array([50, 20]), 7)
+    assert both.tolist() == [ranks.bic(0.1, 50, 7), ranks.bic(0.0, 20, 7)]
+
+
+def test_weight_of_the_best_score_by_hand():
+    """Scores 0 and 2 log 3 weigh 1 and 1/3; far, infinite or equal scores weigh nothing or 1."""
+    close, far = 2 * math.log(3), 1e5
+    scores = np.array([[0.0, close, far], [-far, far, np.inf], [7.0, 7.0, 7.0]])
+    assert ranks.weight_of_best(scores) == pytest.approx([3 / 4, 1, 1 / 3], rel=1e-15)
+
+
+def test_visible_eigenvalues_by_hand():
+    """Squares are compared with the share 1e-6 of the largest; zero has none."""
+    s = np.array([[2.0, 2.1e-3, 1.9e-3], [0.0, 0.0, 0.0]])
+    assert visible(s, 1e-6).tolist() == [[True, True, False], [False] * 3]
 
 
 def test_samples_needed_and_starts_of_a_trial():

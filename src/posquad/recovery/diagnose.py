@@ -24,7 +24,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task, singular_values
+from posquad.recovery.candidates import Candidates, Task, singular_values, visible
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
@@ -290,9 +290,8 @@ def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     if r == d:
         free = shared.distinct < d * (d + 1) // 2
-        negligible = shared.tuning.acceptance.negligible
-        visible = s[..., -1] ** 2 > negligible * s[..., 0] ** 2
-        full = full & ~free & (visible | (residual <= task.tolerance))
+        smallest = visible(s, shared.tuning.acceptance.negligible)[..., -1]
+        full = full & ~free & (smallest | (residual <= task.tolerance))
         nothing = replace(nothing, free=free)
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
         return nothing  # it could take longer than the search

@@ -22,7 +22,7 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.core.ranges import tiny
 from posquad.geometry import dimension
-from posquad.recovery.candidates import Candidates, Task, singular_values
+from posquad.recovery.candidates import Candidates, Task, singular_values, visible
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import (
     perturbed_starts,
@@ -260,8 +260,7 @@ class Search:
         misfit = (self.residual > self.task.tolerance) & ~self.optimal
         if self.convex or not misfit.any():
             return
-        squares = singular_values(self.U) ** 2
-        misfit &= squares[..., -1] <= self.acceptance.negligible * squares[..., 0]
+        misfit &= ~visible(singular_values(self.U), self.acceptance.negligible)[..., -1]
         if not misfit.any():
             return
         problem, chosen = self._part(misfit)

@@ -20,6 +20,7 @@ from posquad.core.twofold import from_doubles
 from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
+from posquad.recovery.admitted import require_nonnegative_weights, require_positive_weight
 from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
@@ -76,10 +77,7 @@ def admitted_responses(
     assert checked is not None, "a problem is raised"
     responses, w = checked
     if w is not None:
-        most = float(source.largest(w.amax() if len(w) else w.new_zeros(())))
-        if not most > 0:
-            expected = "nonnegative weights, not all zero"
-            raise DomainError("weights", expected=expected, got="only zeros")
+        require_positive_weight(source.largest(w.amax() if len(w) else w.new_zeros(())))
     return responses, w
 
 
@@ -93,9 +91,7 @@ def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, T
         return responses, None
     w = source.admit_values("weights", weights).cpu()  # type: ignore[arg-type]
     require_shape("weights", w, (source.held,), "(n,), one weight per row")
-    if bool((w < 0).any()):
-        expected = "nonnegative weights, not all zero"
-        raise DomainError("weights", expected=expected, got=f"least {float(w.min()):.3g}")
+    require_nonnegative_weights(w)
     return responses, w
 
 
