@@ -244,7 +244,8 @@ class Search:
             return False
         self.bound = host(torch.where(fit.optimal, fit.bound, 0.0))
         self._accept(fit.factor, fit.residual, fit.optimal)
-        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
+        open = ~fit.optimal.cpu().numpy()
+        self.history.note(fit.residual.cpu().numpy(), open, step=False)
         solved = bool(fit.optimal.all())
         if solved and self.given is None:
             # The columns are orthogonal.

@@ -128,7 +128,7 @@ class _Run:
 
     def iterate(self, history: History) -> None:
         """Take steps until every start has ended."""
-        history.note(self.residual, self.active)
+        history.note(self.residual, self.active, step=False)
         taken = 0
         while len(self.V):
             if taken >= self.ending.steps or history.budget.spent:

@@ -149,17 +149,17 @@ def recover_by_passes(
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
     size = _sum_of_squares(source, y, weights)
-    # The limit is on all steps. The first pass, which is noted too, is not a step.
-    history.budget.steps = begun.steps - 1
+    history.budget.steps = begun.steps  # the limit is on all steps
     run = begin_polish(begun.U, metric)
     if state is not None:
         run = Polish.from_store(state.numbers, state.arrays)
         history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
-        history.budget.steps += run.steps
+        history.budget.count(max(run.steps - 1, 0))
         keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
-        history.note(np.array([residual]), np.array([True]))
+        # The first pass, at the start, is not a step.
+        history.note(np.array([residual]), np.array([True]), step=bool(history.residuals))
         return source.decided(lambda: history.budget.spent)
 
     def keep(run: Polish) -> None:
