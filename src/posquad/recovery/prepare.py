@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
-from posquad.core.ranges import PLAIN_LENGTHS, ROW_ENTRIES, UNSCALED_INPUTS
+from posquad.core.ranges import PLAIN_LENGTHS, ROW_ENTRIES, UNSCALED_INPUTS, tiny
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
@@ -127,9 +127,8 @@ def prepare(
         if moments is None:
             moments = _large_moments(given, rows, unit)
         values = host(_eigenvalues(moments))
-    limits = torch.finfo(y.dtype)
-    top = np.maximum(values[..., -1:], limits.tiny)
-    seen = values > max(n, d) * limits.eps * top  # [..., d]
+    top = np.maximum(values[..., -1:], tiny(y))
+    seen = values > max(n, d) * torch.finfo(y.dtype).eps * top  # [..., d]
     span = seen.sum(-1)
     smallest = np.where(seen, values / top, 1.0).min(-1)
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]

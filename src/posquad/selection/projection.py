@@ -93,7 +93,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         kkt = (last.log_q - L0 - family.step(last.lam)).abs().amax(-1)
         y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
         misfit = (last.q @ system.B.mT - y_all).abs().amax(-1)
-        size = (last.q @ system.B.abs().mT).amax(-1).clamp_min(limits.tiny)
+        size = (last.q @ system.B.abs().mT).amax(-1).clamp_min(tiny(dtype))
         error = torch.expm1(last.error) + 4 * limits.eps
         # The misfit is that of all rows, including redundant ones.
         converged = (error <= limits.eps ** (2 / 3)) & (misfit <= limits.eps**0.6 * size)
@@ -103,7 +103,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     return Projection(
         q=like(B, q.reshape(*batch, m)),
         log_q=like(B, last.log_q.to(dtype).reshape(*batch, m)),
-        underflow=like(B, (q < limits.tiny).reshape(*batch, m)),
+        underflow=like(B, (q < tiny(dtype)).reshape(*batch, m)),
         error=like(B, error.to(dtype).reshape(batch)),
         dual=like(B, dual.reshape(*batch, n)),
         residual=like(B, (misfit / size).to(dtype).reshape(batch)),
