@@ -164,7 +164,7 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
         history(SimpleNamespace(residual=residual, running=residual > 0))
     told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     np.testing.assert_array_equal(told.history, [0.5, 0.25])
-    assert told.steps == 1  # the first record is the start
+    assert told.steps == 0  # records are not steps
 
 
 @pytest.mark.parametrize("size", [1e200, 1e-200])

@@ -804,7 +804,9 @@ class TestKinds:
         X, _, y = gaussian_problem(rng, 40, 5, 2)
         seen = []
         found = recover(X, y, 2, progress=seen.append)
-        assert len(seen) == found.steps + 1
+        assert len(seen) == len(found.history)
+        assert [p.time for p in seen] == sorted(p.time for p in seen)
+        assert (seen[0].time, seen[-1].time) == (0, found.steps)
         assert seen[-1].loss < 1e-12
 
 
@@ -817,6 +819,7 @@ class TestKinds:
         (lambda X, y: recover(X[0], y, 1), "X", ShapeError),
         (lambda X, y: recover(X * math.nan, y, 1), "X", NonFiniteError),
         (lambda X, y: recover(X, y, 1, weights=-y), "weights", DomainError),
+        (lambda X, y: recover(X, y, 1, weights=0 * y), "weights", DomainError),
         (lambda X, y: recover(X, y, 1, weights=y[:-1]), "weights", ShapeError),
         (lambda X, y: recover(X, y, 1, seed=-1), "seed", DomainError),
         (lambda X, y: recover(X, y, 1, seed=2**64), "seed", DomainError),

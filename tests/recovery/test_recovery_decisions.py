@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +12,10 @@ import scipy.optimize
 import torch
 
 from posquad import RankOne, Status, recover
+from posquad.dynamics.loop import Method, State, clock
 from posquad.recovery import rank_changes, ranks, search
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.candidates import visible
 from posquad.recovery.diagnose import (
     Diagnosis,
     diagnose,
@@ -245,24 +247,46 @@ def test_residuals_are_relative_to_the_responses_and_absolute_to_none():
     assert float(Problem(RankOne(X), vector(0.0, 0.0)).relative(e)) == pytest.approx(1, rel=1e-15)
 
 
-def test_budget_counts_the_steps_that_a_history_records():
-    budget = Budget(max_steps=3)
-    history = History(budget)
-    state = SimpleNamespace(residual=vector(1.0), running=torch.tensor([True]))
-    quota = budget.quota(2)
-    ends = []
-    for _ in range(4):
-        history(state)
-        ends.append((bool(quota[1](state)), bool(budget.rule()[1](state)), budget.spent))
-    # Records are numbered from 0; a step is judged before it is recorded.
-    assert ends == [
-        (False, False, False),
-        (True, False, False),
-        (True, True, False),
-        (True, True, True),
-    ]
-    assert len(history.residuals) == 4
-    assert history.last is state
+@dataclass(frozen=True)
+class Halved(State):
+    residual: torch.Tensor
+
+
+class Halving(Method[Halved]):
+    """Halves the residual at every step."""
+
+    def advance(self, state):
+        return state.stepped(residual=state.residual / 2)
+
+
+def halved(history, *, steps=None):
+    """Run from residual 1 down to 1/8, which takes three steps if nothing ends it before."""
+    one = vector(1.0)
+    ends = [(Status.LOSS_REACHED, lambda state: state.residual <= 1 / 8)]
+    return history.run(Halving(), Halved(**clock(one), residual=one), ends, steps=steps)
+
+
+def test_the_starts_of_runs_are_recorded_but_are_not_steps():
+    seen = []
+    history = History(Budget(max_steps=100), seen.append)
+    for total in (3, 6):
+        assert halved(history).steps.tolist() == [3]
+        assert history.budget.steps == total
+    assert history.least_residuals() == 2 * [1.0, 0.5, 0.25, 0.125]
+    assert [p.time for p in seen] == [0, 1, 2, 3, 3, 4, 5, 6]
+    assert halved(history, steps=2).steps.tolist() == [2]
+    assert history.budget.steps == 8
+
+
+def test_a_budget_allows_as_many_steps_as_it_says():
+    """Three steps, then two of the next run, then none; the statuses say why a run has ended."""
+    history = History(Budget(max_steps=5))
+    ended = [halved(history) for _ in range(3)]
+    assert [int(state.steps) for state in ended] == [3, 2, 0]
+    reached, stopped = Status.LOSS_REACHED.code, Status.INTERRUPTED.code
+    assert [int(state.outcome) for state in ended] == [reached, stopped, stopped]
+    assert history.budget.spent
+    assert history.last is ended[-1]
 
 
 def test_cosine_is_between_the_residual_and_the_jacobian(rng):
@@ -309,6 +333,21 @@ def setting(n, distinct=None, *, rows=None, spent=False):
 def test_information_criterion_by_hand():
     assert ranks.bic(0.1, 50, 7) == pytest.approx(100 * math.log(0.1) + 7 * math.log(50))
     assert math.isfinite(ranks.bic(0.0, 50, 7))
+    both = ranks.bic(np.array([0.1, 0.0]), np.array([50, 20]), 7)
+    assert both.tolist() == [ranks.bic(0.1, 50, 7), ranks.bic(0.0, 20, 7)]
+
+
+def test_weight_of_the_best_score_by_hand():
+    """Scores 0 and 2 log 3 weigh 1 and 1/3; far, infinite or equal scores weigh nothing or 1."""
+    close, far = 2 * math.log(3), 1e5
+    scores = np.array([[0.0, close, far], [-far, far, np.inf], [7.0, 7.0, 7.0]])
+    assert ranks.weight_of_best(scores) == pytest.approx([3 / 4, 1, 1 / 3], rel=1e-15)
+
+
+def test_visible_eigenvalues_by_hand():
+    """Squares are compared with the share 1e-6 of the largest; zero has none."""
+    s = np.array([[2.0, 2.1e-3, 1.9e-3], [0.0, 0.0, 0.0]])
+    assert visible(s, 1e-6).tolist() == [[True, True, False], [False] * 3]
 
 
 def test_samples_needed_and_starts_of_a_trial():

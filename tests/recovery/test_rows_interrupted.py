@@ -75,7 +75,7 @@ def test_by_passes(samples, monkeypatch, of_the_rows_in_memory):
     monkeypatch.setattr(entry, "MOMENT_MOST", 0)
     monkeypatch.setattr(entry, "MEMORY_ENTRIES", 300 * D)
     start = recover(X[:300], y[:300], 2)
-    count = 1 + start.steps if of_the_rows_in_memory else 4 + start.steps
+    count = len(start.history) + (0 if of_the_rows_in_memory else 3)
     with pytest.raises(Interrupted) as stop:
         recover(rows.in_memory(X), y, 2, progress=pressed_at(count))
     best = stop.value.result

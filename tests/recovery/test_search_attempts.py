@@ -108,7 +108,7 @@ def solvers(monkeypatch, n, sizes, *, residual=1e-3, cosine=1e-3, spent=False):
     run, U = search_of(n, sizes)
 
     def last(state):
-        run.budget.steps = 10**9 if spent else -1
+        run.budget.steps = 10**9 if spent else 0
         full = torch.full_like(state.residual, 1.0)
         return replace(state, residual=residual * full, cosine=cosine * full)
 
@@ -126,7 +126,7 @@ def count_steps(monkeypatch, run, last=lambda state: state):
         while not bool(rules[-1][1](state).all()) and steps < 5000:
             run.budget.steps += 1
             steps += 1
-        told.append((type(method).__name__, steps))
+        told.append((type(method.method).__name__, steps))
         return last(state)
 
     monkeypatch.setattr(budget, "iterate", iterate)

@@ -520,3 +520,10 @@ def test_distance_to_the_one_minimum_trace_interpolant(corner):
     """<e1 e1', Q> = 1 has the one solution diag(1, 0); diag(c, c) is |(c - 1, c)| away from it."""
     far = distance_to_minimum_trace(np.diag([1.0, 0.0])[None], np.ones(1), corner * np.eye(2))
     assert far == pytest.approx(math.hypot(corner - 1, corner), abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [1.0, 1e10])
+def test_a_zero_measurement_with_a_response_has_no_interpolant(value):
+    """No number overflows on the way, whatever the response."""
+    A, y = np.stack([np.eye(2), np.zeros((2, 2))]), np.array([1.0, value])
+    assert minimum_trace_interpolant(A, y).status is Status.NOT_CONVERGED

@@ -15,6 +15,7 @@ from posquad.certificates.proofs.bounded_operator import BoundedOperator
 from posquad.certificates.proofs.claims import Claims, Witness
 from posquad.core.elementwise import require_nonnegative
 from posquad.core.errors import DomainError
+from posquad.core.ranges import BOUND_SIZES
 from posquad.core.results import Result
 from posquad.core.verdict import Verdict
 from posquad.theory.effective import effective_flow_envelope
@@ -112,7 +113,7 @@ class Certificate(Result):
         # rest (the exponential is off by at most about 800 units), the last term underflow.
         lam, mu = details["lam"], details["mu"]
         envelope = effective_flow_envelope(distance * (1 + 1e-14), t, lam, mu)
-        return envelope * (1 + _ENVELOPE_MARGIN) + 1e-290 * math.sqrt(lam / mu)
+        return envelope * (1 + _ENVELOPE_MARGIN) + BOUND_SIZES.of().low * math.sqrt(lam / mu)
 
     def __str__(self) -> str:
         lines = [

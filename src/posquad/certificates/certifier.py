@@ -12,7 +12,7 @@ from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
 from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
 from posquad.certificates.proofs.claims import Claims, Conclusions, Witness, judge, trace_gap
-from posquad.certificates.proofs.rounding import LARGEST_RESPONSE, in_range, up
+from posquad.certificates.proofs.rounding import in_range, up
 from posquad.certificates.proofs.statements import (
     TangentGram,
     proves_dual,
@@ -27,6 +27,7 @@ from posquad.core.arguments import require_boolean
 from posquad.core.arrays import Array, doubles, positive_integer, positive_number
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.linalg import eigenvalue_rounding
+from posquad.core.ranges import CERTIFIED_ENTRIES, RESPONSES
 from posquad.curvature.full_space import operator_bounds
 from posquad.geometry import dimension
 from posquad.problems.objectives import LeastSquares, Objective
@@ -141,15 +142,17 @@ def _range_problem(operator: BoundedOperator, y: np.ndarray, U: np.ndarray) -> s
     for name, arrays in (("measurements", operator.arrays()), ("factor U", (U,))):
         if not in_range(*arrays):
             size = max(float(np.abs(array).max(initial=0.0)) for array in arrays)
+            low, high = CERTIFIED_ENTRIES.of()
             return (
                 f"outside the range in which the rounding bounds hold: the largest entry of the "
-                f"{name} is {size:.1e}, not within [1e-20, 1e20]; rescale the problem"
+                f"{name} is {size:.1e}, not within [{low:.0e}, {high:.0e}]; rescale the problem"
             )
     size = float(np.abs(y).max(initial=0.0))
-    if not size <= LARGEST_RESPONSE:
+    largest = RESPONSES.of().high  # responses are only compared, and squared once
+    if not size <= largest:
         return (
             f"outside the range in which the rounding bounds hold: the largest response is "
-            f"{size:.1e}, above {LARGEST_RESPONSE:.0e}; rescale the problem"
+            f"{size:.1e}, above {largest:.0e}; rescale the problem"
         )
     return None
 

@@ -19,13 +19,13 @@ from posquad.certificates.proofs.bounded_operator import (
 from posquad.certificates.proofs.statements import proves_dual_feasible, residual_below
 from posquad.core.arrays import Array, require_shape
 from posquad.core.errors import DomainError
+from posquad.core.ranges import BOUND_SIZES
 from posquad.problems.measurements import Measurements
 from posquad.problems.objectives import LeastSquares
 
 __all__ = ["proved_least_residual", "proves_infeasible"]
 
 _LIFTS = (1.0, 4.0, 16.0)  # multiples of the estimated rounding that z is shifted by
-_SMALLEST = 1e-290  # smaller bounds are not normal numbers
 
 
 def proves_infeasible(measurements: Measurements, y: Array, z: Array) -> bool:
@@ -92,7 +92,7 @@ def _least_residual(operator: BoundedOperator, y: np.ndarray, z: np.ndarray) -> 
             vector = z + lift
             if proves_dual_feasible(operator, vector):
                 bound = residual_below(y_scaled, vector) / unit
-                return bound if _SMALLEST < bound < math.inf else 0.0
+                return bound if BOUND_SIZES.of().low < bound < math.inf else 0.0
     return 0.0
 
 

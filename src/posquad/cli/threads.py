@@ -9,13 +9,13 @@ from typing import NoReturn
 
 import numpy as np
 
+from posquad.core.ranges import FILE_NUMBERS
 from posquad.core.threads import one_thread
 from posquad.io.tables import Extremes, Samples, TableError
 
 __all__ = ["require_scale", "suitable_threads"]
 
 _SMALL = 1_000_000  # entries of X below which several threads are slower than one
-_LARGEST = 1e50  # inputs and responses up to this size have fourth powers that do not overflow
 
 
 @contextmanager
@@ -58,13 +58,15 @@ def require_scale(samples: Samples, *, inputs: bool = True, small: bool = False)
 
 
 def _is_extreme(size: float, small: bool) -> bool:
-    return size > _LARGEST or (0 < size < 1 / _LARGEST and not small)
+    low, high = FILE_NUMBERS.of()
+    return size > high or (0 < size < low and not small)
 
 
 def _refuse(samples: Samples, what: str, size: float, place: str, *, small: bool) -> NoReturn:
-    ends = f"of at most {_LARGEST:.0e}"
+    low, high = FILE_NUMBERS.of()
+    ends = f"of at most {high:.0e}"
     if not small:
-        ends = f"between {1 / _LARGEST:.0e} and {_LARGEST:.0e}"
+        ends = f"between {low:.0e} and {high:.0e}"
     raise TableError(
         f"{samples.path}: {what}",
         expected=f"numbers {ends} in size",

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
+from posquad.core.ranges import tiny
 
 Array = Tensor | np.ndarray
 A = TypeVar("A", bound=Array)
@@ -159,7 +160,7 @@ def require_symmetric(name: str, M: Tensor) -> None:
     skew = (M - M.mT).detach().abs().amax(dim=(-2, -1))
     size = M.detach().abs().amax(dim=(-2, -1))
     if bool((skew > 1e3 * torch.finfo(M.dtype).eps * size).any()):
-        worst = float((skew / size.clamp_min(torch.finfo(M.dtype).tiny)).max())
+        worst = float((skew / size.clamp_min(tiny(M))).max())
         raise DomainError(
             name,
             expected="a symmetric matrix",

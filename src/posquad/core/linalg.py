@@ -8,6 +8,8 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import PLAIN_NORMS, tiny
+
 _DECOMPOSED = 512  # side of a matrix up to which its singular values are computed
 _POWER_STEPS = 20
 _PARTIAL_LEAST = 200  # side of a matrix from which a few eigenpairs are computed alone
@@ -22,8 +24,7 @@ def norm(M: Tensor, dim: tuple[int, ...] = (-2, -1)) -> Tensor:
     if M.numel() == 0:
         return plain
     least, most = (float(end) for end in torch.aminmax(plain.detach()))
-    limits = torch.finfo(M.dtype)
-    if (limits.tiny / limits.eps) ** 0.5 < least and most < math.inf:
+    if PLAIN_NORMS.of(M.dtype).low < least and most < math.inf:
         return plain
     _, exponent = torch.frexp(M.detach().abs().amax(dim, keepdim=True))
     unit = torch.ldexp(torch.ones_like(exponent, dtype=M.dtype), exponent - 1)
@@ -90,7 +91,7 @@ def solve_semidefinite(M: Tensor, right: Tensor) -> Tensor:
 
     No part of the solution lies in directions that M maps to zero up to rounding.
     """
-    scale = M.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(M.dtype).tiny).rsqrt()
+    scale = M.diagonal(dim1=-2, dim2=-1).clamp_min(tiny(M)).rsqrt()
     scaled = scale[..., :, None] * M * scale[..., None, :]
     factor, info = torch.linalg.cholesky_ex(scaled)
     if not bool((info != 0).any()):

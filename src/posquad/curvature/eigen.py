@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import eigenvalue_rounding, symmetric_part
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.curvature.lanczos import Block, Lanczos
 
@@ -187,7 +188,7 @@ class Subspace:
             if self.products + min(self.width, self.dimension - self.V.shape[-1]) > max_products:
                 return False
             size = torch.linalg.vector_norm(self.R, dim=-2, keepdim=True)
-            R = self.R / size.clamp_min(torch.finfo(size.dtype).tiny)
+            R = self.R / size.clamp_min(tiny(size))
             self.append(
                 self.preconditioner.lift(self.preconditioner.lift_transpose(R)), max_products
             )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
 from posquad.curvature.eigen import FAILURE, Preconditioner, Subspace
 from posquad.curvature.lanczos import Lanczos
 from posquad.curvature.matrix_free import MatrixFree
@@ -153,7 +154,7 @@ class _Bounds:
         last, half = quotients[-1], quotients[_ROUGH // 2 - 1]
         residual = torch.linalg.vector_norm(space.R[..., 0], dim=-1)
         second = space.theta[..., min(1, space.theta.shape[-1] - 1)]
-        gap = (second - space.theta[..., 0]).clamp_min(torch.finfo(residual.dtype).tiny)
+        gap = (second - space.theta[..., 0]).clamp_min(tiny(residual))
         off = torch.minimum(residual, residual.square() / gap) * space.unit[..., 0, 0]
         return last, torch.maximum(last - (half - last) / (2**1.5 - 1), last - off)
 
@@ -188,8 +189,7 @@ class _Bounds:
         size = torch.linalg.vector_norm(lifted[..., 0], dim=-1)
         single = first / size.square()
         # With V = LY and Y'L'(H - tI)LY = I, the least quotient of H - tI is 1 / ||V||^2.
-        tiny = torch.finfo(values.dtype).tiny
-        scaled = lifted / values[..., None, :count].clamp_min(tiny).sqrt()
+        scaled = lifted / values[..., None, :count].clamp_min(tiny(values)).sqrt()
         all_of_them = torch.linalg.matrix_norm(scaled, 2).square().reciprocal()
         quotient = shift + torch.where(first > 0, all_of_them, single).amin(0)
         self.above = torch.fmin(self.above, quotient)

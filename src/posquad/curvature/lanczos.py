@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
+
 Block = Callable[[Tensor], Tensor]  # [..., N, b] -> [..., N, b]
 
 _COLUMNS = 32  # columns per block of the basis
@@ -48,8 +50,7 @@ class Lanczos:
         before = self.off[-1].square() / self.pivot if self.off else 0.0
         self.pivot = a - before
         # b = 0 up to rounding means that the space is exhausted and nothing is left to find.
-        tiny = torch.finfo(b.dtype).tiny
-        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny), 0.0)
+        factor = torch.where(self.pivot > 0, self.pivot / b.clamp_min(tiny(b)), 0.0)
         self.growth = self.growth + factor.log()  # stays -inf after a negative pivot
         self.diagonal.append(a)
         self.off.append(b)
@@ -68,8 +69,7 @@ class Lanczos:
 
     def growth_at(self, t: Tensor, values: Tensor) -> Tensor:
         """`log |p_m(t)|`, `[...]`, for the Ritz values, and t outside them."""
-        tiny = torch.finfo(t.dtype).tiny
-        factors = (t[..., None] - values).abs() / torch.stack(self.off, -1).clamp_min(tiny)
+        factors = (t[..., None] - values).abs() / torch.stack(self.off, -1).clamp_min(tiny(t))
         return factors.log().sum(-1)
 
     def _tridiagonal(self) -> Tensor:
@@ -82,4 +82,4 @@ class Lanczos:
     @staticmethod
     def _normalized(w: Tensor) -> Tensor:
         size = torch.linalg.vector_norm(w, dim=(-2, -1), keepdim=True)
-        return w / size.clamp_min(torch.finfo(w.dtype).tiny)
+        return w / size.clamp_min(tiny(w))

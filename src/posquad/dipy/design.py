@@ -16,6 +16,7 @@ from torch import Tensor
 
 from posquad.core.arrays import converted_tensor
 from posquad.core.errors import DomainError, ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.symmetric import symmetric_congruence, symmetric_matrix
 
 __all__ = ["TensorDesign"]
@@ -59,7 +60,7 @@ class TensorDesign:
             expected = "a last column of -1, the constant"
             raise DomainError("design_matrix", expected=expected, got="another one")
         A = -matrix[:, :-1] @ TO_DIPY
-        size = torch.linalg.vector_norm(A, dim=0).clamp_min(torch.finfo(A.dtype).tiny)
+        size = torch.linalg.vector_norm(A, dim=0).clamp_min(tiny(A))
         columns = torch.cat([A / size, torch.ones_like(A[:, :1]) / len(A) ** 0.5], dim=1)
         s = torch.linalg.svdvals(columns)
         rank = int((s > _DETERMINED * s[0]).sum()) if len(A) >= COLUMNS else len(A)

@@ -14,6 +14,7 @@ from torch import Tensor
 from posquad.core.arguments import require_boolean
 from posquad.core.arrays import converted_tensor, positive_integer
 from posquad.core.errors import DomainError, DtypeError, ShapeError, first_line
+from posquad.core.ranges import DIFFUSION_WEIGHTS
 from posquad.core.results import Result
 from posquad.core.rotations import symmetric_eigen
 from posquad.core.threads import one_torch_thread
@@ -29,7 +30,6 @@ Method = Literal["ols", "wls", "rwls"]
 _METHODS = ("ols", "wls", "rwls")
 _STEP = 4096  # voxels fitted together: their arrays stay in the cache
 _ROUNDS = 4  # least number of fits of the robust method, and the default, as in DIPY
-_LARGEST = 300.0  # logarithm of a weight up to which nothing overflows
 
 
 class Flag(IntFlag):
@@ -195,7 +195,7 @@ def _fit_part(
         weights = two_step_weights(design, logs, usable)
     else:
         weights, kept = robust_weights(design, signals, logs, usable, rounds)
-    bounded = torch.isfinite(weights) & (weights < np.exp(_LARGEST))
+    bounded = torch.isfinite(weights) & (weights < DIFFUSION_WEIGHTS.of().high)
     weights = torch.where(bounded, weights, 0.0)
     equal = own is None and method == "ols"
     fit = first_fit(design, logs, usable) if equal else fit_weighted(design, logs, weights)

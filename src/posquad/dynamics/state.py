@@ -11,6 +11,7 @@ from torch import Tensor
 
 from posquad.core.errors import DomainError
 from posquad.core.linalg import norm
+from posquad.core.ranges import LOSS_TERMS
 from posquad.core.status import Status
 from posquad.dynamics.loop import Rule, State, clock
 from posquad.problems.objectives import Objective
@@ -116,12 +117,9 @@ def require_range(objective: Objective, U0: Tensor) -> None:
 
 
 def log_range(dtype: torch.dtype) -> tuple[float, float]:
-    """Logarithms of the smallest and largest size of terms that is safe.
-
-    Within this range squared rounding errors do not underflow, and sums do not overflow.
-    """
-    limits = torch.finfo(dtype)
-    return math.log(limits.tiny) - 2 * math.log(limits.eps), math.log(limits.max * limits.eps)
+    """Logarithms of the smallest and largest size of terms that is safe, `LOSS_TERMS`."""
+    low, high = LOSS_TERMS.of(dtype)
+    return math.log(low), math.log(high)
 
 
 def out_of_range(objective: Objective) -> Rule[FactorState]:

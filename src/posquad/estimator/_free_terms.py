@@ -24,6 +24,7 @@ import torch
 
 from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
 from posquad.estimator._coordinates import Coordinates, coordinates
@@ -333,7 +334,7 @@ class TermsSearch:
         most = distance <= np.quantile(distance, 0.9)
         errors = ((self.t @ V) ** 2).sum(axis=1) + self.Z @ self.problem.coefficients(V, y) - y
         spread, error = (
-            float(np.sqrt(self.mass[most] @ v[most] ** 2 / max(self.mass[most].sum(), 1e-300)))
+            float(np.sqrt(self.mass[most] @ v[most] ** 2 / max(self.mass[most].sum(), tiny())))
             for v in (distance, errors)
         )
         if not spread:  # most responses are equal

@@ -81,7 +81,7 @@ class Solver:
             progress=self.progress,
         )
         fit = fit_with_terms(samples, rank, self.terms, options, given)
-        self.steps += max(0, options.budget.steps)
+        self.steps += options.budget.steps
         self.stopped |= fit.status is Status.INTERRUPTED
         return fit
 

@@ -17,6 +17,7 @@ from torch.autograd import Function
 
 from posquad.core.errors import DomainError, RankDeficientError
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import FRAME_VALUES
 
 
 class Frame(NamedTuple):
@@ -58,11 +59,11 @@ def _require_rank(name: str, U: Tensor, s: Tensor) -> None:
 
 def _require_range(name: str, s: Tensor) -> None:
     """Refuse scales at which second or fourth powers of singular values overflow or underflow."""
-    limits = torch.finfo(s.dtype)
-    if bool(((s.square() < limits.tiny) | (s.square() > limits.max**0.5)).any()):
+    low, high = FRAME_VALUES.of(s.dtype)
+    if bool(((s < low) | (s > high)).any()):
         raise DomainError(
             name,
-            expected=f"singular values from {limits.tiny**0.5:.0e} to {limits.max**0.25:.0e}",
+            expected=f"singular values from {low:.0e} to {high:.0e}",
             got=f"{float(s.min()):.3e} to {float(s.max()):.3e}: rescale the factor",
         )
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import norm, symmetric_part
+from posquad.core.ranges import tiny
 from posquad.geometry.frames import Frame, divide_right, pair_sums, solve_sylvester
 
 
@@ -65,7 +66,7 @@ def distance_from_tangent_space(xi: Tensor, basis: Frame) -> Tensor:
     """`||(I - WW') xi (I - WW')||_F / ||xi||_F`, `[...]`."""
     W = basis.W
     rest = xi - W @ (W.mT @ xi)
-    return norm(rest - (rest @ W) @ W.mT) / norm(xi).clamp_min(torch.finfo(xi.dtype).tiny)
+    return norm(rest - (rest @ W) @ W.mT) / norm(xi).clamp_min(tiny(xi))
 
 
 def rank_loss(u: Tensor, delta: Tensor, basis: Frame) -> Tensor:

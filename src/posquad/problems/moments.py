@@ -21,6 +21,7 @@ from torch import Tensor
 
 from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
+from posquad.core.ranges import RESPONSES, tiny
 from posquad.core.symmetric import svec_weights
 from posquad.core.threads import map_in_threads, one_torch_thread
 from posquad.core.twofold import Twofold, from_doubles
@@ -39,7 +40,6 @@ _CHUNK = 4096  # rows whose sums are formed in one thread
 _THREADED = 16  # columns from which several threads pay
 _SUMS_MEMORY = 2**28  # bytes of the sums of all threads
 SMALL = 50  # columns up to which products of moments are faster on one thread of torch
-_LARGEST = 1e100  # responses up to this size have squares whose sums neither overflow nor vanish
 
 
 class Frame(NamedTuple):
@@ -290,15 +290,16 @@ def _begin_moments(X: Tensor, y: Tensor, weights: Tensor | None, terms: Terms) -
     return moments
 
 
-def require_response_size(largest: float, *, least: float = 1 / _LARGEST) -> None:
+def require_response_size(largest: float, *, least: float = RESPONSES.double.low) -> None:
     """Refuse responses, of this largest size, whose squares overflow or vanish in the sums.
 
     >>> require_response_size(1e200)
     Traceback (most recent call last):
     posquad.core.errors.DomainError: y: expected a largest size between 1e-100 and 1e+100, or 0; got 1e+200: choose another unit
     """  # noqa: E501
-    if largest > _LARGEST or 0 < largest < least:
-        expected = f"a largest size between {1 / _LARGEST:.0e} and {_LARGEST:.0e}, or 0"
+    low, high = RESPONSES.of()
+    if largest > high or 0 < largest < least:
+        expected = f"a largest size between {low:.0e} and {high:.0e}, or 0"
         raise DomainError("y", expected=expected, got=f"{largest:.3g}: choose another unit")
 
 
@@ -309,7 +310,7 @@ def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:
     """
     square = gram.diagonal().clone()
     seen = square > _SEEN * float(square.max())
-    scale = torch.where(seen, square.clamp_min(1e-300).rsqrt(), 0.0)
+    scale = torch.where(seen, square.clamp_min(tiny()).rsqrt(), 0.0)
     eye = torch.eye(len(gram), dtype=torch.float64)
     scaled = gram * scale * scale[:, None] + torch.diag((~seen).double())
     lower, failed = torch.linalg.cholesky_ex(scaled + _RIDGES[0] * len(gram) * eye)

@@ -39,6 +39,7 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DtypeError, ShapeError
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import tiny
 from posquad.geometry.frames import polar_rotation
 from posquad.geometry.horizontal import records_gradient
 from posquad.geometry.population import population_product
@@ -301,7 +302,7 @@ class SmoothObjective(Objective):
         value, G = self._differentiate(U @ U.mT, create_graph=False)
         factor = U.abs().amax((-2, -1)).log()
         gradient = G.abs().amax((-2, -1)).log() + factor
-        hidden = gradient.isneginf() & (2 * factor < math.log(torch.finfo(U.dtype).tiny))
+        hidden = gradient.isneginf() & (2 * factor < math.log(tiny(U)))
         loss = torch.where(value.isinf(), torch.inf, -torch.inf).to(gradient)
         return loss, torch.where(hidden, 2 * factor, gradient)
 

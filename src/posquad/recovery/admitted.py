@@ -30,6 +30,22 @@ def admitted_start(start: Array, X: Tensor, y: Tensor, rank: int | None) -> Tens
     return U.expand(*X.shape[:-2], *U.shape[-2:])
 
 
+def require_nonnegative_weights(w: Tensor) -> None:
+    """Refuse weights of which one is negative."""
+    if bool((w < 0).any()):
+        raise _bad_weights(f"least {float(w.min()):.3g}")
+
+
+def require_positive_weight(largest: Tensor) -> None:
+    """Refuse weights that are all zero; `largest[...]` is the largest of each problem."""
+    if not bool((largest > 0).all()):
+        raise _bad_weights("only zeros")
+
+
+def _bad_weights(got: str) -> DomainError:
+    return DomainError("weights", expected="nonnegative weights, not all zero", got=got)
+
+
 def admitted_arrays(
     X: Array, y: Array | None, weights: Array | None, precision: str, most: float
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -63,9 +79,8 @@ def admitted_arrays(
     if rest:
         require_shape("weights", rest[0], (n,), "(..., n), one weight per row of X")
         shapes["weights"] = rest[0].shape[:-1]
-        if bool((rest[0] < 0).any()) or not bool((rest[0].amax(-1) > 0).all()):
-            expected = "nonnegative weights, not all zero"
-            raise DomainError("weights", expected=expected, got=f"least {float(rest[0].min()):.3g}")
+        require_nonnegative_weights(rest[0])
+        require_positive_weight(rest[0].amax(-1))
     batch = require_batch(**shapes)
     w = rest[0] if rest else responses.new_ones(n)
     return (

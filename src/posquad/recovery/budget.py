@@ -24,12 +24,12 @@ class Budget:
         self.max_steps = positive_integer("max_steps", max_steps)
         limit = None if time_limit is None else positive_number("time_limit", time_limit)
         self.deadline = None if limit is None else time.perf_counter() + limit
-        self.steps = -1  # the record of the first start is not a step
+        self.steps = 0
 
     @property
     def spent(self) -> bool:
         """Whether nothing more may be computed."""
-        return self._is_spent_after(self.steps)
+        return self.late or self.steps >= self.max_steps
 
     @property
     def late(self) -> bool:
@@ -46,22 +46,15 @@ class Budget:
     def limits(self) -> dict[str, Any]:
         """What is left, as the arguments `max_steps` and `time_limit` of another call."""
         limit = None if self.deadline is None else max(1e-3, self.seconds_left)
-        return {"max_steps": max(1, self.max_steps - max(self.steps, 0)), "time_limit": limit}
+        return {"max_steps": max(1, self.max_steps - self.steps), "time_limit": limit}
 
     def count(self, steps: int) -> None:
         """Count the steps of another call."""
-        self.steps = max(self.steps, 0) + steps
-
-    def _is_spent_after(self, steps: int) -> bool:
-        return self.late or steps >= self.max_steps
+        self.steps += steps
 
     def rule(self) -> Rule[Any]:
         """Rule that ends a run when the budget is spent."""
-        # The rules judge a step before the history counts it.
-        return (
-            Status.INTERRUPTED,
-            lambda state: torch.full_like(state.running, self._is_spent_after(self.steps + 1)),
-        )
+        return Status.INTERRUPTED, lambda state: torch.full_like(state.running, self.spent)
 
     def quota(self, steps: int) -> Rule[Any]:
         """Rule that ends a run, one part of the computation, after this many steps."""
@@ -69,10 +62,26 @@ class Budget:
         return Status.STEPS_EXHAUSTED, lambda s: torch.full_like(s.running, self.steps >= end)
 
 
+class _Counted(Method[S]):
+    """A method whose steps are counted in a budget, before the rules judge them."""
+
+    def __init__(self, method: Method[S], budget: Budget) -> None:
+        self.method, self.budget = method, budget
+
+    def advance(self, state: S) -> S:
+        new = self.method.advance(state)
+        self.budget.count(1)
+        return new
+
+    def record_due(self, state: S) -> bool:
+        return self.method.record_due(state)
+
+
 class History:
     """Relative residuals and the last state of a computation; counts its steps in the budget.
 
-    The last state is kept so that an interrupted run can still return what it has.
+    The start of every run is recorded too, but it is not a step. The last state is kept so that an
+    interrupted run can still return what it has.
     """
 
     def __init__(self, budget: Budget, progress: Callable[[Progress], None] | None = None) -> None:
@@ -80,21 +89,23 @@ class History:
             require_callable("progress", progress, "progress(Progress)")
         self.budget = budget
         self.progress = progress
-        self.residuals: list[Tensor | float] = []  # one record per step, or the least one of it
+        # One record per start of a run and per step, or the least one of it.
+        self.residuals: list[Tensor | float] = []
         self.last: Any = None
         self.best: Any = None  # what an interrupted search had found
 
     def __call__(self, state: Any) -> None:
-        """Record one step, and report it to the progress callback."""
+        """Record a state, and report it to the progress callback."""
         self.last = state
-        self._count(state.residual, state.residual, state.running)
+        self._record(state.residual, state.residual, state.running)
 
-    def note(self, residual: np.ndarray, running: np.ndarray) -> None:
-        """Record one step of starts that keep their own last state."""
-        self._count(float(residual.min()) if residual.size else 0.0, residual, running)
+    def note(self, residual: np.ndarray, running: np.ndarray, *, step: bool = True) -> None:
+        """Record one step of a run that keeps its own last state, or what is not a step."""
+        if step:
+            self.budget.count(1)
+        self._record(float(residual.min()) if residual.size else 0.0, residual, running)
 
-    def _count(self, record: Tensor | float, residual: Any, running: Any) -> None:
-        self.budget.steps += 1
+    def _record(self, record: Tensor | float, residual: Any, running: Any) -> None:
         self.residuals.append(record)
         if self.progress is not None:
             worst = float(residual.max()) if math.prod(residual.shape) else 0.0
@@ -104,7 +115,7 @@ class History:
     def run(
         self, method: Method[S], start: S, ends: Sequence[Rule[Any]], *, steps: int | None = None
     ) -> S:
-        """Iterate until one of the rules `ends` or the budget ends the run; record every step.
+        """Iterate until one of the rules `ends` or the budget ends the run; count every step.
 
         `steps` is the maximum number of steps of this run alone.
         """
@@ -112,9 +123,9 @@ class History:
         rules = [*ends, self.budget.rule()]
         if steps is not None:
             rules.append(self.budget.quota(steps))
-        return iterate(method, start, rules, record=self)
+        return iterate(_Counted(method, self.budget), start, rules, record=self)
 
     def least_residuals(self) -> list[float]:
-        """Return the least residual of each step."""
+        """Return the least residual of each record."""
         full = [r for r in self.residuals if not isinstance(r, Tensor) or r.numel()]
         return [float(r.amin()) if isinstance(r, Tensor) else r for r in full]

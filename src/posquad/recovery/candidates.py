@@ -28,6 +28,16 @@ def singular_values(U: Tensor) -> np.ndarray:
     return np.linalg.svd(host(U), compute_uv=False)
 
 
+def visible(s: np.ndarray, negligible: float) -> np.ndarray:
+    """Return which eigenvalues `s^2` of `UU'` are not negligible beside the largest, `[..., r]`.
+
+    `s` are the singular values of U, descending, and `negligible` is `Acceptance.negligible`. No
+    eigenvalue of the zero matrix is visible.
+    """
+    squares = s**2
+    return squares > negligible * squares[..., :1]
+
+
 @dataclass(frozen=True, eq=False)
 class Candidates:
     """The best factors that a search at one rank has found, for a problem or a batch."""

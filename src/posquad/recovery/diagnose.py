@@ -10,6 +10,7 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.core.linalg import eigenvalue_rounding, spectral_norm
+from posquad.core.ranges import DIAGNOSED_FACTORS
 from posquad.core.status import Status
 from posquad.core.symmetric import (
     svec,
@@ -23,7 +24,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task, singular_values
+from posquad.recovery.candidates import Candidates, Task, singular_values, visible
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
@@ -282,15 +283,15 @@ def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     U, residual, budget = found.U, found.residual, task.history.budget
     d, r = U.shape[-2:]
     nothing = undiagnosed(shared, found, task)
-    s, limits = found.singular_values, torch.finfo(U.dtype)
-    least = max(1e-7, 10 * max(d, r) * limits.eps)
-    within = (s[..., 0] > limits.tiny**0.25) & (s[..., 0] < 0.1 * limits.max**0.25)
+    s, eps = found.singular_values, torch.finfo(U.dtype).eps
+    least = max(1e-7, 10 * max(d, r) * eps)
+    low, high = DIAGNOSED_FACTORS.of(U.dtype)
+    within = (s[..., 0] > low) & (s[..., 0] < high)
     full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     if r == d:
         free = shared.distinct < d * (d + 1) // 2
-        negligible = shared.tuning.acceptance.negligible
-        visible = s[..., -1] ** 2 > negligible * s[..., 0] ** 2
-        full = full & ~free & (visible | (residual <= task.tolerance))
+        smallest = visible(s, shared.tuning.acceptance.negligible)[..., -1]
+        full = full & ~free & (smallest | (residual <= task.tolerance))
         nothing = replace(nothing, free=free)
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
         return nothing  # it could take longer than the search

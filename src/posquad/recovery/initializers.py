@@ -27,6 +27,7 @@ from posquad.core.linalg import (
     positive_factor,
     solve_by_eigenvalues,
 )
+from posquad.core.ranges import tiny
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
 from posquad.problems.measurements import RankOne
 from posquad.problems.rows.operator import RankOneRows
@@ -151,7 +152,7 @@ def raised_factor(values: np.ndarray, vectors: np.ndarray, y: Tensor) -> Tensor:
     correct it; `spectral_initializer` raises an error instead.
     """
     size = abs(host(y)).mean(-1)[..., None] / vectors.shape[-2]
-    top = np.where(values[..., :1] > 0, values[..., :1], np.maximum(size, 1e-300))
+    top = np.where(values[..., :1] > 0, values[..., :1], np.maximum(size, tiny(size)))
     raised = np.sqrt(np.maximum(values, 0.05 * top))
     return torch.from_numpy(vectors * raised[..., None, :]).to(y.device)
 

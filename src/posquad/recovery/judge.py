@@ -8,7 +8,7 @@ import torch
 from posquad.core.arrays import host
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, status_codes, undiagnosed
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, find_second_solution
@@ -144,9 +144,7 @@ def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
     It is 0 if the predictions are negligible beside the responses.
     """
     problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    squares = s**2
-    matters = squares > negligible * squares[..., :1]
-    predicted = squares[..., 0] * host(problem.operator.squared_lengths.mean(-1))
+    predicted = s[..., 0] ** 2 * host(problem.operator.squared_lengths.mean(-1))
     mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
     nothing = predicted <= negligible * host(mean)
-    return np.where(nothing, 0, matters.sum(-1))
+    return np.where(nothing, 0, visible(s, negligible).sum(-1))

@@ -169,7 +169,8 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     Q = U @ U.mT
     lengths = torch.tensor([1.0, 0.1, 2.0, 0.3, 4.0, 0.5], dtype=U.dtype, device=U.device)
     lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
-    ratio = norm(Q, (-2, -1)) / norm(H, (-2, -1)).clamp_min(1e-300)
+    size = norm(H, (-2, -1))
+    ratio = norm(Q, (-2, -1)) / torch.where(size > 0, size, 1.0)
     H = ratio[..., None, None] * H
     if r < d:
         C = torch.linalg.qr(common_noise(seed, _ROUND - 2, U, 1, d, r + 1)).Q

@@ -15,7 +15,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import one_design
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.judge import judge, zero_answer
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
@@ -243,8 +243,7 @@ class Pipeline:
         if sure is not None:
             certain = ~few & (shared.prepared.count > dimension(d, rank))
             answers.confidence = np.where(reproduced, certain, sure).astype(found.residual.dtype)
-        squares = found.singular_values**2
-        vanishing = reproduced & (squares[..., -1] <= acceptance.negligible * squares[..., 0])
+        vanishing = reproduced & ~visible(found.singular_values, acceptance.negligible)[..., -1]
         residual = found.residual.copy()
         if self.rank is not None and vanishing.any():
             answers.samples = answers.samples.copy()  # it may be a view of one number

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
+from posquad.core.ranges import PLAIN_LENGTHS, ROW_ENTRIES, UNSCALED_INPUTS, tiny
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
 from posquad.recovery.problem import Problem
-from posquad.recovery.tuning import DEFAULT, RANGE_EXPONENT, Tuning
+from posquad.recovery.tuning import DEFAULT, Tuning
 
 _INSPECTED = 20_000  # entries inspected for repetition
 _FEW_ROWS = 0.01  # share of the rows that may have zeros in large inputs that are generic
@@ -126,9 +127,8 @@ def prepare(
         if moments is None:
             moments = _large_moments(given, rows, unit)
         values = host(_eigenvalues(moments))
-    limits = torch.finfo(y.dtype)
-    top = np.maximum(values[..., -1:], limits.tiny)
-    seen = values > max(n, d) * limits.eps * top  # [..., d]
+    top = np.maximum(values[..., -1:], tiny(y))
+    seen = values > max(n, d) * torch.finfo(y.dtype).eps * top  # [..., d]
     span = seen.sum(-1)
     smallest = np.where(seen, values / top, 1.0).min(-1)
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
@@ -238,8 +238,10 @@ def normalize_rows(
     """
     if weights is None and X.ndim == 2:
         low, high = (end.item() for end in torch.linalg.vector_norm(X, dim=-1).aminmax())
-        safe = torch.finfo(X.dtype).tiny ** 0.5  # shorter lengths may have lost digits
-        if safe < low and high <= tuning.acceptance.uneven * low < math.inf:
+        if (
+            PLAIN_LENGTHS.of(X.dtype).low < low
+            and high <= tuning.acceptance.uneven * low < math.inf
+        ):
             return None
     shared = one_design(X) if weights is None else None
     batch = X.shape[:-2]
@@ -274,8 +276,8 @@ def _row_sizes(
     peak = largest_entry(X).to(dtype)  # [..., n]
     present = peak > 0 if weights is None else (peak > 0) & (weights > 0)
     peak = torch.where(present, peak, 1.0)
-    limits = torch.finfo(dtype)
-    in_range = (peak > limits.tiny**0.25) & (peak < limits.max**0.25)
+    limits = ROW_ENTRIES.of(dtype)
+    in_range = (peak > limits.low) & (peak < limits.high)
     if X.dtype == dtype and bool(in_range.all()):
         norms = torch.linalg.vector_norm(X, dim=-1) / peak  # squares are in range
     else:
@@ -359,12 +361,12 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -
         for x, s in parts:  # a list of results would keep the temporary copies apart in memory
             torch.maximum(largest, (s[:, None] * x).abs().amax(0, keepdim=True), out=largest)
         columns = host(largest)
-    exponent = RANGE_EXPONENT[dtype]
+    limits = UNSCALED_INPUTS.of(dtype)
     low, high = columns.min(), columns.max()
-    if 2.0**-exponent <= high <= 2.0**exponent and high <= tuning.acceptance.units * low:
+    if limits.low <= high <= limits.high and high <= tuning.acceptance.units * low:
         return None
     peak = columns.max(-1, keepdims=True)
-    far = (peak > 0) & (abs(np.log2(peak)) > exponent)
+    far = (peak > 0) & ((peak < limits.low) | (peak > limits.high))
     common = np.where(far, peak, 1.0)
     smallest = np.where(columns > 0, columns, np.inf).min(-1, keepdims=True)
     apart = peak > tuning.acceptance.units * smallest

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from posquad.geometry import dimension
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import Solve, leading_columns
 from posquad.recovery.search import refine
@@ -48,9 +48,9 @@ def lower_together(
 
     Yields indices and their candidates of a lower rank; problems that need all columns are missing.
     """
-    visible = _visible_rank(found, shared)
+    needed = _visible_rank(found, shared)
     for rank in range(1, found.rank):
-        now = visible[chosen] <= rank
+        now = needed[chosen] <= rank
         tried = chosen[now]
         if not len(tried):
             continue
@@ -65,9 +65,8 @@ def lower_together(
 
 def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
     """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
-    squares = found.singular_values**2
-    least = shared.tuning.acceptance.negligible * np.maximum(squares[..., :1], 1e-300)
-    return np.maximum((squares > least).sum(-1), 1)
+    seen = visible(found.singular_values, shared.tuning.acceptance.negligible)
+    return np.maximum(seen.sum(-1), 1)
 
 
 def _still_reproduces(lower: Candidates, found: Candidates) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
@@ -21,7 +21,7 @@ from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT
 
-__all__ = ["RankPath", "bic", "highest_rank", "trial_starts", "try_ranks"]
+__all__ = ["RankPath", "bic", "highest_rank", "trial_starts", "try_ranks", "weight_of_best"]
 
 
 class Solve(Protocol):
@@ -67,15 +67,29 @@ def trial_starts(unknowns: int) -> int:
     return DEFAULT.schedule.starts_per_trial(unknowns)
 
 
-def bic(residual: float, n: int, unknowns: int) -> float:
-    """Return the Bayesian information criterion `2 n log(residual) + p log n`.
+def bic(residual: Any, n: Any, unknowns: int) -> Any:
+    """Return the Bayesian information criterion `2 n log(residual) + p log n`, elementwise.
 
     `residual` is relative to the responses, n the number of samples and p that of unknowns.
 
-    >>> bic(1.0, 1, 5), bic(0.1, 100, 6) < bic(0.1, 100, 11)
+    >>> float(bic(1.0, 1, 5)), bool(bic(0.1, 100, 6) < bic(0.1, 100, 11))
     (0.0, True)
     """
-    return 2 * n * math.log(max(residual, 1e-300)) + unknowns * math.log(n)
+    return 2 * n * np.log(np.maximum(residual, tiny())) + unknowns * np.log(n)
+
+
+def weight_of_best(scores: np.ndarray) -> np.ndarray:
+    """Return the weight of the lowest of the scores `[..., k]` among all, `[...]`.
+
+    The weights `exp(-score / 2)` approximate the posterior probabilities of the ranks if the score
+    is the Bayesian information criterion (Kass and Raftery, Bayes factors, JASA 1995, section 4).
+    They are relative to the lowest score, so that none overflows and their sum is at least 1; a
+    weight that underflows, from a difference of 1400 on, does not change that sum.
+
+    >>> float(weight_of_best(np.array([-50.0, -50.0, 3000.0, np.inf])))
+    0.5
+    """
+    return 1 / np.exp((scores.min(-1, keepdims=True) - scores) / 2).sum(-1)
 
 
 def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -> int:
@@ -255,8 +269,7 @@ def choose_rank(
         return RankChoice(replace(found, settled=undecided), 0.0, path)
     if best == len(trials) - 1 and highest < d:
         return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
-    weights = [math.exp(-min(t.score - chosen.score, 1400.0) / 2) for t in trials]
-    return RankChoice(found, weights[best] / sum(weights), path)
+    return RankChoice(found, float(weight_of_best(np.array([t.score for t in trials]))), path)
 
 
 def _highest(d: int, most: int, distinct: int) -> int:
@@ -309,9 +322,7 @@ def choose_ranks(
         U[chosen] = found.U
         factors[rank] = U
         residual = torch.from_numpy(found.residual).double()
-        logs = residual.clamp_min(1e-300).log()
-        n = torch.from_numpy(count[host(chosen)]).double()
-        scores[chosen, rank - 1] = 2 * n * logs + p * n.log()
+        scores[chosen, rank - 1] = torch.from_numpy(bic(host(residual), count[host(chosen)], p))
         tried[chosen] = rank
         reproduced[chosen] = residual <= task.tolerance
         unimproved = rank - 1 - scores[:, :rank].argmin(-1)
@@ -320,8 +331,7 @@ def choose_ranks(
         if not bool(is_open.any()) or task.history.budget.spent:
             break
     best = torch.where(reproduced, tried, scores.argmin(-1) + 1)
-    weights = torch.exp(-(scores - scores.amin(-1, keepdim=True)).clamp_max(1400.0) / 2)
-    confidence = 1 / weights.sum(-1)
+    confidence = torch.from_numpy(weight_of_best(host(scores)))
     undecided = (best == tried) & (highest < d)  # a higher rank might be better
     if task.history.budget.spent:
         undecided = undecided | is_open

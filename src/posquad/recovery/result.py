@@ -27,7 +27,7 @@ class Recovery(Result):
     Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
     status: Status | list  # CERTIFIED, RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, ...
     certificate: Certificate | None  # of U[:, :rank], if `recover(..., certify=True)`
-    history: Any  # [T]  least relative residual at each step of the search, over all problems
+    history: Any  # [T]  least relative residual at each start of a run and each step
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found
     rank_confidence: Any  # [...]  1 if given or certain, else the weight among the ranks tried
@@ -144,7 +144,7 @@ class Answers:
             excluded=out(self.excluded),
             others=out(self.others),
             residual_bound=out(self.bound),
-            steps=max(history.budget.steps, 0),
+            steps=history.budget.steps,
             rows=model.shape[-2],
         )
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
+from posquad.core.ranges import tiny
 from posquad.geometry import dimension
-from posquad.recovery.candidates import Candidates, Task, singular_values
+from posquad.recovery.candidates import Candidates, Task, singular_values, visible
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import (
     perturbed_starts,
@@ -243,7 +244,8 @@ class Search:
             return False
         self.bound = host(torch.where(fit.optimal, fit.bound, 0.0))
         self._accept(fit.factor, fit.residual, fit.optimal)
-        self.history.note(fit.residual.cpu().numpy(), ~fit.optimal.cpu().numpy())
+        open = ~fit.optimal.cpu().numpy()
+        self.history.note(fit.residual.cpu().numpy(), open, step=False)
         solved = bool(fit.optimal.all())
         if solved and self.given is None:
             # The columns are orthogonal.
@@ -259,8 +261,7 @@ class Search:
         misfit = (self.residual > self.task.tolerance) & ~self.optimal
         if self.convex or not misfit.any():
             return
-        squares = singular_values(self.U) ** 2
-        misfit &= squares[..., -1] <= self.acceptance.negligible * squares[..., 0]
+        misfit &= ~visible(singular_values(self.U), self.acceptance.negligible)[..., -1]
         if not misfit.any():
             return
         problem, chosen = self._part(misfit)
@@ -294,7 +295,8 @@ class Search:
         size = U.abs().amax((-2, -1), keepdim=True)
         unit = U / torch.where(size > 0, size, 1.0)
         predicted = self.problem.operator.apply_factor_kernel(unit)
-        square = (predicted * self.problem.y).sum(-1) / predicted.square().sum(-1).clamp_min(1e-300)
+        size = predicted.square().sum(-1).clamp_min(tiny(predicted))
+        square = (predicted * self.problem.y).sum(-1) / size
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
     def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.core.linalg import leading_pairs, positive_factor
+from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
 from posquad.recovery.initializers import (
@@ -215,7 +216,7 @@ class Shared:
         U = positive_factor(*leading_pairs(self._correlation, rank))
         predicted = self.problem.operator.apply_factor_kernel(U)
         scale = (predicted * self.problem.y).sum(-1)
-        scale = scale / predicted.square().sum(-1).clamp_min(1e-300)
+        scale = scale / predicted.square().sum(-1).clamp_min(tiny(predicted))
         return U * scale.clamp_min(0).sqrt()[..., None, None]
 
 
@@ -226,7 +227,7 @@ def positive_part(Q: Tensor, rank: int) -> Tensor:
 
 def _raised_part(pairs: tuple[Tensor, Tensor], rank: int) -> Tensor:
     values, vectors = leading_pairs(pairs, rank)
-    least = 1e-8 * values[..., :1].clamp_min(1e-300)
+    least = (1e-8 * values[..., :1]).clamp_min(tiny(values))
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
 
 

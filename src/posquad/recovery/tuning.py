@@ -462,7 +462,3 @@ class Tuning:
 
 
 DEFAULT = Tuning()
-
-RANGE_EXPONENT = {torch.float64: 100, torch.float32: 12}
-"""Exponents of two up to which inputs are not rescaled. Derived: their eighth power, the largest
-that is formed (a squared fourth moment), stays finite: 8 * 100 < 1024 and 8 * 12 < 128."""

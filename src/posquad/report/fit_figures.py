@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.report.fitted_model import FittedModel, format_r_squared
 from posquad.report.palette import COLOURS, INK, MARKERS, legend_below
@@ -204,9 +205,8 @@ def _describe_residuals(fit: FittedModel) -> str:
 def _draw_histogram(axes: Any, fit: FittedModel) -> None:
     values = fit.residuals
     width = np.ptp(values)
-    bins: Any = (
-        1 if width <= 1e-300 or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
-    )
+    narrow = width <= 1e8 * tiny()  # the widths of bins would not be normal numbers
+    bins: Any = 1 if narrow or not np.isfinite(width) else min(40, 5 + int(len(values) ** 0.5))
     axes.hist(values, bins=bins, color=_BLUE)
     axes.set(xlabel=_residual_name(fit), ylabel="rows")
 

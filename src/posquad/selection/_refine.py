@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import per_element
+from posquad.core.ranges import tiny
 from posquad.core.twofold import (
     UNIT,
     Twofold,
@@ -145,10 +146,10 @@ class _Problem:
         rounding = UNIT * (point.high @ size.mT + self.y.abs()) + 2.0**-990
         error, delta = self._bound_and_step(point.high, residual, rounding, blur)
         error = error + blur.amax(-1)
-        change = (delta @ B / d).abs().amax(-1, keepdim=True).clamp_min(1e-300)
+        change = (delta @ B / d).abs().amax(-1, keepdim=True).clamp_min(tiny())
         # Damped so that the dual never decreases: its third derivative is bounded by its second.
         move = delta * (torch.log1p(change) / change)
-        normal = (q >= torch.finfo(q.dtype).tiny) & torch.isfinite(q)
+        normal = (q >= tiny(q)) & torch.isfinite(q)
         log_q = torch.where(normal, torch.where(normal, q, 1.0).log(), self.log_start + turn.high)
         move = torch.where(torch.isfinite(move), move, 0.0)
         return _Point(lam, q, log_q, error, move, change[:, 0])

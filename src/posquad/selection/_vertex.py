@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import scipy
 
+from posquad.core.ranges import tiny
+
 SOLVER_OPTIONS = {
     "primal_feasibility_tolerance": 1e-10,
     "dual_feasibility_tolerance": 1e-10,
@@ -82,7 +84,7 @@ class Vertex:
         x = np.zeros_like(self.x)
         if support.size:
             M, v = program.b[:, support], program.v
-            weight = 1 / (np.abs(M) @ self.x[support] + np.abs(v)).clip(np.finfo(float).tiny)
+            weight = 1 / (np.abs(M) @ self.x[support] + np.abs(v)).clip(tiny())
             scaled = weight[:, None] * M * self.x[support]
             ratio = np.linalg.lstsq(scaled, weight * v, rcond=None)[0]
             ratio += np.linalg.lstsq(scaled, weight * v - scaled @ ratio, rcond=None)[0]
@@ -199,7 +201,7 @@ def _basis(b: np.ndarray, above: np.ndarray, tied: np.ndarray) -> np.ndarray:
         room = len(b) - len(chosen)
         if not room or not len(candidates):
             continue
-        columns = b[:, candidates] / np.maximum(np.linalg.norm(b[:, candidates], axis=0), 1e-300)
+        columns = b[:, candidates] / np.maximum(np.linalg.norm(b[:, candidates], axis=0), tiny())
         if len(chosen):
             Q = np.linalg.qr(b[:, chosen])[0]
             for _ in range(2):  # the second pass removes the rounding of the first

@@ -11,6 +11,7 @@ from torch import Tensor
 from posquad.core.arrays import A, like, positive_integer, tensors
 from posquad.core.errors import DomainError
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import tiny
 from posquad.problems.measurements import Dense
 
 __all__ = ["DialExpansion", "commutator_size", "dialed_expansion", "dialed_family"]
@@ -69,7 +70,7 @@ def _draw(n: int, d: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     spectra = 1 + torch.randn(n, d, generator=rng, dtype=torch.float64)
     K = torch.randn(n, d, d, generator=rng, dtype=torch.float64)
     K = K - K.mT
-    size = torch.linalg.matrix_norm(K, 2).clamp_min(1e-300)  # K is zero if d = 1
+    size = torch.linalg.matrix_norm(K, 2).clamp_min(tiny())  # K is zero if d = 1
     angles = math.pi / 2 * torch.rand(n, generator=rng, dtype=torch.float64)
     return V, spectra, (angles / size)[:, None, None] * K
 
@@ -99,8 +100,6 @@ def commutator_size(A: A) -> A:
     products = a[..., :, None, :, :] @ a[..., None, :, :, :]  # [..., n, n, d, d]
     norms = torch.linalg.matrix_norm(a)
     scale = norms[..., :, None] * norms[..., None, :]
-    ratios = torch.linalg.matrix_norm(products - products.mT) / scale.clamp_min(
-        torch.finfo(a.dtype).tiny
-    )
+    ratios = torch.linalg.matrix_norm(products - products.mT) / scale.clamp_min(tiny(a))
     i, j = torch.triu_indices(n, n, 1, device=a.device)
     return like(A, (ratios[..., i, j].square().mean(-1) / 2).sqrt())

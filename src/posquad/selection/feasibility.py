@@ -15,6 +15,7 @@ from torch import Tensor
 
 from posquad.core.arrays import doubles
 from posquad.core.errors import InfeasibleError
+from posquad.core.ranges import tiny
 
 _ACTIVE = 1e-8  # a constraint of a linear program with at most this slack counts as active
 
@@ -27,7 +28,7 @@ def require_strictly_feasible(B: Tensor, y: Tensor) -> None:
     norms = np.linalg.norm(rows / largest[:, None], axis=1)
     scale = 1 / np.where(norms > 0, norms, 1.0) / largest
     b, v = rows * scale[:, None], doubles(y) * scale
-    v = v / max(np.abs(v).max(), 1e-300)
+    v = v / max(np.abs(v).max(), tiny())
     for candidate in (_farkas_vector(b, v), _forcing_vector(b, v)):
         if candidate is None:
             continue

@@ -27,6 +27,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.dynamics.loop import Method, Rule, State, clock, iterate, merge, steps_exhausted
@@ -181,7 +182,7 @@ class Units:
         self.system = replace(system, B=system.B / b, y=inside, scale=system.scale * b)
         self.start = (start / self.q[..., None]).expand(*batch, start.shape[-1])
         # The logarithm exists also where the start overflows or underflows in these units.
-        kept = (self.start > torch.finfo(start.dtype).tiny) & torch.isfinite(self.start)
+        kept = (self.start > tiny(start)) & torch.isfinite(self.start)
         self.log_start = torch.where(kept, self.start.log(), start.log() - self.q.log()[..., None])
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from posquad.core.arrays import Array, doubles, like, require_exactly, require_symmetric, tensors
 from posquad.core.extras import import_extra
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.selection.families import one_family
@@ -51,7 +52,7 @@ def minimum_trace_interpolant(A: Array, y: Array) -> MinimumTraceInterpolant:
     a, v = _one_family(A, y)
     Q, dual, solved = _solve_psd(a, v, np.eye(a.shape[1]))
     check = check_trace_bound(a, v, Q, dual)
-    size = 1e-6 * max(abs(check.trace), abs(check.bound), 1e-300)
+    size = 1e-6 * max(abs(check.trace), abs(check.bound), tiny())
     measured = 1e-6 * np.linalg.norm(a, axis=(1, 2)).max() * np.linalg.norm(Q)
     solved = (
         solved
@@ -122,7 +123,8 @@ def _solve_psd(
     cones = [clarabel.ZeroConeT(equalities)]
     cones += [clarabel.NonnegativeConeT(inequalities)] if inequalities else []
     # The solver's tolerances are absolute, so scale rows and right-hand side to size one.
-    rows = 1 / np.maximum(np.linalg.norm(a, axis=(1, 2)), 1e-300)
+    norms = np.linalg.norm(a, axis=(1, 2))
+    rows = 1 / np.where(norms >= tiny(), norms, 1.0)  # a zero row stays zero
     unit = float(np.abs(v * rows).max()) or 1.0
     cost = C / unit if weight else C
     solver = clarabel.DefaultSolver(

@@ -14,6 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
+
 
 def reverse_log_ratios(level: Tensor) -> tuple[Tensor, Tensor]:
     """The two z = log x with `x - 1 - log x = level >= 0`: `z <= 0 <= z'`.
@@ -59,7 +61,7 @@ def largest_linear(c: Tensor, p: Tensor, d: Tensor, level: Tensor) -> Tensor:
     def excess(gap: Tensor) -> Tensor:
         return (d * p * _expm1_minus(torch.log1p(grown(gap)))).sum(-1) / 4 - level
 
-    size = s.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
+    size = s.abs().amax(-1).clamp_min(tiny(s))
     low, high = size * 1e-60, size * 1e60
     for _ in range(200):
         middle = ((low.log() + high.log()) / 2).exp()

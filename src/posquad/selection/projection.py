@@ -18,6 +18,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.selection._dual import ExponentialFamily, project
@@ -92,7 +93,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
         kkt = (last.log_q - L0 - family.step(last.lam)).abs().amax(-1)
         y_all = system.y.expand(*batch, n).reshape(batch.numel(), n)
         misfit = (last.q @ system.B.mT - y_all).abs().amax(-1)
-        size = (last.q @ system.B.abs().mT).amax(-1).clamp_min(limits.tiny)
+        size = (last.q @ system.B.abs().mT).amax(-1).clamp_min(tiny(dtype))
         error = torch.expm1(last.error) + 4 * limits.eps
         # The misfit is that of all rows, including redundant ones.
         converged = (error <= limits.eps ** (2 / 3)) & (misfit <= limits.eps**0.6 * size)
@@ -102,7 +103,7 @@ def bregman_projection(B: A, y: A, multiplicities: A, q0: A, *, max_steps: int =
     return Projection(
         q=like(B, q.reshape(*batch, m)),
         log_q=like(B, last.log_q.to(dtype).reshape(*batch, m)),
-        underflow=like(B, (q < limits.tiny).reshape(*batch, m)),
+        underflow=like(B, (q < tiny(dtype)).reshape(*batch, m)),
         error=like(B, error.to(dtype).reshape(batch)),
         dual=like(B, dual.reshape(*batch, n)),
         residual=like(B, (misfit / size).to(dtype).reshape(batch)),
@@ -143,7 +144,7 @@ def divergence(p: Tensor, q: Tensor, d: Tensor) -> Tensor:
     # q [(1+t) log(1+t) - t], with its series t^2/2 - t^3/6 + ... where the bracket cancels.
     near = q * (torch.special.xlog1py(1 + t, t) - t)
     series = q * t.square() * (1 / 2 - t * (1 / 6 - t * (1 / 12 - t * (1 / 20 - t / 30))))
-    far = p * (p.clamp_min(torch.finfo(p.dtype).tiny).log() - q.log()) - p + q  # ratios overflow
+    far = p * (p.clamp_min(tiny(p)).log() - q.log()) - p + q  # ratios overflow
     terms = torch.where(t.abs() < 1e-3, series, torch.where(t < 1e3, near, far))
     return (d * terms).sum(-1) / 4
 

@@ -20,6 +20,7 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DomainError, ShapeError
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 
 __all__ = ["CommutationError", "Reduction", "commuting_family", "joint_spectral_reduction"]
@@ -94,7 +95,7 @@ def joint_spectral_reduction(A: Array, *, tolerance: float | None = None) -> Red
     tolerance = positive_number("tolerance", default if tolerance is None else tolerance)
     with torch.no_grad():
         _require_commuting(a, tolerance)
-        scale = a.abs().amax().clamp_min(torch.finfo(a.dtype).tiny)
+        scale = a.abs().amax().clamp_min(tiny(a))
         V, spectra = _joint_diagonalization(a / scale)  # spectra [n, d]
         labels = _groups(spectra, tolerance)
         projectors, coefficients = [], []

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posquad.core.arrays import Array, require_batch, require_exactly, require_shape, tensors
 from posquad.core.errors import DomainError, InfeasibleError, ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.twofold import power_of_two
 
 __all__ = ["System"]
@@ -45,7 +46,7 @@ class System:
         """Reference size of residuals: ||y||, or the size of Bq0 where y = 0; `[...]`."""
         norm = torch.linalg.vector_norm(self.y, dim=-1)
         start = torch.linalg.vector_norm(q0 @ self.B.abs().mT, dim=-1)
-        return torch.where(norm > 0, norm, start).clamp_min(torch.finfo(norm.dtype).tiny)
+        return torch.where(norm > 0, norm, start).clamp_min(tiny(norm))
 
     def double(self) -> System:
         """The same numbers in double precision."""
@@ -129,7 +130,7 @@ def independent_rows(B: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     decomposition: Any = scipy.linalg.qr(R.cpu().numpy(), mode="r", pivoting=True)
     R2, pivots = decomposition
     diagonal = np.abs(np.diag(R2))
-    tolerance = max(B.shape) * torch.finfo(B.dtype).eps * max(diagonal[0], 1e-300)
+    tolerance = max(B.shape) * torch.finfo(B.dtype).eps * max(diagonal[0], tiny())
     rank = int((diagonal > tolerance).sum())
     order = torch.as_tensor(pivots.astype(np.int64), device=B.device)
     # Dependent scaled row j is the sum over k of C_kj times independent scaled row k.

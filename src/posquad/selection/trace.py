@@ -20,6 +20,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import DomainError, InfeasibleError
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status
 from posquad.problems.measurements import Dense
@@ -130,7 +131,7 @@ def minimum_trace(B: A, y: A, multiplicities: A) -> MinimumTrace:
         constant=psi + float(system.d.sum()),
         gap=float(d @ q) - value,
         residual=residual,
-        resolution=float(vertex.rounding.max() / max(vertex.x.max(), np.finfo(float).tiny)),
+        resolution=float(vertex.rounding.max() / max(vertex.x.max(), tiny())),
     )
 
 
@@ -247,14 +248,14 @@ def _require_proof(
     """
     B, y, d = map(doubles, (system.B, system.y, system.d))
     b, v = map(doubles, system.independent)
-    tolerance, tiny = _CHECKED * math.sqrt(sum(B.shape)) * eps, np.finfo(float).tiny
+    tolerance, least = _CHECKED * math.sqrt(sum(B.shape)) * eps, tiny()
     on, off = list(face.support), list(face.vanishing)
-    residual = float((np.abs(b @ q - v) / (np.abs(b) @ q + np.abs(v)).clip(tiny)).max())
+    residual = float((np.abs(b @ q - v) / (np.abs(b) @ q + np.abs(v)).clip(least)).max())
     # `prepare` has checked that redundant rows agree with the others.
-    every = float((np.abs(B @ q - y) / (np.abs(B) @ q + np.abs(y)).clip(tiny)).max())
+    every = float((np.abs(B @ q - y) / (np.abs(B) @ q + np.abs(y)).clip(least)).max())
     slack = (d - b.T @ dual) / (d + np.abs(b).T @ np.abs(dual))
     tightness = float(np.abs(slack[on]).max(initial=0.0))
-    gap = abs(d @ q - v @ dual) / max(d @ q + np.abs(v) @ np.abs(dual), tiny)
+    gap = abs(d @ q - v @ dual) / max(d @ q + np.abs(v) @ np.abs(dual), least)
     failures = {
         f"a row of Bq = y with a relative residual of {residual:.1e}": residual > tolerance,
         "a coordinate of the face that is not positive": not (q[on] > 0).all(),

@@ -22,6 +22,7 @@ from posquad.core.arrays import (
 )
 from posquad.core.errors import DomainError
 from posquad.core.linalg import eigenvalue_rounding, symmetric_part
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.selection._dual import ExponentialFamily, project
 from posquad.selection.families import one_family
@@ -80,14 +81,14 @@ def von_neumann_projection(A: A, y: A, Q0: A, *, max_steps: int = 500) -> Projec
         kkt = (solution.L - L0 - family.step(solution.lam)).abs().amax((-2, -1))
         misfit = (operator.apply_kernel(Q) - responses).abs().amax(-1)
         size = torch.linalg.matrix_norm(Q) * torch.linalg.matrix_norm(a).amax()
-        size = size.clamp_min(torch.finfo(Q.dtype).tiny)  # zero if all matrices are zero
+        size = size.clamp_min(tiny(Q))  # zero if all matrices are zero
         error = family.error(solution.L)
         converged = solution.converged & (error <= torch.finfo(Q.dtype).eps ** 0.5)
         spectrum = torch.linalg.eigvalsh(_finite(solution.L))
     return Projection(
         q=like(A, Q.reshape(*batch, d, d)),
         log_q=like(A, solution.L.reshape(*batch, d, d)),
-        underflow=like(A, (spectrum.exp() < torch.finfo(Q.dtype).tiny).reshape(*batch, d)),
+        underflow=like(A, (spectrum.exp() < tiny(Q)).reshape(*batch, d)),
         error=like(A, error.reshape(batch)),
         dual=like(A, dual.reshape(*batch, n)),
         residual=like(A, (misfit / size).reshape(batch)),

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from posquad.core.errors import DomainError, ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.rates import wilson
 
 __all__ = ["Crossing", "crossing"]
@@ -122,14 +123,14 @@ def _fit(t: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> tuple[np.ndarra
         p = expit(a[:, None] + b[:, None] * t)
         w = counts * p * (1 - p)  # [B, m]
         i0, i1, i2 = w.sum(-1), (w * t).sum(-1), (w * t * t).sum(-1)
-        determinant = np.maximum(i0 * i2 - i1 * i1, 1e-12 * np.maximum(i0 * i2, 1e-300))
+        determinant = np.maximum(i0 * i2 - i1 * i1, np.maximum(1e-12 * i0 * i2, tiny()))
         # Leverages of the weighted design, which Jeffreys' prior adds to the score.
         h = w * (i2[:, None] - 2 * i1[:, None] * t + i0[:, None] * t * t) / determinant[:, None]
         score = hits - counts * p + h * (0.5 - p)
         g0, g1 = score.sum(-1), (score * t).sum(-1)
         da = (i2 * g0 - i1 * g1) / determinant
         db = (i0 * g1 - i1 * g0) / determinant
-        shrink = np.minimum(1.0, _LARGEST_STEP / np.maximum(np.abs(da) + np.abs(db), 1e-300))
+        shrink = _LARGEST_STEP / np.maximum(np.abs(da) + np.abs(db), _LARGEST_STEP)
         a, b = a + shrink * da, b + shrink * db
         if float(np.max(np.abs(da) + np.abs(db), initial=0.0)) < 1e-10:
             break

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from posquad.core.errors import DomainError
+from posquad.core.ranges import tiny
 from posquad.sweep.crossing import Crossing, crossing
 from posquad.sweep.grid import MOST_CELLS, Grid, Known, Parameters, cell_text, product, require_grid
 
@@ -123,7 +124,7 @@ class Transition(Grid):
         """Return the trials of the next round, by value."""
         size = min(max(3 * self.trials, round(_GROWTH * used)), self.limit - used)
         # Trials spread over the interval while that is wider than the transition.
-        aside = max(_ASIDE / max(abs(found.slope), 1e-300), found.width / 4)
+        aside = max(_ASIDE / max(abs(found.slope), tiny()), found.width / 4)
         values, following = np.array(self.values), dict[float, int]()
         for k, wanted in enumerate((found.value, found.value - aside, found.value + aside)):
             value = self.values[int(np.abs(values - wanted).argmin())]

@@ -5,7 +5,7 @@ without fused operations, on one thread or many, is off by at most `gamma(k)` ti
 absolute values (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). The
 proofs assume this of the BLAS, and nothing else; Strassen-like products would not satisfy it.
 Underflow costs at most UNDERFLOW in the quantities compared here, because `in_range` requires that
-the largest entry of every array lies between 1e-20 and 1e20.
+the largest entry of every array is in the range `CERTIFIED_ENTRIES`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import math
 
 import numpy as np
 
+from posquad.core.ranges import CERTIFIED_ENTRIES
+
 UNIT = 2.0**-53
 UNDERFLOW = 1e-190
-LARGEST_RESPONSE = 1e100  # responses are only compared, and squared once
-_LOW, _HIGH = 1e-20, 1e20
 _SCALAR = 1e-14  # covers about ninety roundings of positive scalars
 
 
@@ -39,7 +39,8 @@ def down(x: float) -> float:
 def in_range(*arrays: np.ndarray) -> bool:
     """Return whether the largest entry of each array is in the range that the bounds assume."""
     sizes = [float(np.abs(array).max(initial=0.0)) for array in arrays]
-    return all(_LOW <= size <= _HIGH for size in sizes)
+    low, high = CERTIFIED_ENTRIES.of()
+    return all(low <= size <= high for size in sizes)
 
 
 def total(values: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from posquad.certificates.proofs.bounded_operator import BoundedOperator
+from posquad.core.ranges import tiny
 
 _LIMIT = 2500  # maximum number of measurements for second-order steps
 _STEPS = 150  # maximum number of Newton steps
@@ -57,7 +58,7 @@ def barrier_dual(operator: BoundedOperator, y: np.ndarray, trace: float) -> np.n
     these measurements, and the program is unbounded.
     """
     d, dual = operator.d, np.zeros(operator.n)
-    weight = d / max(trace, 1e-300)
+    weight = d / max(trace, d * tiny())
     for _ in range(_STEPS):
         S = np.eye(d) - operator.adjoint(dual)[0]
         try:

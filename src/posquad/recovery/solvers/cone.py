@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import positive_factor
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
@@ -300,7 +301,7 @@ def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
     """Continue where the path ended: descend on factors of the numerical rank, and of full rank."""
     part, chosen = best.problem.where(best.open)
     U, v = (best.U, v) if chosen is None else (best.U[chosen], v[chosen])
-    size = torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    size = torch.linalg.vector_norm(v, dim=-1, keepdim=True).clamp_min(tiny(v))
     # The first separates zeros of Q if nothing interpolates, the second if something does.
     starts = torch.stack([_truncated(part, U, v), _truncated(part, U, part.n**0.5 / size * v), U])
     for V in starts[:2]:

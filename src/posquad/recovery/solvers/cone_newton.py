@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import tiny
 from posquad.core.rotations import symmetric_eigen
 from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
@@ -274,7 +275,7 @@ def _path_step(form: _Form, S: Tensor, Y: Tensor, L: Tensor, K: Tensor) -> tuple
     """Changes of S and Y in one step; L and K are their Cholesky factors."""
     d = S.shape[-1]
     _, s, Vt = torch.linalg.svd(K.mT @ L)
-    s = s.clamp_min(torch.finfo(s.dtype).tiny)
+    s = s.clamp_min(tiny(s))
     G = L @ (Vt.mT * s.rsqrt()[:, None, :])
     C = symmetric_congruence(G)
     off = _times(form.H, svec(S) - form.c) - svec(Y)

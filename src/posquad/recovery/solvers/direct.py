@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posquad.core.arrays import A, Array, like, positive_integer, tensors
 from posquad.core.errors import DomainError
+from posquad.core.ranges import tiny
 from posquad.core.status import Status, from_codes
 from posquad.recovery.initializers import positive_truncation
 from posquad.recovery.problem import Problem
@@ -53,7 +54,8 @@ def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
 def _truncation_result(problem: Problem, U: Tensor, Q: Tensor, model: Array) -> SolverResult:
     """Return the result for the truncation UU' of the least-squares matrix Q."""
     residual = problem.relative_residual(U)
-    lost = torch.linalg.matrix_norm(Q - U @ U.mT) / torch.linalg.matrix_norm(Q).clamp_min(1e-300)
+    size = torch.linalg.matrix_norm(Q).clamp_min(tiny(Q))
+    lost = torch.linalg.matrix_norm(Q - U @ U.mT) / size
     whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)
     codes = torch.where(residual <= _FITTED, Status.LOSS_REACHED.code, whole)
     one = torch.ones_like(codes)

@@ -23,6 +23,7 @@ from posquad.core.arrays import (
     tensors,
 )
 from posquad.core.errors import ShapeError
+from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.dynamics.loop import Method, Rule, State, clock
@@ -227,7 +228,7 @@ def run_to_result(run: Callable[[], Any], history: History, model: Array) -> Sol
 def regularized_frame(U: Tensor) -> Frame:
     """Return the frame of U for preconditioning, with tiny singular values raised."""
     W, s, Pt = torch.linalg.svd(U, full_matrices=False)
-    return Frame(W, torch.maximum(s, 1e-7 * s[..., :1]).clamp_min(1e-150), Pt.mT)
+    return Frame(W, torch.maximum(s, 1e-7 * s[..., :1]).clamp_min(tiny(s) ** 0.5), Pt.mT)
 
 
 def inner(V: Tensor, W: Tensor) -> Tensor:

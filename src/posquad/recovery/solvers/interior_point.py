@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import symmetric_part
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.core.symmetric import (
     svec,
@@ -253,5 +254,5 @@ def _rescaled(
     C, info = torch.linalg.cholesky_ex(Q)
     squares, V = torch.linalg.eigh(symmetric_part(C.mT @ Y @ C))
     usable = usable & (info == 0) & (squares[..., 0] > 0)
-    s = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+    s = squares.clamp_min(tiny(squares)).sqrt()
     return G @ (C @ V) * s.rsqrt()[..., None, :], s, usable

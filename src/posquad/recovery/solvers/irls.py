@@ -27,6 +27,7 @@ from posquad.core.arrays import (
 from posquad.core.errors import DomainError
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.progress import Progress
+from posquad.core.ranges import KERNEL_INPUTS, tiny
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.recovery.budget import Budget, History
@@ -87,7 +88,7 @@ def logdet_irls(
 
 def _require_range(problem: Problem) -> None:
     """Refuse inputs whose fourth powers, or their inverses, overflow or underflow."""
-    least, most = (2.0**k for k in (-60, 60)) if problem.y.dtype == torch.float64 else (2e-4, 5e3)
+    least, most = KERNEL_INPUTS.of(problem.y.dtype)
     size = float(problem.operator.largest_entry())
     if not least <= size <= most:
         expected = f"a largest entry from {least:.0e} to {most:.0e}: rescale the inputs"
@@ -146,7 +147,7 @@ class Reweighting(Method[IRLSState]):
         Q = state.weight @ problem.operator.adjoint_kernel(a) @ state.weight
         values, vectors = torch.linalg.eigh((Q + Q.mT) / 2)
         sizes = values.abs()
-        top = sizes.amax(-1).clamp_min(torch.finfo(sizes.dtype).tiny)
+        top = sizes.amax(-1).clamp_min(tiny(sizes))
         sorted_sizes = sizes.sort(-1, descending=True).values
         beyond = sorted_sizes[..., r] / top if r < problem.d else torch.zeros_like(top)
         floor = torch.minimum(_DECAY * state.floor, beyond)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
 from posquad.core.symmetric import svec, symmetric_gram, symmetric_matrix
 from posquad.problems.products import adjoint_product, tall_product
 from posquad.recovery.problem import Problem
@@ -42,7 +43,7 @@ def refit_in_range(problem: Problem, U: Tensor, Z: Tensor, before: Tensor) -> tu
     if not bool(due.any()):
         return U, Z
     # In the coordinates of Y the system is well conditioned however different the columns are.
-    T = P / values.clamp_min(torch.finfo(Z.dtype).tiny).sqrt()[..., None, :]
+    T = P / values.clamp_min(tiny(Z)).sqrt()[..., None, :]
     Y = tall_product(Z, T)
     L, failed = torch.linalg.cholesky_ex(symmetric_gram(Y))
     right = -svec(adjoint_product(Y, e[..., None] * Y))[..., None]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.recovery.budget import History
@@ -51,7 +52,7 @@ class Reflections(Method[ReflectionState]):
         # One problem is a batch of one: products of a batch may be rounded differently.
         self.basis = basis.reshape(-1, n, d)
         self.lengths = (self.rows * y.clamp_min(0).sqrt()).reshape(-1, 1, n)
-        self.tiny = torch.finfo(y.dtype).tiny
+        self.tiny = tiny(y)
 
     def start(self, U0: Tensor) -> ReflectionState:
         """Return the state at the factors `U0[S, ..., d, r]`."""

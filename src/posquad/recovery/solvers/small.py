@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.ranges import tiny
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import GRADIENT
@@ -93,8 +94,7 @@ class _Run:
         self.y = problem.y.reshape(-1, 1, n).numpy()
         self.size = problem.size.reshape(-1, 1).numpy()
         B, S = len(X), U0.shape[0]
-        limits = np.finfo(self.y.dtype)
-        self.eps, self.tiny = float(limits.eps), float(limits.tiny)
+        self.eps, self.tiny = float(np.finfo(self.y.dtype).eps), tiny(self.y)
         self.known = None
         if known is not None:
             U = known.U.reshape(B, 1, d, r).numpy()
@@ -128,7 +128,7 @@ class _Run:
 
     def iterate(self, history: History) -> None:
         """Take steps until every start has ended."""
-        history.note(self.residual, self.active)
+        history.note(self.residual, self.active, step=False)
         taken = 0
         while len(self.V):
             if taken >= self.ending.steps or history.budget.spent:

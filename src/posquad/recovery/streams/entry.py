@@ -13,12 +13,14 @@ from torch import Tensor
 
 from posquad.core.arrays import require_shape
 from posquad.core.errors import DomainError, Interrupted, PosquadError
+from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.core.threads import one_thread
 from posquad.core.twofold import from_doubles
 from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
+from posquad.recovery.admitted import require_nonnegative_weights, require_positive_weight
 from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
@@ -75,10 +77,7 @@ def admitted_responses(
     assert checked is not None, "a problem is raised"
     responses, w = checked
     if w is not None:
-        most = float(source.largest(w.amax() if len(w) else w.new_zeros(())))
-        if not most > 0:
-            expected = "nonnegative weights, not all zero"
-            raise DomainError("weights", expected=expected, got="only zeros")
+        require_positive_weight(source.largest(w.amax() if len(w) else w.new_zeros(())))
     return responses, w
 
 
@@ -92,9 +91,7 @@ def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, T
         return responses, None
     w = source.admit_values("weights", weights).cpu()  # type: ignore[arg-type]
     require_shape("weights", w, (source.held,), "(n,), one weight per row")
-    if bool((w < 0).any()):
-        expected = "nonnegative weights, not all zero"
-        raise DomainError("weights", expected=expected, got=f"least {float(w.min()):.3g}")
+    require_nonnegative_weights(w)
     return responses, w
 
 
@@ -152,17 +149,17 @@ def recover_by_passes(
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
     size = _sum_of_squares(source, y, weights)
-    # The limit is on all steps. The first pass, which is noted too, is not a step.
-    history.budget.steps = begun.steps - 1
+    history.budget.steps = begun.steps  # the limit is on all steps
     run = begin_polish(begun.U, metric)
     if state is not None:
         run = Polish.from_store(state.numbers, state.arrays)
         history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
-        history.budget.steps += run.steps
+        history.budget.count(max(run.steps - 1, 0))
         keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
-        history.note(np.array([residual]), np.array([True]))
+        # The first pass, at the start, is not a step.
+        history.note(np.array([residual]), np.array([True]), step=bool(history.residuals))
         return source.decided(lambda: history.budget.spent)
 
     def keep(run: Polish) -> None:
@@ -201,7 +198,7 @@ def recover_by_passes(
     answers.residual[:], answers.rank[:] = residual, r
     answers.confidence[:] = begun.confidence
     answers.curvature[0] = begun.curvature
-    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), 1e-300)
+    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), tiny())
     answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
     answers.starts[:], answers.others[:] = begun.starts, begun.others
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)

@@ -18,7 +18,7 @@ from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.other_starts import random_starts
-from posquad.recovery.ranks import bic, highest_rank, try_ranks
+from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descent, Descents
 from posquad.recovery.streams.errors import curvature_and_error
@@ -182,8 +182,7 @@ class _Search:
         elif self.limits.budget.spent or (best is trials[-1] and highest < d):
             confidence = 0.0
         else:
-            weights = [math.exp(-min(t.score - best.score, 1400.0) / 2) for t in trials]
-            confidence = 1 / sum(weights)
+            confidence = float(weight_of_best(np.array([t.score for t in trials])))
         return self.at_rank(best.rank, path, confidence, best.end.V)
 
     def _best(self, rank: int, given: np.ndarray | None) -> tuple[Endpoint, bool]:

@@ -101,7 +101,7 @@ def ellipsoid_cell(parameters: dict[str, Any], seed: int) -> dict[str, float]:
 
 
 def _margin(X: np.ndarray, L: np.ndarray) -> float:
-    """Return `lambda_min(R) / ||correction||_F` for `R = LL'`; infinity is capped at 1e300.
+    """Return `lambda_min(R) / ||correction||_F` for `R = LL'`, as a finite number.
 
     The correction of least norm is `A*(K^-1 e)` with `K = A A*` and the residual e, and its norm is
     `sqrt(e'K^-1 e)`. R minus it is an exact fit, and positive definite if the ratio exceeds 1.
@@ -115,7 +115,7 @@ def _margin(X: np.ndarray, L: np.ndarray) -> float:
         lowest = 1 / _largest_eigenvalue(lambda v: scipy.linalg.cho_solve(factor, v), len(e))
     except np.linalg.LinAlgError:
         return 0.0
-    return min(smallest * math.sqrt(lowest) / float(np.linalg.norm(e)), 1e300)
+    return min(smallest * math.sqrt(lowest) / float(np.linalg.norm(e)), float(np.finfo(float).max))
 
 
 def _largest_eigenvalue(product: Any, n: int) -> float:
