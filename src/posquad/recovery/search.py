@@ -113,12 +113,13 @@ class Search:
     @property
     def settled(self) -> np.ndarray:
         """Whether the least residual is known, or was reached by enough starts, `[...]`."""
-        excess = max(self.problem.n / self.p - 1, 0.05)
-        least = math.ceil(self.acceptance.agreeing_starts / excess**2)
+        acceptance = self.acceptance
+        excess = max(self.problem.n / self.p - 1, acceptance.least_excess)
+        least = math.ceil(acceptance.agreeing_starts / excess**2)
         if self.cheap and self.problem.n < self.schedule.plenty * self.p:
-            least = max(least, self.acceptance.agreeing_cheap_starts)
-        least = min(least, math.ceil(0.75 * self.max_starts))
-        return self.optimal | (self.agreeing >= max(2, least))
+            least = max(least, acceptance.agreeing_cheap_starts)
+        least = min(least, math.ceil(acceptance.agreeing_share * self.max_starts))
+        return self.optimal | (self.agreeing >= max(acceptance.least_agreeing, least))
 
     @property
     def open(self) -> np.ndarray:
@@ -352,7 +353,7 @@ class Search:
         limit = not self.cheap and self.shared.is_dense(self.rank)
         turn = limit and round % schedule.reflected_rounds != schedule.reflected_rounds - 1
         spans = self.shared.prepared.span == self.problem.d  # others are solved again, alone
-        return (self.agreeing < schedule.disagreeing) & turn & spans
+        return (self.agreeing < schedule.agreeing_unreflected) & turn & spans
 
     def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
         """Try the problems where the mask holds from a round of starts."""
