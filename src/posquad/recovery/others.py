@@ -19,7 +19,7 @@ from posquad.recovery.other_starts import anywhere, make_starts, plan_search
 from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared
 from posquad.recovery.sign_patterns import sign_candidates
-from posquad.recovery.solvers.fit import at_rounding, stagnated, stationary
+from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.small import Ending, Known, run_small
 
 # Entries of the Jacobians, or of the systems, of the starts that run together. Derived: 64 MB, as
@@ -28,9 +28,6 @@ _ENTRIES = 2**23
 # Starts that run together where a step costs more than its calls. A choice: starts that have ended
 # cost as much as the others, until all of them have.
 _FEW = 4
-# Steps in which a residual at the level of rounding must be halved, in small problems. A choice:
-# the default of `posquad.recovery.solvers.fit.at_rounding`.
-_ROUNDING_PATIENCE = 3
 # Steps of a first-order descent for each one of a dense descent. A choice: it starts from near a
 # solution, where both converge, but not quadratically.
 _FIRST_ORDER = 3
@@ -111,7 +108,7 @@ def _ends(
         return (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
 
     if shared.is_small(found.rank):
-        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=_ROUNDING_PATIENCE)
+        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=ROUNDING_PATIENCE)
         known = Known(U, near.sqrt())
         V, residual = run_small(problem, starts, ending, task.history, known)
     else:

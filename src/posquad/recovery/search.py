@@ -41,7 +41,7 @@ from posquad.recovery.solvers.fit import (
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
-from posquad.recovery.solvers.lbfgs import PopulationLBFGS
+from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
 from posquad.recovery.solvers.small import Ending, Ends, run_small
@@ -49,11 +49,8 @@ from posquad.recovery.solvers.small import Ending, Ends, run_small
 # Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
 # choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
 _STATIONARY = 1e-8
-# Steps without a halved residual after which a first-order run is at rounding. A choice: those of
-# `population_lbfgs`, whose steps do not halve the residual every time.
-_FIRST_ORDER_PATIENCE = 8
-# The same of dense steps, which converge quadratically, in the refinement. A choice: two, because
-# one may be rejected.
+# Steps without a halved residual after which dense steps of the refinement, which converge
+# quadratically, are at rounding. A choice: two, because one may be rejected.
 _DENSE_PATIENCE = 2
 # Multiple of eps down to which a residual is refined, up to so many unknowns, and above. A choice:
 # with many unknowns refining costs more than the search, so the last digit is not worth it.
@@ -336,7 +333,7 @@ class Search:
             U = found.U
         first = PopulationLBFGS(problem)
         rounding = LEVEL * torch.finfo(U.dtype).eps
-        ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(_FIRST_ORDER_PATIENCE)]
+        ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(PATIENCE)]
         steps = schedule.first_order_steps
         state = self.history.run(first, first.start(U), ends, steps=steps)
         if bool((state.residual <= self.task.tolerance).any(0).all()) or self.budget.spent:
@@ -438,7 +435,7 @@ class Search:
         if not small and bool((self.residual <= self.task.tolerance).all()):
             return  # the first-order run already went to rounding
         method = method_for(problem, self.rank, dense=small, form="primal")
-        ends = [stationary(), at_rounding(_DENSE_PATIENCE if small else _FIRST_ORDER_PATIENCE)]
+        ends = [stationary(), at_rounding(_DENSE_PATIENCE if small else PATIENCE)]
         steps = self.schedule.second_order_steps if small else self.schedule.polish_steps
         state = self.history.run(method, method.start(U), ends, steps=steps)
         self._keep(index_state(state, None), chosen, count=False)

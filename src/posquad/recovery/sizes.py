@@ -85,8 +85,8 @@ class Sizes(Constants):
     time per problem is least for 16,000 problems with n = 64."""
 
     batch_entries_elsewhere: int = 2**27
-    """Entries n d r of the problems that are solved together on an accelerator. Derived: 1 GB of a
-    memory of many, which fills its arithmetic units."""
+    """Entries n d r of the problems that are solved together on an accelerator. Derived: 1 GB, a
+    small share of its memory."""
 
     batch_problems: int = 2**14
     """Most problems that are solved together. Measured on an H200: cuSOLVER fails above 65,535

@@ -20,7 +20,12 @@ from posquad.recovery.solvers.fit import SolverResult, checked_data
 
 __all__ = ["direct_least_squares"]
 
-_FITTED = 1e-10  # relative residual at which responses count as reproduced
+# Relative residual at which responses count as reproduced. A definition: the default tolerance of
+# `recover`.
+_FITTED = 1e-10
+# Share of the least-squares matrix that a truncation may lose and still be called the best fit. A
+# definition: far above the rounding of its eigenvalues, d eps.
+_LOST = 1e-12
 
 
 def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
@@ -54,7 +59,7 @@ def _truncation_result(problem: Problem, U: Tensor, Q: Tensor, model: Array) -> 
     """Return the result for the truncation UU' of the least-squares matrix Q."""
     residual = problem.relative_residual(U)
     lost = torch.linalg.matrix_norm(Q - U @ U.mT) / torch.linalg.matrix_norm(Q).clamp_min(1e-300)
-    whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)
+    whole = torch.where(lost <= _LOST, Status.BEST_FIT.code, Status.STALLED.code)
     codes = torch.where(residual <= _FITTED, Status.LOSS_REACHED.code, whole)
     one = torch.ones_like(codes)
     columns = math.ceil(problem.d / U.shape[-1])

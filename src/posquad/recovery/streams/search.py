@@ -27,9 +27,9 @@ from posquad.recovery.tuning import DEFAULT
 # Maximum number of starts if none is given. A choice: a stream usually has many rows per unknown,
 # where the first starts agree.
 _STARTS = 50
-# Starts that must agree on the best fit where the samples leave symmetric matrices free, so that the
-# loss has more minima. Measured on rows on quadrics: of 48 exact problems of rank 1 to 3, 23 end at a
-# poor minimum if 2 starts must agree, 7 with 4, and 2 with 8 or 16.
+# Starts that must agree on the best fit where the samples leave symmetric matrices free, so that
+# the loss has more minima. Measured on rows on quadrics: of 48 exact problems of rank 1 to 3, 23
+# end at a poor minimum if 2 starts must agree, 7 with 4, and 2 with 8 or 16.
 _AGREEING_FREE = 24
 # Maximum number of starts from which a second solution is sought. A choice: 16 rounds of
 # `Schedule.others_round`; `Schedule.agreeing_others` end the search where starts reach a solution.
