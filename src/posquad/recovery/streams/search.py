@@ -27,10 +27,6 @@ from posquad.recovery.tuning import DEFAULT
 # Maximum number of starts if none is given. A choice: a stream usually has many rows per unknown,
 # where the first starts agree.
 _STARTS = 50
-# Starts that must agree on the best fit where the samples leave symmetric matrices free, so that
-# the loss has more minima. Measured on rows on quadrics: of 48 exact problems of rank 1 to 3, 23
-# end at a poor minimum if 2 starts must agree, 7 with 4, and 2 with 8 or 16.
-_AGREEING_FREE = 24
 # Maximum number of starts from which a second solution is sought. A choice: 16 rounds of
 # `Schedule.others_round`; `Schedule.agreeing_others` end the search where starts reach a solution.
 _OTHERS = 384
@@ -205,9 +201,9 @@ class _Search:
         if rank == 0 or not problem.independent or problem.size <= problem.rounding:
             return best, True
         most = self.limits.max_starts or _STARTS
-        enough = DEFAULT.acceptance.least_agreeing if problem.regular else _AGREEING_FREE
-        enough = min(enough, most)
-        agreement = (1 + DEFAULT.acceptance.agreement) ** 2
+        acceptance = DEFAULT.acceptance
+        enough = acceptance.least_agreeing if problem.regular else acceptance.agreeing_free
+        enough, agreement = min(enough, most), (1 + acceptance.agreement) ** 2
         for tried, V in enumerate(self._starts(rank, given)):
             if tried >= most or agreeing >= enough or self.limits.budget.spent:
                 break
