@@ -49,6 +49,10 @@ def test_solutions_nearer_than_so_many_errors_are_one():
 def test_a_best_fit_needs_starts_that_agree():
     assert status(ROWS, NOISY) is Status.BEST_FIT
     assert status(ROWS, NOISY, least_agreeing=1000) is Status.STALLED
-    # With 12 / (n/p - 1)^2 = 27 agreeing starts of 8, the share decides.
-    assert status(ROWS, NOISY, agreeing_share=2.0) is Status.STALLED
-    assert status(ROWS, NOISY, agreeing_share=2.0, least_excess=100.0) is Status.BEST_FIT
+    # 12 / (n/p - 1)^2 = 27 of 8 starts must agree, unless the share is less or the excess more.
+    whole = {"agreeing_share": 10.0, "agreeing_cheap_starts": 2}
+    assert status(ROWS, NOISY, **whole) is Status.STALLED
+    assert status(ROWS, NOISY, **whole, least_excess=100.0) is Status.BEST_FIT
+    # Two starts are enough then, but not in a small problem.
+    whole["agreeing_cheap_starts"] = 9
+    assert status(ROWS, NOISY, **whole, least_excess=100.0) is Status.STALLED

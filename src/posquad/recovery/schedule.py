@@ -146,9 +146,8 @@ class Schedule(Constants):
     starts in all."""
 
     reflected_others: int = 64
-    """Starts of relaxed reflections that look for a second solution of a small problem, where rows
-    in general position would not determine it. Measured on rows on quadrics whose two solutions
-    have eigenvalues of different sizes."""
+    """Starts of relaxed reflections that look for a second solution of a small problem. Measured on
+    rows on quadrics whose two solutions have eigenvalues of different sizes."""
 
     large_others: int = 20
     """Starts of a round of relaxed reflections where a step costs more than its calls. Derived: the
