@@ -88,7 +88,8 @@ def recover(
         max_rank: highest rank tried if none is given; by default 12.
         max_starts: maximum number of starts per problem; by default 200,000 / p, between 20 and
             2000.
-        max_steps, time_limit: maximum number of steps and of seconds of the whole call. When one is
+        max_steps, time_limit: maximum number of steps and of seconds of the whole call. The former
+            is a guard by default: usual searches take some hundreds or thousands. When one is
             reached, the best answer so far is returned. Ctrl-C raises `posquad.Interrupted`, with
             the best answer so far as its `result`.
         precision: "float64" computes and returns float64 for any input, and converts a large

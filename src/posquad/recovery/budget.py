@@ -16,6 +16,10 @@ from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, S, iterate
 
+# Seconds that another call is given at least. A choice: it needs a positive limit, and ends at
+# once.
+_LEAST_SECONDS = 1e-3
+
 
 class Budget:
     """Steps and seconds that a computation may take."""
@@ -45,7 +49,7 @@ class Budget:
     @property
     def limits(self) -> dict[str, Any]:
         """What is left, as the arguments `max_steps` and `time_limit` of another call."""
-        limit = None if self.deadline is None else max(1e-3, self.seconds_left)
+        limit = None if self.deadline is None else max(_LEAST_SECONDS, self.seconds_left)
         return {"max_steps": max(1, self.max_steps - self.steps), "time_limit": limit}
 
     def count(self, steps: int) -> None:

@@ -9,14 +9,40 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from posquad.recovery.budget import Budget
+from posquad.recovery.solvers.levenberg import (
+    FIRST_DAMPING,
+    GROWTH,
+    HIDDEN_GAIN,
+    LEAST_DAMPING,
+    LEAST_FACTOR,
+    MOST_FACTOR,
+)
 
-_DENSE_MOST = 1200  # entries of V up to which Gauss-Newton systems are solved densely
-_ROUNDING = 8 * np.finfo(float).eps
-_STATIONARY = 1e-13  # cosine between errors and slopes at which a point is stationary
-_INNER = 100  # maximum number of conjugate gradient steps for one Gauss-Newton step
-_FLOOR = 1e-11  # least damping over the mean curvature: the system is singular along rotations
-_PATIENCE, _RATE = 20, 0.999  # a descent ends if this many steps leave this share of the error
-_STEPS = 400  # maximum number of steps of a descent
+# Entries of V up to which Gauss-Newton systems are solved densely. Derived: 12 MB, and its
+# factorization takes 6e8 operations, a tenth of a second.
+_DENSE_MOST = 1200
+# Cosine between errors and slopes at which a point is stationary. A choice: a descent on the sums
+# of a stream is cheap, so that it goes to rounding.
+_STATIONARY = 1e-13
+# Steps that rounding hides and that do not halve the slope, after which a descent ends. A choice:
+# two may be bad luck.
+_HIDDEN_STEPS = 2
+# Maximum number of conjugate gradient steps for one Gauss-Newton step. Measured:
+# `benchmarks/tuning.py --methods`.
+_INNER = 100
+# Bounds on the accuracy of these steps, which otherwise equals the cosine of errors and slopes. A
+# choice: those of `posquad.recovery.solvers.gauss_newton`.
+_LEAST_ACCURACY = 1e-3
+_MOST_ACCURACY = 0.1
+# A descent ends if this many steps leave this share of the error. A choice: the defaults of
+# `levenberg_marquardt`.
+_PATIENCE = 20
+_RATE = 0.999
+# Maximum number of steps of a descent. Measured: `benchmarks/tuning.py --methods`.
+_STEPS = 400
+# Damping, over the trace of J'J, at which a descent ends. Derived: a step is then shorter than
+# 1e-30 of the slope over the curvature, and V does not change in double precision.
+_MOST_DAMPING = 1e30
 
 
 class Endpoint(NamedTuple):
@@ -72,7 +98,7 @@ def descend(
     *,
     polish: bool = False,
 ) -> Endpoint:
-    """Descend from V by damped Gauss-Newton steps; the damping follows Nielsen's rule.
+    """Descend from V by damped Gauss-Newton steps; the damping follows the rule of Nielsen (1999).
 
     Every step lowers the loss, or leaves it unchanged up to rounding while the slope falls. With
     `polish`, the steps are Newton's if V is small, and end at a stationary point only.
@@ -81,20 +107,21 @@ def descend(
     e = problem.errors(V)
     loss, losses = float(e @ e), [float(e @ e)]
     g, total = problem.slope(V, e), problem.total_curvature(V)
-    damping = 1e-2 * total / V.size * min(1.0, np.sqrt(loss / (problem.size or 1.0)))
-    growth, hidden = 2.0, 0
+    damping = FIRST_DAMPING * total / V.size * min(1.0, np.sqrt(loss / (problem.size or 1.0)))
+    growth, hidden = GROWTH, 0
     while len(losses) <= _STEPS and not budget.spent:
         slope = float(np.linalg.norm(g))
-        if not slope > _STATIONARY * np.sqrt(total * loss) or hidden > 2:
+        if not slope > _STATIONARY * np.sqrt(total * loss) or hidden > _HIDDEN_STEPS:
             break
         # The loss is known up to the rounding of the form and the responses.
-        rounding = _ROUNDING * np.sqrt(loss * problem.size) * (1 + problem.form_size(V))
-        damping = max(damping, _FLOOR * total / V.size)
+        rounding = HIDDEN_GAIN * np.finfo(float).eps * np.sqrt(loss * problem.size)
+        rounding *= 1 + problem.form_size(V)
+        damping = max(damping, LEAST_DAMPING * total / V.size)
         newton = e if polish and V.size <= _DENSE_MOST else None
         D = _step(problem, V, g, damping, slope / np.sqrt(total * loss), newton)
         if D is None:
-            damping, growth = damping * growth, 2 * growth
-            if damping > 1e30 * total:
+            damping, growth = damping * growth, GROWTH * growth
+            if damping > _MOST_DAMPING * total:
                 break
             continue
         trial = V + D
@@ -108,14 +135,14 @@ def descend(
             g, total = problem.slope(V, e), problem.total_curvature(V)
             hidden = hidden + 1 if small and np.linalg.norm(g) > slope / 2 else 0
             ratio = np.clip(gain / predicted if predicted > 0 else 0.0, 0.0, 1.0)
-            damping *= float(np.clip(1 - (2 * ratio - 1) ** 3, 0.1, 2.0))
-            growth = 2.0
+            damping *= float(np.clip(1 - (2 * ratio - 1) ** 3, LEAST_FACTOR, MOST_FACTOR))
+            growth = GROWTH
         else:
-            damping, growth = damping * growth, 2 * growth
+            damping, growth = damping * growth, GROWTH * growth
         losses.append(loss)
         record(loss)
         stuck = len(losses) > _PATIENCE and loss > _RATE**2 * losses[-1 - _PATIENCE]
-        if damping > 1e30 * total or (stuck and not small and not polish):
+        if damping > _MOST_DAMPING * total or (stuck and not small and not polish):
             break
     length = np.sqrt(total * loss)
     return Endpoint(V, loss, float(np.linalg.norm(g)) / length if length > 0 else 0.0)
@@ -145,7 +172,7 @@ def _step(
         return cho_solve(factor, -g.ravel(), check_finite=False).reshape(V.shape)
     D, R = np.zeros_like(V), -g
     direction, square = R, float((R * R).sum())
-    least = square * float(np.clip(accuracy, 1e-3, 0.1)) ** 2
+    least = square * float(np.clip(accuracy, _LEAST_ACCURACY, _MOST_ACCURACY)) ** 2
     for _ in range(_INNER):  # conjugate gradients: the inputs have covariance I
         curved = problem.curved(V, direction) + damping * direction
         t = square / float((direction * curved).sum())

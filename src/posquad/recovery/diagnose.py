@@ -28,9 +28,15 @@ from posquad.recovery.candidates import Candidates, Task, singular_values, visib
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 
-_PRODUCTS = 2000  # most products with the Hessian for one end of the spectrum
-_LEAST_PRODUCTS = 100  # fewer do not give an end to 10%
-_OPERATIONS = 5e9  # operations in a second, at least, of a product with X
+# Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
+# to 10% is not called converged.
+_PRODUCTS = 2000
+# Fewest products for which an end of the spectrum is begun within a time limit. A choice: their
+# number grows with the square root of the condition number, and fewer give no end to 10% at 1e4.
+_LEAST_PRODUCTS = 100
+# Operations per second, at least, of a product with X. Derived: memory gives 10 GB per second, and
+# an entry of 8 bytes takes part in 2r operations; this is r = 2, and higher ranks are faster.
+_OPERATIONS = 5e9
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ def diagnose(
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
     if whole and p <= sizes.spectrum_unknowns:
-        low, high, free, known = _whole_spectrum(problem.operator, U, s)
+        clear = acceptance.clear_curvature
+        low, high, free, known = _whole_spectrum(problem.operator, U, s, clear)
     else:
         budget = budget or Budget(max_steps=1)
         low, high, free, known = (host(end) for end in _ends(shared, U, budget))
@@ -96,7 +103,9 @@ def diagnose(
     isolated = isolated & known & (low > acceptance.flat * high)
     free = free | (low <= 0)
     # If V = U + D has the responses of U, with D horizontal, then A(DU' + UD') = -A(DD'), so ||D||
-    # is at least (low lambda_1 / high)^(1/2), and ||VV' - UU'|| >= 0.9 s_r ||D||.
+    # is at least (low lambda_1 / high)^(1/2), and ||VV' - UU'|| >= 0.9 s_r ||D||: the square of the
+    # factor is at least 2 (sqrt(2) - 1) = 0.83 for aligned factors (Tu, Boczar, Simchowitz,
+    # Soltanolkotabi and Recht, ICML 2016, Lemma 5.4).
     reach = s[..., 0] * s[..., -1] * np.sqrt(np.maximum(low, 0) / high)
     size = np.sqrt((s**4).sum(-1))  # ||UU'||
     near = shared.tuning.schedule.others_near * reach / size
@@ -131,9 +140,14 @@ def largest_error(problem: Problem, U: Tensor, s: np.ndarray) -> np.ndarray:
     return (e / np.where(own > 0, own, 1.0)).max(-1)
 
 
-def _whole_spectrum(operator: RankOne, U: Tensor, s: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return both ends of the spectrum, whether there is a kernel, and whether that is known."""
-    low, high, clear = _clear_curvature(operator, U, s)
+def _whole_spectrum(
+    operator: RankOne, U: Tensor, s: np.ndarray, multiple: float
+) -> tuple[np.ndarray, ...]:
+    """Return both ends of the spectrum, whether there is a kernel, and whether that is known.
+
+    `multiple` is that of `_clear_curvature`.
+    """
+    low, high, clear = _clear_curvature(operator, U, s, multiple)
     if clear.all():
         return low, high, ~clear, clear
     low, high, free, known = np.array(low), np.array(high), np.array(~clear), np.array(clear)
@@ -149,12 +163,13 @@ def _whole_spectrum(operator: RankOne, U: Tensor, s: np.ndarray) -> tuple[np.nda
 
 
 def _clear_curvature(
-    operator: RankOne, U: Tensor, s: np.ndarray
+    operator: RankOne, U: Tensor, s: np.ndarray, multiple: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ends of the effective spectrum where the data are fitted.
 
     The third value `[...]` says whether they are all that has to be known: no direction is so flat
-    that it could belong to the kernel. Else `effective_spectrum` has to decide.
+    that it could belong to the kernel, because all exceed their rounding by this `multiple`. Else
+    `effective_spectrum` has to decide.
     """
     r, m = U.shape[-1], operator.d * U.shape[-1]
     D = operator.d * (operator.d + 1) // 2
@@ -165,10 +180,10 @@ def _clear_curvature(
         curvature, gauge = operator.normal_equations(Z, Z[..., 0])[0], r * (r - 1) // 2
     values = host(torch.linalg.eigvalsh(curvature)) / operator.n
     low, high = values[..., gauge], values[..., -1]
-    # A curvature is seen if it exceeds a hundred times its rounding in population coordinates, by
-    # which the ratio of two curvatures changes by at most (2 + r) lambda_1 / lambda_r.
+    # The rounding is that in population coordinates, by which the ratio of two curvatures changes
+    # by at most (2 + r) lambda_1 / lambda_r.
     rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]) ** 2
-    seen = 1000 * (2 + r) * spread * (rounding + rounding**2 * spread)
+    seen = multiple * (2 + r) * spread * (rounding + rounding**2 * spread)
     return low, high, (low > seen * high) & (U.dtype == torch.float64)
 
 
@@ -236,12 +251,12 @@ def status_codes(
     """
     residual, acceptance = found.residual, shared.tuning.acceptance
     reproduced = residual <= task.tolerance
-    most = min(max(acceptance.sure, 10 * task.tolerance), acceptance.loose)
+    most = min(max(acceptance.sure, acceptance.sure_tolerances * task.tolerance), acceptance.loose)
     known = ~diagnosis.free & diagnosis.isolated & diagnosis.converged
     known = known & (diagnosis.error <= most)  # False for NaN
     p = dimension(shared.problem.d, found.rank)
     # Samples that differ by less than the residual allows are no independent checks.
-    enough = shared.checks(10 * residual / most) >= diagnosis.needed
+    enough = shared.checks(acceptance.independent_errors * residual / most) >= diagnosis.needed
     enough = enough & (shared.prepared.count > p)
     sure = reproduced & known & enough
     if sure.any():
@@ -283,14 +298,14 @@ def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     U, residual, budget = found.U, found.residual, task.history.budget
     d, r = U.shape[-2:]
     nothing = undiagnosed(shared, found, task)
-    s, eps = found.singular_values, torch.finfo(U.dtype).eps
-    least = max(1e-7, 10 * max(d, r) * eps)
+    s, eps, acceptance = found.singular_values, torch.finfo(U.dtype).eps, shared.tuning.acceptance
+    least = max(acceptance.full_rank, acceptance.full_rank_rounding * max(d, r) * eps)
     low, high = DIAGNOSED_FACTORS.of(U.dtype)
     within = (s[..., 0] > low) & (s[..., 0] < high)
     full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     if r == d:
         free = shared.distinct < d * (d + 1) // 2
-        smallest = visible(s, shared.tuning.acceptance.negligible)[..., -1]
+        smallest = visible(s, acceptance.negligible)[..., -1]
         full = full & ~free & (smallest | (residual <= task.tolerance))
         nothing = replace(nothing, free=free)
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:

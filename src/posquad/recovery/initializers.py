@@ -35,9 +35,33 @@ from posquad.problems.rows.source import Rows
 
 __all__ = ["moment_matrix", "positive_truncation", "spectral_initializer"]
 
-_DENSE_MOST = 1000  # largest d for which a d x d estimate is formed
-_KERNEL_MOST = 5000  # largest n for which an n x n kernel is formed
-_BOUND = 0.3  # the preprocessing (t - 1) / (t + 0.3) lies between -3.3 and 1
+# Largest d for which a d x d estimate is formed. Derived: 8 MB, and d^3 operations for its
+# eigenvalues take about a second.
+_DENSE_MOST = 1000
+# Largest n for which an n x n kernel is formed. Derived: 200 MB.
+_KERNEL_MOST = 5000
+# The c of the preprocessing (t - 1) / (t + c), which then lies between -3.3 and 1. The form with
+# sqrt(n / d) - 1 in its place is cited: Mondelli and Montanari, Found. Comput. Math. 19, 2019.
+# Measured: `benchmarks/tuning.py --methods`.
+_BOUND = 0.3
+# Share of the largest eigenvalue to which others are raised in a start. Measured:
+# `benchmarks/tuning.py --methods`.
+_RAISED = 0.05
+# Least pivot of a Cholesky factor over the largest, below which a kernel counts as singular.
+# Derived: its square, the ratio of eigenvalues that it shows, is 1e-14, about 50 eps.
+_PIVOT = 1e-7
+# Medians at which the size of a response is clipped. A choice: 3% of the responses of Gaussian
+# inputs at rank one exceed them, and fewer at higher ranks, while heavy tails do not decide the
+# mean.
+_CLIPPED = 10
+# Columns beyond the rank of a block of eigenvectors. A choice: they make its convergence depend on
+# the gap to an eigenvalue three places further on.
+_GUARDS = 3
+# Relative accuracy of the eigenpairs of a large estimate. A choice: enough for a start, because the
+# sampling error sqrt(d / n) is larger.
+_PAIR_ACCURACY = 1e-3
+# Most products per column of a block of eigenvectors. Measured: `benchmarks/tuning.py --methods`.
+_PAIR_PRODUCTS = 60
 
 
 def moment_matrix(X: A, y: A) -> A:
@@ -153,7 +177,7 @@ def raised_factor(values: np.ndarray, vectors: np.ndarray, y: Tensor) -> Tensor:
     """
     size = abs(host(y)).mean(-1)[..., None] / vectors.shape[-2]
     top = np.where(values[..., :1] > 0, values[..., :1], np.maximum(size, tiny(size)))
-    raised = np.sqrt(np.maximum(values, 0.05 * top))
+    raised = np.sqrt(np.maximum(values, _RAISED * top))
     return torch.from_numpy(vectors * raised[..., None, :]).to(y.device)
 
 
@@ -161,7 +185,7 @@ def kernel_solve(K: Tensor, y: Tensor) -> Tensor:
     """Return `K^+ y` for a positive semidefinite K, by Cholesky, or by eigenvalues if singular."""
     L, info = torch.linalg.cholesky_ex(K)
     pivots = host(L.diagonal(dim1=-2, dim2=-1))
-    sound = (host(info) == 0) & (pivots.min(-1) > 1e-7 * pivots.max(-1))
+    sound = (host(info) == 0) & (pivots.min(-1) > _PIVOT * pivots.max(-1))
     if sound.all():
         return torch.cholesky_solve(y[..., None].expand(*K.shape[:-1], 1), L)[..., 0]
     return solve_by_eigenvalues(K, y)
@@ -205,7 +229,7 @@ def _typical(operator: RankOne, y: Tensor) -> Tensor:
     """Return the mean of |y|, each clipped at ten medians, `[..., 1]`."""
     sizes = y.abs()
     median = operator.lower_median(sizes)[..., None]
-    most = torch.where(median > 0, 10 * median, torch.inf)
+    most = torch.where(median > 0, _CLIPPED * median, torch.inf)
     return _mean(operator, torch.minimum(sizes, most))
 
 
@@ -238,7 +262,7 @@ def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tenso
     d = operator.d
     if d <= _DENSE_MOST:
         return largest_eigenpairs(operator.adjoint_kernel(weights), rank)
-    width = min(rank + 3, d)
+    width = min(rank + _GUARDS, d)
     batch = broadcast_shape(operator.batch_shape, weights.shape[:-1])
     generator = torch.Generator().manual_seed(d)
     start = torch.randn(d, width, generator=generator, dtype=weights.dtype).to(weights.device)
@@ -250,7 +274,7 @@ def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tenso
         k=rank,
         largest=True,
         dimension=d,
-        tolerance=1e-3,  # enough for a start, because the sampling error is larger
-        max_products=60 * width,
+        tolerance=_PAIR_ACCURACY,
+        max_products=_PAIR_PRODUCTS * width,
     )
     return pairs.values, pairs.vectors

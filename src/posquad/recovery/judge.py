@@ -102,7 +102,8 @@ def _others(
     another, starts = np.zeros_like(open), np.zeros_like(open, dtype=np.int64)
     if not open.any() or task.history.budget.spent:
         return another, starts
-    apart = np.maximum(100 * diagnosis.error, shared.tuning.acceptance.apart)
+    acceptance = shared.tuning.acceptance
+    apart = np.maximum(acceptance.apart_errors * diagnosis.error, acceptance.apart)
     near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
     radii = Radii(near, apart)
     if open.ndim == 0:

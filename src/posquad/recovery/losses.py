@@ -44,12 +44,31 @@ LossName = Literal["least-squares", "huber", "poisson", "geman-mcclure"]
 LOSS_NAMES: tuple[LossName, ...] = ("least-squares", "huber", "poisson", "geman-mcclure")
 """The names of the losses, least squares first."""
 
-_HUBER = 1.345  # 95% efficiency for normal noise
-_GEMAN_MCCLURE = 3.7874187608  # the same
-_NORMAL_MEDIAN = 0.6744897501960817  # of the absolute value of a standard normal variable
-_LARGE = 3.0  # responses above this multiple of their median count less in the first fit
-_NEGLIGIBLE = 1e-16  # a weight below this share of the largest is zero
-_LEAST_MEAN = 1e-10  # least mean of a count, over the mean count, for which 1 / m is its weight
+# The k of Huber's loss. Cited: Holland and Welsch, Commun. Statist. A 6, 1977: 95% efficiency for
+# normal noise.
+_HUBER = 1.345
+# The c of Geman and McClure's loss. Derived: 95% efficiency, `E[psi']^2 / E[psi^2]`, for normal
+# noise.
+_GEMAN_MCCLURE = 3.7874187608
+# Median of the absolute value of a standard normal variable. Derived: Phi^{-1}(3/4).
+_NORMAL_MEDIAN = 0.6744897501960817
+# Responses above this multiple of their median count less in the first fit. A choice: gross
+# outliers do not decide that fit, and an eighth of the responses of Gaussian inputs at rank two
+# only lose some weight.
+_LARGE = 3.0
+# A weight below this share of the largest is zero. Derived: eps / 2, below which it changes no sum.
+_NEGLIGIBLE = 1e-16
+# Least mean of a count, over the mean count, for which 1 / m is its weight. A definition: the
+# default tolerance of `recover`, so that smaller means cannot be told from zero.
+_LEAST_MEAN = 1e-10
+# Factor by which the next means of the weights may leave the interval of the last two, and the one
+# by which they may fall below the last. A choice: the acceleration extrapolates, and far from the
+# answer it would lead to means near zero, whose weights are huge.
+_OUTSIDE = 2
+_FALL = 8
+# Share of the weights up to which a sum of them counts as a half. Derived: sums of n weights are
+# rounded by sqrt(n) eps, which is 2e-13 at n = 1e6.
+_TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -142,8 +161,9 @@ class Poisson:
 
         They leave the interval of the two by a factor of 2 at most, and fall by at most 8.
         """
-        low, high = torch.minimum(last, fitted) / 2, 2 * torch.maximum(last, fitted)
-        return torch.minimum(torch.maximum(mean, torch.maximum(low, last / 8)), high)
+        low = torch.minimum(last, fitted) / _OUTSIDE
+        high = _OUTSIDE * torch.maximum(last, fitted)
+        return torch.minimum(torch.maximum(mean, torch.maximum(low, last / _FALL)), high)
 
     def values(self, y: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         """Return `m - y log m`, `[..., n]`."""
@@ -236,7 +256,7 @@ def weighted_median(values: Tensor, w: Tensor) -> Tensor:
     ordered, order = values.sort(-1)
     shares = w.expand_as(values).gather(-1, order).cumsum(-1)
     half = shares[..., -1:] / 2
-    close = 1e-12 * shares[..., -1:]
+    close = _TIE * shares[..., -1:]
     low = (shares < half - close).sum(-1, keepdim=True)
     high = (shares <= half + close).sum(-1, keepdim=True).clamp_max(values.shape[-1] - 1)
     return (ordered.gather(-1, low) + ordered.gather(-1, high))[..., 0] / 2

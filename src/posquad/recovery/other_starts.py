@@ -19,10 +19,38 @@ from posquad.recovery.candidates import Task
 from posquad.recovery.restarts import common_noise, reflected
 from posquad.recovery.shared import Shared, positive_part
 
-_ROUND = 1_000_000  # round of the random numbers, far above the rounds of a search
-_ASIDE = 0.95  # share of the part along the first solution that is removed from a start
-_LENGTHS = (1.0, 2.0, 4.0, 0.5)  # of random starts, relative to the first solution
-_MIRRORED = (1.0, 3.0)  # distances of the mirror images from the least interpolant
+# Round of the random numbers. A choice: far above the rounds of a search, so that no numbers are
+# used twice.
+_ROUND = 1_000_000
+# Share of the part along the first solution that is removed from a start. A choice: nearly all of
+# it, and not all, because a second solution may overlap with the first.
+_ASIDE = 0.95
+# Lengths of random starts, relative to the first solution. A choice: a second solution is often
+# longer than the first, which is the one found first.
+_LENGTHS = (1.0, 2.0, 4.0, 0.5)
+# Distances of the mirror images from the least interpolant, relative to that of the first solution.
+# Derived: another solution of the same norm has the distance 1; 3 is a choice for longer ones.
+_MIRRORED = (1.0, 3.0)
+# Lengths of the differences of other interpolants from the first solution, relative to it. A
+# choice: a tenth to four times, in an order in which few of them are already different.
+_DIFFERENCES = (1.0, 0.1, 2.0, 0.3, 4.0, 0.5)
+# Factor on the agreeing starts that end the search where a design is nongeneric. A choice: it makes
+# second solutions likely, and 132 agreeing starts miss one that is reached a twentieth as often
+# with probability (20/21)^132 = 0.2%.
+_NONGENERIC = 3
+# Rounds that each double the number of random starts. A choice: four times as many at most, because
+# the starts of a round run together.
+_DOUBLINGS = 2
+# Ridge of K = A A*, over its mean diagonal entry, and passes that remove what it leaves. Derived: a
+# direction of relative strength s keeps the share (ridge / s)^passes, less than eps from s = 2e-5.
+_RIDGE = 1e-10
+_PASSES = 3
+# Imaginary part of a root, over its size, up to which the root is real. Derived: a double root is
+# rounded by sqrt(eps) = 1.5e-8, and there is a margin.
+_REAL = 1e-6
+# Mean product of two columns, over the square of the largest entry, up to which no row joins them.
+# Derived: a product of the transformed inputs that should be zero is rounded by some eps.
+_UNJOINED = 1e-12
 
 
 class Plan(NamedTuple):
@@ -54,7 +82,7 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
     random, agreeing = schedule.others_round, schedule.agreeing_others
     local, many = random // 2, schedule.reflected_others
     if nongeneric:
-        agreeing = 3 * agreeing
+        agreeing = _NONGENERIC * agreeing
     enough = math.ceil(schedule.closed_others * many)
     return Plan(schedule.others_rounds, random, local, many, enough, agreeing)
 
@@ -93,7 +121,7 @@ def make_starts(
         pursued.append(near[some])
         given_up = len(near) - len(made[-1])
     if plan.random:
-        made.append(random_starts(U, task.seed, round, plan.random << min(round, 2)))
+        made.append(random_starts(U, task.seed, round, plan.random << min(round, _DOUBLINGS)))
         pursued.append(torch.ones(made[-1].shape[:-2], dtype=torch.bool, device=U.device))
     starts = torch.cat(made) if made else U[None][:0]
     mask = torch.cat(pursued) if pursued else starts.new_zeros(starts.shape[:-2], dtype=torch.bool)
@@ -114,7 +142,6 @@ def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     aside, random = noise[: count // 2], noise[count // 2 :]
     aside = aside - _ASIDE * W @ (W.mT @ aside)
     aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
-    # A second solution is often longer than the first, which is the one found first.
     lengths = size.new_tensor(_LENGTHS).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
     both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
     return size * lengths * both
@@ -160,14 +187,14 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
     K = operator.gram().square()
-    ridge = 1e-10 * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    ridge = _RIDGE * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     K = K + torch.diag_embed(ridge.expand(K.shape[:-1]))
     root, H = torch.linalg.cholesky(K), G
-    for _ in range(3):  # the ridge leaves a share of what A sees
+    for _ in range(_PASSES):  # the ridge leaves a share of what A sees
         seen = operator.apply_kernel(H).movedim(0, -1)  # [..., n, many]
         H = H - operator.adjoint_kernel(torch.cholesky_solve(seen, root).movedim(-1, 0))
     Q = U @ U.mT
-    lengths = torch.tensor([1.0, 0.1, 2.0, 0.3, 4.0, 0.5], dtype=U.dtype, device=U.device)
+    lengths = torch.tensor(_DIFFERENCES, dtype=U.dtype, device=U.device)
     lengths = lengths.repeat(many)[:many].reshape(-1, *(1,) * (H.ndim - 1))
     size = norm(H, (-2, -1))
     ratio = norm(Q, (-2, -1)) / torch.where(size > 0, size, 1.0)
@@ -196,7 +223,7 @@ def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
     roots = torch.linalg.eigvals(torch.where(defined, ratio, 0.0))
     order = roots.abs().argsort(-1, descending=True)[..., :-1]
     roots = roots.gather(-1, order)
-    real = (roots.imag.abs() <= 1e-6 * roots.abs()) & (roots.abs() > 0)
+    real = (roots.imag.abs() <= _REAL * roots.abs()) & (roots.abs() > 0)
     return torch.where(real, roots.real, torch.nan)
 
 
@@ -221,7 +248,7 @@ def block_signs(operator: RankOne) -> Tensor:
     No row of X has entries both inside and outside a block.
     """
     shared = operator.absolute_moments()
-    joined = shared > 1e-12 * operator.largest_entry() ** 2
+    joined = shared > _UNJOINED * operator.largest_entry() ** 2
     for _ in range(max(1, math.ceil(math.log2(operator.d + 1)))):
         joined = (joined.to(shared) @ joined.to(shared)) > 0
     blocks = joined.unique(dim=0)

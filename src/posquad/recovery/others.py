@@ -20,11 +20,18 @@ from posquad.recovery.problem import Problem
 from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared
 from posquad.recovery.sign_patterns import sign_candidates
-from posquad.recovery.solvers.fit import at_rounding, stagnated, stationary
+from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.small import Ending, Known, run_small
 
-_ENTRIES = 2**23  # entries of the starts that run together
-_FEW = 4  # starts that run together where a step costs more than its calls
+# Entries of the Jacobians, or of the systems, of the starts that run together. Derived: 64 MB, as
+# `Sizes.polish_entries`.
+_ENTRIES = 2**23
+# Starts that run together where a step costs more than its calls. A choice: starts that have ended
+# cost as much as the others, until all of them have.
+_FEW = 4
+# Steps of a first-order descent for each one of a dense descent. A choice: it starts from near a
+# solution, where both converge, but not quadratically.
+_FIRST_ORDER = 3
 
 
 def find_second_solution(
@@ -108,7 +115,7 @@ def _ends(
         return (V.mT @ V).square().sum((-2, -1)) + size - 2 * (U.mT @ V).square().sum((-2, -1))
 
     if shared.is_small(found.rank):
-        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=3)
+        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=ROUNDING_PATIENCE)
         known = Known(U, near.sqrt())
         V, residual = run_small(problem, starts, ending, task.history, known)
     else:
@@ -120,7 +127,7 @@ def _ends(
             method = method_for(problem, found.rank, dense=dense)
             ends: list[Rule[Any]] = [at_rounding(), stationary(), stagnated(patience, rate)]
             ends.append((Status.CONVERGED, lambda state: squared_distance(state.U) <= near))
-            steps = steps if dense else 3 * steps
+            steps = steps if dense else _FIRST_ORDER * steps
             state = task.history.run(method, method.start(starts[apart]), ends, steps=steps)
             V, residual = V.clone(), residual.clone()
             V[apart], residual[apart] = state.U, state.residual

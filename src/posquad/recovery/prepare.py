@@ -26,9 +26,29 @@ from posquad.problems.widened import RankOneWidened
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, Tuning
 
-_INSPECTED = 20_000  # entries inspected for repetition
-_FEW_ROWS = 0.01  # share of the rows that may have zeros in large inputs that are generic
-_WIDE = 4096  # columns from which memory decides how eigenvalues are computed on a GPU
+# Entries of X that are inspected for repetition. A choice: sorting them takes about a millisecond.
+_INSPECTED = 20_000
+# Inspected entries per distinct one from which inputs are nongeneric. A choice: all entries of
+# generic inputs are distinct, and nearly all of a table of few values are repeated.
+_REPEATED = 2
+# Share of the rows that may have zeros in large inputs that are generic. A choice: single precision
+# rounds few entries to zero, and a feature that is absent is zero in most rows.
+_FEW_ROWS = 0.01
+# Columns from which memory decides how eigenvalues are computed on a GPU. Derived: the workspace of
+# four d x d matrices in double precision takes 0.5 GB there.
+_WIDE = 4096
+# Least share of the largest variance that single precision must find in every direction on a GPU.
+# Derived: its rounding there, about d eps = 5e-4 at d = 4096, is below.
+_SINGLE_VARIANCE = 1e-3
+# Largest sqrt(d / n) in the rule of Marchenko and Pastur. A choice: at n < d the spread of
+# isotropic samples has no lower end, and 0.8 leaves one of (0.2 / 1.8)^2 = 1/81.
+_MOST_ASPECT = 0.8
+# Least spread of eigenvalues that single precision can show. Derived: they are rounded by about
+# sqrt(n) eps of the largest, which is 1e-4 at n = 1e6.
+_LEAST_SPREAD = 1e-4
+# Factor by which a spread in single precision must exceed the one required. A choice: 1% of that of
+# ample samples, about 0.1, is ten times the rounding.
+_CLEARLY = 1.01
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,7 @@ def prepare(
     scale = _response_scale(y)
     given = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
     x = None if large else host(X)
-    q = min(math.sqrt(d / n), 0.8)
+    q = min(math.sqrt(d / n), _MOST_ASPECT)
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
     moments = values = None
     if x is not None:
@@ -159,7 +179,7 @@ def _clear_spread(single: RankOne, least: float) -> np.ndarray | None:
     if not bool(torch.isfinite(moments).all()):
         return None
     values = host(torch.linalg.eigvalsh(moments).double())
-    return values if values[0] > 1.01 * max(least, 1e-4) * values[-1] else None
+    return values if values[0] > _CLEARLY * max(least, _LEAST_SPREAD) * values[-1] else None
 
 
 def _large_moments(operator: RankOne, rows: Tensor | None, unit: np.ndarray | None) -> Tensor:
@@ -330,7 +350,7 @@ def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
         parts = X.split(_part_rows(X, tuning), dim=-2)
         counts = [(part.count_nonzero(-1) < X.shape[-1]).sum(-1) for part in parts]
         zeros = host(torch.stack(counts).sum(0)) > _FEW_ROWS * X.shape[-2]
-    return zeros | (2 * fresh <= values.shape[-1])
+    return zeros | (_REPEATED * fresh <= values.shape[-1])
 
 
 def _eigenvalues(moments: Tensor) -> Tensor:
@@ -341,7 +361,7 @@ def _eigenvalues(moments: Tensor) -> Tensor:
     """
     if moments.device.type != "cpu" and moments.shape[-1] >= _WIDE:
         values = torch.linalg.eigvalsh(moments.float()).double()
-        if bool((values[..., 0] > 1e-3 * values[..., -1]).all()):
+        if bool((values[..., 0] > _SINGLE_VARIANCE * values[..., -1]).all()):
             return values
     return torch.linalg.eigvalsh(moments)
 

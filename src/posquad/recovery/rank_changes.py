@@ -14,6 +14,13 @@ from posquad.recovery.ranks import Solve, leading_columns
 from posquad.recovery.search import refine
 from posquad.recovery.shared import Shared
 
+# A lower rank still reproduces the responses if its residual is at most this multiple of eps. A
+# choice: five times the rounding at which nothing is left to correct (`solvers.mixed.LEVEL`).
+_ROUNDING = 100
+# The same as a multiple of the residual of the higher rank. A choice: an eigenvalue that is needed
+# changes the residual by more, unless it is itself at rounding.
+_AS_WELL = 10
+
 
 def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Task) -> Candidates:
     """Return candidates of a lower rank if they also reproduce the responses, else the given ones.
@@ -71,8 +78,8 @@ def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
 
 def _still_reproduces(lower: Candidates, found: Candidates) -> np.ndarray:
     """Whether a lower rank reproduces as well; a small eigenvalue may still be needed, `[...]`."""
-    rounding = 100 * torch.finfo(found.U.dtype).eps
-    return lower.residual <= np.maximum(10 * found.residual, rounding)
+    rounding = _ROUNDING * torch.finfo(found.U.dtype).eps
+    return lower.residual <= np.maximum(_AS_WELL * found.residual, rounding)
 
 
 def raise_if_better(

@@ -21,6 +21,13 @@ from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT
 
+# Size of a further column, relative to that of a spectral estimate, where no direction lowers the
+# loss. A choice: it hardly changes the factor, and a descent can still turn it.
+_SMALL_COLUMN = 1e-3
+# Cosine of residual and predictions along a column above which the column lowers the loss. Derived:
+# a cosine is rounded by about sqrt(n) eps, which is 2e-13 at n = 1e6.
+_LOWERS = 1e-12
+
 __all__ = ["RankPath", "bic", "highest_rank", "trial_starts", "try_ranks", "weight_of_best"]
 
 
@@ -155,7 +162,7 @@ def with_next_columns(shared: Shared, U: Tensor) -> Tensor:
     """
     column, lower = _next_column(shared, U)
     if not bool(lower.all()):
-        small = 1e-3 * shared.start(U.shape[-1] + 1)[..., -1:]
+        small = _SMALL_COLUMN * shared.start(U.shape[-1] + 1)[..., -1:]
         column = torch.where(lower[..., None, None], column, small)
     return torch.cat([U, column], dim=-1)
 
@@ -167,7 +174,7 @@ def _next_column(shared: Shared, U: Tensor) -> tuple[Tensor, Tensor]:
     v = top_eigenpairs(problem.operator, -e, 1)[1]
     a = problem.operator.apply_factor_kernel(v)
     gain, square = -(e * a).sum(-1), a.square().sum(-1)
-    lower = gain > 1e-12 * (e.square().sum(-1) * square).sqrt()
+    lower = gain > _LOWERS * (e.square().sum(-1) * square).sqrt()
     size = torch.where(lower, gain / torch.where(square > 0, square, 1.0), 0.0).sqrt()
     return size[..., None, None] * v, lower
 

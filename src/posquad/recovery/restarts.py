@@ -20,6 +20,34 @@ from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.reflections import Reflections, ReflectionState, run_reflections
 from posquad.recovery.tuning import Schedule, Tuning
 
+# Rounds without reflections among which one is reweighted where a step costs only its calls.
+# Measured: `benchmarks/tuning.py --methods`.
+_CHEAP_PERIOD = 4
+# The same where dense steps are affordable, and every second round is reweighted. Measured:
+# `benchmarks/tuning.py --methods`.
+_DENSE_PERIOD = 2
+# Rounds among which one is perturbed where dense steps are expensive, and the others are
+# reweighted. A choice: limits of reweighting differ where perturbed starts agree.
+_LARGE_PERIOD = 6
+# Starts of the first round where starts hardly ever disagree (`Schedule.plenty`). A definition: the
+# fewest that can agree, as `Acceptance.least_agreeing`.
+_FIRST_PLENTY = 2
+# Floor, relative to the largest eigenvalue, at which the reweighting of a start ends. A choice: a
+# descent follows, which needs no more than the right columns.
+_REWEIGHTED = 1e-3
+# Size of a column, relative to the factor, up to which it counts as empty. A choice: columns are
+# zero, or roots of eigenvalues, which are 0.03 at the floor of the reweighting.
+_EMPTY = 1e-3
+# Size of the random column that replaces an empty one, relative to the factor. Derived: the root of
+# the floor 1e-3 of the reweighting.
+_FILLER = 0.03
+# Least size of the factor in this rule. A choice: responses have size one, and a factor that is
+# zero gets columns, too.
+_LEAST_SIZE = 1e-3
+# Multiplier of the seed. A choice: a prime far above the rounds of a search, so that the rounds of
+# two seeds have different random numbers.
+_SEED_FACTOR = 1_000_003
+
 
 def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
     """Return whether the starts of a round without reflections are reweighted, and their number."""
@@ -27,13 +55,16 @@ def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
     p, sizes, schedule = dimension(d, rank), shared.tuning.sizes, shared.tuning.schedule
     if sizes.is_overhead(n, d, rank, p):
         few = n >= schedule.plenty * p
-        first = 2 if few else schedule.companions
-        reweighted, count = round % 4 == 1, first if round == 0 else schedule.round_starts
+        first = _FIRST_PLENTY if few else schedule.companions
+        reweighted, count = (
+            round % _CHEAP_PERIOD == 1,
+            first if round == 0 else schedule.round_starts,
+        )
     elif p <= sizes.dense_unknowns and n <= sizes.kernel_samples:
-        reweighted = round % 2 == 0
+        reweighted = round % _DENSE_PERIOD == 0
         count = schedule.reweighted_round_starts if reweighted else schedule.dense_round_starts
     else:
-        reweighted = round % 6 != 5
+        reweighted = round % _LARGE_PERIOD != _LARGE_PERIOD - 1
         small = n <= sizes.kernel_samples
         count = schedule.reweighted_round_starts if small else 1
     reweighted = reweighted and shared.forms_kernel
@@ -60,11 +91,11 @@ def reweighted_starts(
     weight = N @ N.mT / (2 * d)
     if plain:
         weight[0] = torch.eye(d, dtype=N.dtype, device=N.device)
-    state = run_irls(problem, rank, weight, 1e-3, history)
+    state = run_irls(problem, rank, weight, _REWEIGHTED, history)
     size = torch.linalg.matrix_norm(state.U)[..., None, None]
     # Columns that are zero in the positive part start at small random values.
-    filler = filler * (size.clamp_min(1e-3) * 0.03)
-    empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= 1e-3 * size
+    filler = filler * (size.clamp_min(_LEAST_SIZE) * _FILLER)
+    empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= _EMPTY * size
     return torch.where(empty, filler, state.U)
 
 
@@ -111,6 +142,6 @@ def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:
 
     `like[..., d, r]` gives the number of batch dimensions, the dtype and the device.
     """
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + round + 1) % 2**63)
+    generator = torch.Generator().manual_seed((seed * _SEED_FACTOR + round + 1) % 2**63)
     noise = torch.randn(*shape, generator=generator, dtype=like.dtype).to(like.device)
     return noise.reshape(shape[0], *(1,) * (like.ndim - 2), *shape[1:])

@@ -18,6 +18,11 @@ from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
 
+# Multiple of d eps, over the lengths of two columns, up to which their product is rounding.
+# Derived: the bound of an inner product of d terms is d eps / 2, for each of the steps that made
+# the columns orthogonal, and there is a margin.
+_ORTHOGONAL = 4
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Result):
@@ -159,7 +164,8 @@ def _with_orthogonal_columns(U: np.ndarray) -> np.ndarray:
     unit = U / np.where(largest > 0, largest, 1.0)  # squares are in range
     gram = unit.swapaxes(-1, -2) @ unit
     norms = np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
-    rounding = 4 * U.shape[-2] * np.finfo(U.dtype).eps * norms[..., :, None] * norms[..., None, :]
+    rounding = _ORTHOGONAL * U.shape[-2] * np.finfo(U.dtype).eps
+    rounding = rounding * norms[..., :, None] * norms[..., None, :]
     wrong = (abs(gram) > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
     if wrong.any():
         return U @ np.linalg.svd(unit, full_matrices=False)[2].swapaxes(-1, -2)

@@ -23,14 +23,30 @@ from posquad.recovery.losses import Loss, Robust
 
 __all__ = ["Reweighted", "Squares", "WeightedFit", "relative_residual", "reweight"]
 
-_ROUNDS = 6  # full searches after the first one
-_FITS = 300  # fits of a round, each with new weights
-_SAME = 1e-10  # relative change of the means at which they are fixed
-_FOUND_AGAIN = 1e-6  # relative difference of the means of two searches that found the same
-_MEMORY = 5  # fits that the acceleration combines
-_FAR = 16.0  # growth of the squared change after which a step is half of a plain one
-_ROUNDING = 1e-12  # relative difference of losses that does not count
-_CUTOFF = 1e-8  # relative singular values that the acceleration leaves out
+# Full searches after the first one. A choice: every one of them lowers the loss, and a call that
+# needs more ends as STALLED.
+_ROUNDS = 6
+# Fits of a round, each with new weights. A choice: the acceleration takes some tens, and a call
+# that needs more ends as STALLED.
+_FITS = 300
+# Relative change of the means at which they are fixed, which is what BEST_FIT asserts. A
+# definition: the default tolerance of `recover`.
+_SAME = 1e-10
+# Relative difference of the means of two searches that found the same. A definition: that of
+# `Acceptance.sure`.
+_FOUND_AGAIN = 1e-6
+# Fits that the acceleration combines. A choice: Anderson's method with about five is usual, and
+# more are nearly dependent.
+_MEMORY = 5
+# Growth of the squared change after which a step is half of a plain one. A choice: four times the
+# change, which the iteration without acceleration does not reach.
+_FAR = 16.0
+# Relative difference of losses that does not count. Derived: sums of n terms are rounded by sqrt(n)
+# eps, which is 2e-13 at n = 1e6.
+_ROUNDING = 1e-12
+# Relative singular values that the acceleration leaves out. Derived: sqrt(eps) = 1.5e-8, below
+# which differences of means are rounding.
+_CUTOFF = 1e-8
 
 _A = TypeVar("_A")
 

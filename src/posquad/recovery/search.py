@@ -42,10 +42,22 @@ from posquad.recovery.solvers.fit import (
     stationary,
 )
 from posquad.recovery.solvers.gauss_newton import GaussNewton
-from posquad.recovery.solvers.lbfgs import PopulationLBFGS
+from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
 from posquad.recovery.solvers.small import Ending, Ends, run_small
+
+# Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
+# choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
+_STATIONARY = 1e-8
+# Steps without a halved residual after which dense steps of the refinement, which converge
+# quadratically, are at rounding. A choice: two, because one may be rejected.
+_DENSE_PATIENCE = 2
+# Multiple of eps down to which a residual is refined, up to so many unknowns, and above. A choice:
+# with many unknowns refining costs more than the search, so the last digit is not worth it.
+_REFINED = 10
+_REFINED_LARGE = 50
+_REFINED_UNKNOWNS = 200
 
 
 def search(
@@ -114,12 +126,13 @@ class Search:
     @property
     def settled(self) -> np.ndarray:
         """Whether the least residual is known, or was reached by enough starts, `[...]`."""
-        excess = max(self.problem.n / self.p - 1, 0.05)
-        least = math.ceil(self.acceptance.agreeing_starts / excess**2)
+        acceptance = self.acceptance
+        excess = max(self.problem.n / self.p - 1, acceptance.least_excess)
+        least = math.ceil(acceptance.agreeing_starts / excess**2)
         if self.cheap and self.problem.n < self.schedule.plenty * self.p:
-            least = max(least, self.acceptance.agreeing_cheap_starts)
-        least = min(least, math.ceil(0.75 * self.max_starts))
-        return self.optimal | (self.agreeing >= max(2, least))
+            least = max(least, acceptance.agreeing_cheap_starts)
+        least = min(least, math.ceil(acceptance.agreeing_share * self.max_starts))
+        return self.optimal | (self.agreeing >= max(acceptance.least_agreeing, least))
 
     @property
     def open(self) -> np.ndarray:
@@ -322,15 +335,15 @@ class Search:
             U = found.U
         first = PopulationLBFGS(problem)
         rounding = LEVEL * torch.finfo(U.dtype).eps
-        ends = [fitted(rounding), stationary(1e-8), at_rounding(8)]
+        ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(PATIENCE)]
         steps = schedule.first_order_steps
         state = self.history.run(first, first.start(U), ends, steps=steps)
         if bool((state.residual <= self.task.tolerance).any(0).all()) or self.budget.spent:
             return state
-        if bool((state.cosine <= 1e-8).all()):
+        if bool((state.cosine <= _STATIONARY).all()):
             return state
         second = GaussNewton(problem)
-        ends = [fitted(0.0), stationary(1e-8), at_rounding()]
+        ends = [fitted(0.0), stationary(_STATIONARY), at_rounding()]
         steps = schedule.second_order_steps
         return self.history.run(second, second.start(state.U), ends, steps=steps)
 
@@ -354,7 +367,7 @@ class Search:
         limit = not self.cheap and self.shared.is_dense(self.rank)
         turn = limit and round % schedule.reflected_rounds != schedule.reflected_rounds - 1
         spans = self.shared.prepared.span == self.problem.d  # others are solved again, alone
-        return (self.agreeing < schedule.disagreeing) & turn & spans
+        return (self.agreeing < schedule.agreeing_unreflected) & turn & spans
 
     def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
         """Try the problems where the mask holds from a round of starts."""
@@ -407,8 +420,7 @@ class Search:
 
     def polish(self) -> None:
         """Refine the factors, to rounding if they reproduce, else to a stationary point."""
-        # With many unknowns this costs more than the search, so the last digit is not worth it.
-        units = 10 if self.p <= 200 else 50
+        units = _REFINED if self.p <= _REFINED_UNKNOWNS else _REFINED_LARGE
         rough = self.residual > units * np.finfo(self.residual.dtype).eps
         rough = rough & ~self.optimal
         if not rough.any() or (self.convex and not self.shared.is_convex_small):
@@ -417,7 +429,7 @@ class Search:
         self.history.last, self.working = None, chosen
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
-            ending = Ending(steps=self.schedule.second_order_steps, rounding=2)
+            ending = Ending(steps=self.schedule.second_order_steps, rounding=_DENSE_PATIENCE)
             self._keep(run_small(problem, U[None], ending, self.history), chosen, count=False)
             return
         entries = problem.n * problem.d * self.rank
@@ -425,7 +437,7 @@ class Search:
         if not small and bool((self.residual <= self.task.tolerance).all()):
             return  # the first-order run already went to rounding
         method = method_for(problem, self.rank, dense=small, form="primal")
-        ends = [stationary(), at_rounding(2 if small else 8)]
+        ends = [stationary(), at_rounding(_DENSE_PATIENCE if small else PATIENCE)]
         steps = self.schedule.second_order_steps if small else self.schedule.polish_steps
         state = self.history.run(method, method.start(U), ends, steps=steps)
         self._keep(index_state(state, None), chosen, count=False)

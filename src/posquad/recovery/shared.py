@@ -25,6 +25,10 @@ from posquad.recovery.prepare import Prepared
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, Tuning
 
+# Share of the largest eigenvalue to which others are raised in a start. Derived: its root, the size
+# of the column, is 1e-4, so that U has full rank and the start hardly changes.
+_LEAST_EIGENVALUE = 1e-8
+
 
 @dataclass(frozen=True, eq=False)
 class Shared:
@@ -227,7 +231,7 @@ def positive_part(Q: Tensor, rank: int) -> Tensor:
 
 def _raised_part(pairs: tuple[Tensor, Tensor], rank: int) -> Tensor:
     values, vectors = leading_pairs(pairs, rank)
-    least = (1e-8 * values[..., :1]).clamp_min(tiny(values))
+    least = (_LEAST_EIGENVALUE * values[..., :1]).clamp_min(tiny(values))
     return vectors * torch.maximum(values, least).sqrt()[..., None, :]
 
 

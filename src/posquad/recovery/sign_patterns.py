@@ -11,8 +11,10 @@ from torch import Tensor
 
 from posquad.recovery.problem import Problem
 
-_ENTRIES = 2**22  # entries of the predictions that are formed together
-_KEPT = 8  # candidates of least residual; one that is a solution is enough
+# Entries of the predictions that are formed together. Derived: 32 MB.
+_ENTRIES = 2**22
+# Candidates of least residual that are kept. A choice: one that is a solution is enough.
+_KEPT = 8
 
 
 def sign_candidates(problem: Problem, U: Tensor, apart: Tensor) -> Tensor:

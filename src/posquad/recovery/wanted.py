@@ -9,6 +9,12 @@ from posquad.core.errors import DomainError
 
 __all__ = ["Wanted", "reproduction_level"]
 
+# Relative residual at which responses count as reproduced, unless the caller gives a `tolerance`:
+# in double precision, and for inputs or responses in single precision. A definition: well above
+# their rounding, eps = 2.2e-16 and 1.2e-7, and far below the noise of data.
+_REPRODUCED = 1e-10
+_REPRODUCED_SINGLE = 1e-5
+
 
 class Wanted(NamedTuple):
     """Arguments of `recover` that do not depend on where the rows are."""
@@ -42,5 +48,5 @@ def reproduction_level(tolerance: float | None, *, narrow: bool) -> float:
     (1e-10, 1e-05)
     """
     if tolerance is None:
-        return 1e-5 if narrow else 1e-10
+        return _REPRODUCED_SINGLE if narrow else _REPRODUCED
     return positive_number("tolerance", tolerance)

@@ -37,19 +37,49 @@ from posquad.recovery.solvers.projected import ProjectedGradient, ProjectedState
 from posquad.recovery.solvers.small import Ends
 from posquad.recovery.tuning import DEFAULT, Sizes
 
-INTERPOLATES = 1e-12  # relative residual at which responses count as interpolated, by default
-OPTIMAL = 1e-10  # excess of the residual over its bound, as a share of the residual, and ...
-ROUNDING = 1e-12  # ... of ||y||, at which the optimum counts as found
-_FITTED, _GAP = 1e-13, 1e-12  # residual and duality gap at which the path ends
-_PATIENCE = 5  # steps without progress after which the path is left
-_POLISH = 60  # most steps of the final descent
-_STALLED, _RATE = 10, 0.99  # it ends when so many steps leave this share of the residual
-_PROJECTED = 5000  # most projected gradient steps
-_PROJECTED_FITTED = 1e-14  # residual at which they end, because a step costs little
-_PROJECTED_PATIENCE = 300  # steps without progress after which they end, ...
-_OPTIMAL_PATIENCE = 30  # ... and if the matrix is already optimal
-_PASSES = 3  # projections of a dual vector, because each reduces the rounding error
-_SPAN = 1e-13  # eigenvalues of the correlation of the inputs below this share are rounding
+# Relative residual at which responses count as interpolated, by default. A definition: a hundredth
+# of the default tolerance of `recover`, so that the statuses do not depend on it.
+INTERPOLATES = 1e-12
+# Excess of the residual over its bound, as a share of the residual, up to which the optimum counts
+# as found, which is what BEST_FIT asserts. A definition: the default tolerance of `recover`.
+OPTIMAL = 1e-10
+# The same as a share of ||y||. A definition: a residual of this size is one of `INTERPOLATES`, and
+# its bound is rounding.
+ROUNDING = 1e-12
+# Residual at which the path ends. A choice: a tenth of `INTERPOLATES`.
+_FITTED = 1e-13
+# Duality gap at which the path ends, as a share of ||e||^2. Derived: half of it is the share of the
+# residual, which is far below `OPTIMAL`.
+_GAP = 1e-12
+# Steps without progress after which the path is left. Measured: `benchmarks/tuning.py --methods`.
+_PATIENCE = 5
+# Most steps of the final descent. A choice: that of `Schedule.second_order_steps`.
+_POLISH = 60
+# Steps without a halved residual after which the final descent is at rounding. A choice: two,
+# because a dense step may be rejected.
+_POLISH_PATIENCE = 2
+# The final descent ends when so many steps leave this share of the residual. Measured:
+# `benchmarks/tuning.py --methods`.
+_STALLED = 10
+_RATE = 0.99
+# Most projected gradient steps. Measured: `benchmarks/tuning.py --methods`.
+_PROJECTED = 5000
+# Residual at which the projected steps end. A choice: a tenth of that of the path, because a step
+# costs little.
+_PROJECTED_FITTED = 1e-14
+# Projected steps without progress after which they end. Measured: `benchmarks/tuning.py --methods`.
+_PROJECTED_PATIENCE = 300
+# The same if the matrix is already optimal. A choice: a tenth, because nothing depends on them.
+_OPTIMAL_PATIENCE = 30
+# Projections of a dual vector, because each reduces the rounding error. Measured:
+# `benchmarks/tuning.py --methods`.
+_PASSES = 3
+# Eigenvalues of the correlation of the inputs, over the largest, up to which they are rounding.
+# Derived: d eps at d = 500.
+_SPAN = 1e-13
+# Units beyond n of the rounding of `<z, y>` for unit vectors. Derived: n for the sum of n products,
+# some more for the norms of both.
+_PRODUCT_UNITS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +111,8 @@ class PositiveFit:
     @property
     def infeasible(self) -> Tensor:
         """Whether `farkas` shows that nothing interpolates, up to the rounding of `<z, y>`."""
-        return self.bound > (self.farkas.shape[-1] + 8) * torch.finfo(self.bound.dtype).eps
+        units = self.farkas.shape[-1] + _PRODUCT_UNITS
+        return self.bound > units * torch.finfo(self.bound.dtype).eps
 
     def to(self, dtype: torch.dtype) -> PositiveFit:
         """Return the same fit in another precision."""
@@ -309,7 +340,7 @@ def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
     if not bool(best.open.any()):
         return best
     method = Levenberg(part, part.d)
-    ends = [fitted(0.0), at_rounding(2), stagnated(_STALLED, _RATE)]
+    ends = [fitted(0.0), at_rounding(_POLISH_PATIENCE), stagnated(_STALLED, _RATE)]
     state = History(budget).run(method, method.start(starts), ends, steps=_POLISH)
     for V, e in zip(state.U, state.e, strict=True):
         best = best.offered(V, chosen)

@@ -18,7 +18,9 @@ from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.cone import INTERPOLATES, is_optimal
 from posquad.recovery.solvers.cone_newton import minimise_positive
 
-_DETERMINED = 1e-6  # least pivot of the linear system over the largest: the form squares it
+# Least pivot of the linear system, over the largest, of samples that determine every symmetric
+# matrix. Derived: the form squares it, to 1e-12, which leaves four digits of sixteen.
+_DETERMINED = 1e-6
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,13 +40,30 @@ from posquad.core.symmetric import svec, symmetric_congruence, symmetric_matrix
 
 __all__ = ["PositiveQuadratics", "minimise_positive"]
 
-_RELATIVE = 1e-20  # gap at which a problem is solved, as a share of f(S): F is zero to 1e-10
-_ROUNDING = 1e-28  # the same for the rounding of F, about 50 units in the last place
-_STEPS = 20  # most steps; two to four are usual
-_PATH_STEPS, _CENTRE, _NEAR = 25, 0.1, 0.95  # central path: steps, factor on mu, share of the way
-_PATIENCE, _PROGRESS = 4, 0.3  # so many steps must bring the gap to this share of it
-_HALVINGS = 6  # most halvings of a step
-_DECREASE = 0.9  # factor on the gap that a shortened step has to reach
+# Gap at which a problem is solved, as a share of f(S). Derived: F is then zero to its root, 1e-10,
+# which is `cone.OPTIMAL`.
+_RELATIVE = 1e-20
+# Gap that is rounding, as a share of the squared size of F. Derived: (45 eps)^2.
+_ROUNDING = 1e-28
+# Most Newton steps. A choice: two to four are usual, and the path follows where they do not
+# converge.
+_STEPS = 20
+# Steps on the central path. Measured: `benchmarks/tuning.py --methods`.
+_PATH_STEPS = 25
+# Factor on mu in a step on the path. Measured: `benchmarks/tuning.py --methods`.
+_CENTRE = 0.1
+# Share of the way to the boundary that a step on the path takes. Measured: `benchmarks/tuning.py
+# --methods`.
+_NEAR = 0.95
+# So many Newton steps must bring the gap to this share of it. A choice: they converge
+# quadratically, or else not at all.
+_PATIENCE = 4
+_PROGRESS = 0.3
+# Most halvings of a step. Measured: `benchmarks/tuning.py --methods`.
+_HALVINGS = 6
+# Factor on the gap that a step has to reach; a shortened one, its part of that. Measured:
+# `benchmarks/tuning.py --methods`.
+_DECREASE = 0.9
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,12 @@ from posquad.recovery.solvers.fit import SolverResult, checked_data
 
 __all__ = ["direct_least_squares"]
 
-_FITTED = 1e-10  # relative residual at which responses count as reproduced
+# Relative residual at which responses count as reproduced. A definition: the default tolerance of
+# `recover`.
+_FITTED = 1e-10
+# Share of the least-squares matrix that a truncation may lose and still be called the best fit. A
+# definition: far above the rounding of its eigenvalues, d eps.
+_LOST = 1e-12
 
 
 def direct_least_squares(X: A, y: A, rank: int) -> SolverResult:
@@ -56,7 +61,7 @@ def _truncation_result(problem: Problem, U: Tensor, Q: Tensor, model: Array) -> 
     residual = problem.relative_residual(U)
     size = torch.linalg.matrix_norm(Q).clamp_min(tiny(Q))
     lost = torch.linalg.matrix_norm(Q - U @ U.mT) / size
-    whole = torch.where(lost <= 1e-12, Status.BEST_FIT.code, Status.STALLED.code)
+    whole = torch.where(lost <= _LOST, Status.BEST_FIT.code, Status.STALLED.code)
     codes = torch.where(residual <= _FITTED, Status.LOSS_REACHED.code, whole)
     one = torch.ones_like(codes)
     columns = math.ceil(problem.d / U.shape[-1])

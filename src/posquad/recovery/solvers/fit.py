@@ -32,7 +32,26 @@ from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 
-GRADIENT = 1e-10  # a fit is stationary if the cosine of residual and Jacobian is at most this
+# Cosine of residual and Jacobian up to which a fit is stationary. A definition: the loss is then
+# within about the square, 1e-20, times the condition number, of its minimum.
+GRADIENT = 1e-10
+# Factor on its residual that a fit must reach to be still converging. A definition: a half.
+HALVED = 0.5
+# Steps in which a residual at the level of rounding must be halved. A choice: a step may be
+# rejected or fail to halve the residual once or twice.
+ROUNDING_PATIENCE = 3
+# Multiple of eps up to which a residual is tiny. A choice: 1e-13 in double precision, a thousandth
+# of the default tolerance, and above the rounding of most residuals.
+TINY_UNITS = 500
+# Power of eps up to which a residual is small. Derived: 4e-10 in double and 7e-5 in single
+# precision are just above the default tolerances of `recover`, 1e-10 and 1e-5.
+SMALL_POWER = 0.6
+# Factor on the patience with a residual that is small but not tiny. A choice: it may only be
+# converging slowly.
+SMALL_PATIENCE = 5
+# Share of the largest singular value to which others are raised in a frame. Derived: the metric
+# divides by their squares, whose ratio is then 1e-14, about 50 eps.
+_LEAST_SINGULAR = 1e-7
 
 
 @dataclass(frozen=True)
@@ -104,11 +123,11 @@ def not_finite() -> Rule[Any]:
     return Status.DIVERGED, lambda state: ~torch.isfinite(state.residual)
 
 
-def at_rounding(patience: int = 3) -> Rule[Any]:
+def at_rounding(patience: int = ROUNDING_PATIENCE) -> Rule[Any]:
     """Rule that ends a fit whose residual has reached the level of rounding.
 
     That is a tiny residual that has not halved for `patience` steps, or a small one that has not
-    halved for five times as many, because a small one may only be converging slowly.
+    halved for `SMALL_PATIENCE` times as many, because a small one may only be converging slowly.
     """
     best: list[Any] = [None, None]
 
@@ -116,12 +135,13 @@ def at_rounding(patience: int = 3) -> Rule[Any]:
         if best[0] is None:
             best[:] = [state.residual, torch.zeros_like(state.steps)]
             return torch.zeros_like(state.running)
-        better = state.residual < 0.5 * best[0]
+        better = state.residual < HALVED * best[0]
         best[0] = torch.where(better, state.residual, best[0])
         best[1] = torch.where(better, 0, best[1] + 1)
         eps = torch.finfo(state.residual.dtype).eps
-        waited = torch.where(state.residual <= 500 * eps, best[1], best[1] // 5)
-        return (state.residual <= eps**0.6) & (waited >= patience)
+        tiny = state.residual <= TINY_UNITS * eps
+        waited = torch.where(tiny, best[1], best[1] // SMALL_PATIENCE)
+        return (state.residual <= eps**SMALL_POWER) & (waited >= patience)
 
     return Status.LOSS_REACHED, met
 
@@ -193,7 +213,7 @@ def fit_factor(
     tolerance: float,
     *,
     model: Array,
-    patience: int = 3,
+    patience: int = ROUNDING_PATIENCE,
     extra_rules: Sequence[Rule[Any]] = (),
 ) -> SolverResult:
     """Run a method from U0 to its end, or to Ctrl-C; return its result as arrays like `model`.
@@ -228,7 +248,7 @@ def run_to_result(run: Callable[[], Any], history: History, model: Array) -> Sol
 def regularized_frame(U: Tensor) -> Frame:
     """Return the frame of U for preconditioning, with tiny singular values raised."""
     W, s, Pt = torch.linalg.svd(U, full_matrices=False)
-    return Frame(W, torch.maximum(s, 1e-7 * s[..., :1]).clamp_min(tiny(s) ** 0.5), Pt.mT)
+    return Frame(W, torch.maximum(s, _LEAST_SINGULAR * s[..., :1]).clamp_min(tiny(s) ** 0.5), Pt.mT)
 
 
 def inner(V: Tensor, W: Tensor) -> Tensor:

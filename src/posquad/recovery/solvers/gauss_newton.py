@@ -36,8 +36,14 @@ from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["gauss_newton"]
 
-_INNER = 60  # maximum number of conjugate gradient steps for one Gauss-Newton step
-_ACCURACY = (1e-3, 0.1)  # bounds on the inner accuracy, which otherwise equals the residual
+# Maximum number of conjugate gradient steps for one Gauss-Newton step. Measured:
+# `benchmarks/tuning.py --methods`.
+_INNER = 60
+# Bounds on the inner accuracy, which otherwise equals the residual. The rule gives quadratic
+# convergence: Dembo, Eisenstat and Steihaug, SIAM J. Numer. Anal. 19, 1982. Measured:
+# `benchmarks/tuning.py --methods`.
+_LEAST_ACCURACY = 1e-3
+_MOST_ACCURACY = 0.1
 
 
 def gauss_newton(
@@ -80,7 +86,7 @@ class GaussNewton(FitMethod[FitState]):
         basis = regularized_frame(state.U)
         slope = problem.operator.weighted_adjoint(state.e, state.Z)
         system = NormalEquations(problem.operator, state.Z, basis)
-        accuracy = state.residual.clamp(*_ACCURACY)
+        accuracy = state.residual.clamp(_LEAST_ACCURACY, _MOST_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.operator.project(D)
         t = exact_step(state.e, state.Z, W)[..., None, None]

@@ -36,9 +36,22 @@ from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.problems.measurements import RankOne
 from posquad.recovery.problem import Problem
 
-_MOMENTS = 3  # samples per unknown from which fourth moments are cheaper than rows
-_IMPROVED = 0.9  # factor on the residual or on the gap that counts as progress
-_SHORT, _LONG = 0.9, 0.99  # share of the way to the boundary: after short, after long predictors
+# Samples per unknown from which fourth moments are cheaper than rows. Derived: with D unknowns,
+# rows take n D^2 multiplications per step and moments 2 D^3; they also have to be summed once.
+_MOMENTS = 3
+# Factor on the residual or on the gap that counts as progress. A choice: steps on the path
+# usually gain half a digit or more.
+_IMPROVED = 0.9
+# Share of the way to the boundary that a step takes, after short and after long predictors. Cited:
+# Toh, Todd and Tutuncu, SDPT3, Optim. Methods Softw. 11, 1999: 0.9 + 0.09 times the predictor.
+_SHORT = 0.9
+_LONG = 0.99
+# Power of the ratio of gaps, predicted to present, in the centering. Cited: Mehrotra, SIAM J.
+# Optim. 2, 1992.
+_CENTERING_POWER = 3
+# Factor on the multiple of the identity that makes a dual vector feasible. A choice: X'X is the
+# identity up to the rounding of the coordinates, which 1% covers.
+_FEASIBLE = 1.01
 
 Step = tuple[Tensor, Tensor, Tensor]
 
@@ -149,7 +162,7 @@ class InteriorPoint(Method[PathState]):
         far = _reach(s, dQ, dY).clamp_max(1.0)
         a = far[..., None, None]
         predicted = ((diagonal + a * dQ) * (diagonal + a * dY)).sum((-2, -1)) / k
-        target = mu * (predicted / mu).clamp(0.0, 1.0) ** 3
+        target = mu * (predicted / mu).clamp(0.0, 1.0) ** _CENTERING_POWER
         right = torch.diag_embed(target[..., None] - s.square()) - symmetric_part(dQ @ dY)
         dQ, dY, dv = solve(2 * right / (s[..., :, None] + s[..., None, :]))
         length = (_SHORT + (_LONG - _SHORT) * far) * _reach(s, dQ, dY)
@@ -209,8 +222,7 @@ def feasible(operator: RankOne, z: Tensor) -> Tensor:
     lowest = torch.linalg.eigvalsh(operator.adjoint_kernel(z))[..., 0]
     size = (z.abs() * operator.squared_lengths).sum(-1)
     short = (operator.d + 2) * torch.finfo(z.dtype).eps * size - lowest
-    # X'X is the identity up to the rounding of the coordinates.
-    return z + 1.01 * short.clamp_min(0.0)[..., None]
+    return z + _FEASIBLE * short.clamp_min(0.0)[..., None]
 
 
 def optimal(gap: float) -> Rule[Any]:

@@ -38,8 +38,15 @@ from posquad.recovery.solvers.refit import refit_in_range
 
 __all__ = ["population_lbfgs"]
 
-_MEMORY = 2  # pairs kept; the metric changes with U, so older pairs are of little use
-_REFRESH = 20  # steps between two fresh products XU, because the updated one gathers rounding
+# Steps without a halved residual after which a run is at rounding. A choice: the steps of a
+# first-order method do not halve the residual every time.
+PATIENCE = 8
+# Pairs kept: the metric changes with U, so that older pairs are of little use. Measured:
+# `benchmarks/tuning.py --methods`.
+_MEMORY = 2
+# Steps between two fresh products XU, because the updated one gathers rounding. A choice: one pass
+# in forty, for a rounding of about 20 eps.
+_REFRESH = 20
 
 
 def population_lbfgs(
@@ -76,7 +83,7 @@ def population_lbfgs(
     """
     problem, u = checked_problem(X, y, U0)
     history = History(Budget(max_steps=max_steps, time_limit=time_limit), progress)
-    return fit_factor(PopulationLBFGS(problem), u, history, tolerance, model=X, patience=8)
+    return fit_factor(PopulationLBFGS(problem), u, history, tolerance, model=X, patience=PATIENCE)
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,33 @@ from posquad.recovery.solvers.fit import (
 
 __all__ = ["levenberg_marquardt"]
 
-FIRST_DAMPING = 1e-2  # first damping, relative to the mean curvature times the relative residual
-_AMORTIZED = 3  # square root of the steps over which the cost of fourth moments is spread
-LEAST_DAMPING = 1e-11  # relative to the mean curvature; J'J is singular along the gauge
+# The damping follows H. B. Nielsen (Damping parameter in Marquardt's method, IMM-REP-1999-05,
+# Technical University of Denmark, 1999): a step that is accepted multiplies it by
+# `1 - (2 gain - 1)^3`, within bounds, and those that are rejected by 2, 4, 8, ...
+
+# First damping, relative to the mean curvature times the relative residual. Measured:
+# `benchmarks/tuning.py --methods`.
+FIRST_DAMPING = 1e-2
+# Least damping, relative to the mean curvature. Derived: J'J is singular along the gauge, and its
+# eigenvalues are rounded by about m eps of the largest, 2e-13 at m = 1000 unknowns; the largest may
+# be 50 times the mean.
+LEAST_DAMPING = 1e-11
+# Factor on the damping at the first rejected step, and on that factor at each further one. Cited:
+# Nielsen.
+GROWTH = 2.0
+# Least factor on the damping at an accepted step. Nielsen takes 1/3. Measured:
+# `benchmarks/tuning.py --methods`.
+LEAST_FACTOR = 0.1
+# Largest factor on the damping at an accepted step. Derived: the value of `1 - (2 gain - 1)^3` for
+# no gain.
+MOST_FACTOR = 2.0
+# Multiple of eps up to which rounding hides a relative gain of ||e||^2. Derived: pairwise summation
+# of n terms is rounded by log2(n) eps / 2 (Higham, Accuracy and Stability of Numerical Algorithms,
+# 2002, section 4.2), which is 8 eps at n = 65,536.
+HIDDEN_GAIN = 8
+# Square root of the steps over which the cost of fourth moments is spread. A choice: about ten
+# steps are usual.
+_AMORTIZED = 3
 
 
 def levenberg_marquardt(
@@ -68,7 +92,8 @@ def levenberg_marquardt(
         tolerance: end when `||A(UU') - y|| <= tolerance ||y||`. The solver also ends at a
             stationary point and when the residual is down to rounding.
         patience, rate: end with STALLED when `patience` steps leave more than the share `rate` of
-            the residual.
+            the residual. By default that is a thousandth in 20 steps, which would take thousands of
+            steps for the next digit.
         max_steps, time_limit: maximum number of steps and of seconds.
         progress: called with a `Progress` at every step.
 
@@ -95,7 +120,7 @@ class LevenbergState(FitState):
 
 
 class Levenberg(FitMethod[LevenbergState]):
-    """Damped Gauss-Newton steps; the damping follows Nielsen's rule."""
+    """Damped Gauss-Newton steps; the damping follows the rule of Nielsen (1999)."""
 
     def __init__(self, problem: Problem, r: int, form: str = "auto") -> None:
         super().__init__(problem)
@@ -114,7 +139,7 @@ class Levenberg(FitMethod[LevenbergState]):
         state = LevenbergState.begin(self.problem, U0, damping=none, growth=none)
         mean = self._mean_curvature(state.Z)
         damping = FIRST_DAMPING * mean * state.residual.clamp_max(1.0)
-        return replace(state, damping=damping, growth=torch.full_like(damping, 2.0))
+        return replace(state, damping=damping, growth=torch.full_like(damping, GROWTH))
 
     def _mean_curvature(self, Z: Tensor) -> Tensor:
         rows = self.problem.operator.squared_lengths * Z.square().sum(-1)  # [..., n]
@@ -132,10 +157,10 @@ class Levenberg(FitMethod[LevenbergState]):
         actual = e.square().sum(-1) - new.e.square().sum(-1)
         gain = (actual / torch.where(predicted > 0, predicted, 1.0)).clamp(0.0, 1.0)
         # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
-        rounding = 8 * torch.finfo(e.dtype).eps
+        rounding = HIDDEN_GAIN * torch.finfo(e.dtype).eps
         hidden = predicted <= rounding * e.square().sum(-1)
         better = new.residual - state.residual < torch.where(hidden, rounding * state.residual, 0)
-        shrink = (1 - (2 * gain - 1) ** 3).clamp(0.1, 2.0)
+        shrink = (1 - (2 * gain - 1) ** 3).clamp(LEAST_FACTOR, MOST_FACTOR)
         mask = better[..., None, None]
         return replace(
             new,
@@ -147,7 +172,7 @@ class Levenberg(FitMethod[LevenbergState]):
             steps=state.steps + better,
             passes=state.passes + 3,
             damping=torch.where(better, damping * shrink, damping * state.growth),
-            growth=torch.where(better, 2.0, 2 * state.growth),
+            growth=torch.where(better, GROWTH, GROWTH * state.growth),
         )
 
     def _step(self, state: LevenbergState, damping: Tensor) -> Tensor:

@@ -34,10 +34,24 @@ from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.small import Ends
 from posquad.recovery.tuning import Schedule
 
-LEVEL = 20  # units of rounding of a residual at which nothing is left to correct
-_ACCURACY = (2e-6, 0.1)  # bounds on the accuracy of a system
-_EVEN = 0.3  # the c of the weights: it bounds them, where a small ||W'x_i|| magnifies curvature
-_GAIN = 0.1  # share of the residual that a correction may leave
+# Multiple of eps of a relative residual at which nothing is left to correct. A choice: predictions
+# are rounded by some eps, which grows slowly with d and r.
+LEVEL = 20
+# Bounds on the accuracy of a system. Derived: conjugate gradients in single precision reach about
+# 17 eps = 2e-6; the upper one is that of `gauss_newton`.
+_LEAST_ACCURACY = 2e-6
+_MOST_ACCURACY = 0.1
+# The c of the weights: it bounds them, where a small ||W'x_i|| magnifies curvature. Measured:
+# `benchmarks/tuning.py --methods`.
+_EVEN = 0.3
+# Share of the residual that a correction may leave. A choice: corrections that gain less than a
+# digit cost more than the steps in double precision that follow.
+_GAIN = 0.1
+# Steps without a halved residual after which the first-order run in single precision is at
+# rounding. A choice: half of `lbfgs.PATIENCE`, because double precision goes on from there.
+_SINGLE_PATIENCE = 4
+# The same of corrections, each of which gains a digit. A choice: one.
+_PATIENCE = 1
 
 
 def descend_in_two_precisions(
@@ -57,7 +71,7 @@ def descend_in_two_precisions(
 
     method = PopulationLBFGS(Problem(single, problem.y.to(single.dtype)))
     ends: list[Rule[Any]] = [(Status.LOSS_REACHED, near), stationary(schedule.single_cosine)]
-    ends += [not_finite(), at_rounding(4)]
+    ends += [not_finite(), at_rounding(_SINGLE_PATIENCE)]
     start, steps = method.start(U.to(single.dtype)), schedule.first_order_steps
     state = history.run(method, start, ends, steps=steps)
     better = state.residual < start.residual  # NaN is not better
@@ -136,13 +150,14 @@ class Corrections(Method[CorrectedState]):
         spread = (s[..., 0] / s[..., -1]).square()
         rounding = LEVEL / 2 * torch.finfo(residual.dtype).eps
         second_order = (spread / 2).clamp_min(1) * residual
-        return torch.maximum(second_order, rounding / residual).clamp(*_ACCURACY)
+        accuracy = torch.maximum(second_order, rounding / residual)
+        return accuracy.clamp(_LEAST_ACCURACY, _MOST_ACCURACY)
 
 
 def _rules() -> list[Rule[CorrectedState]]:
     """End at rounding with LOSS_REACHED, and with STALLED where corrections gain too little."""
     return [
         fitted(LEVEL * torch.finfo(torch.float64).eps),
-        at_rounding(1),
+        at_rounding(_PATIENCE),
         (Status.STALLED, lambda state: state.residual > _GAIN * state.before),
     ]

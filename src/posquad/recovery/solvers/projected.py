@@ -27,11 +27,22 @@ from posquad.problems.measurements import RankOne
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.interior_point import duality_gap, feasible, residual_bound
 
-_POWER_STEPS = 10  # products that estimate the largest eigenvalue of A*A
-_MARGIN = 1.05  # factor on this estimate, which is a lower bound
-_GROWTH = 1.5  # factor on L where a step shows that it is too small
-_EVERY = 10  # steps between two bounds, because a bound costs half as much as a step
-_IMPROVED = 0.9  # factor on the residual or on the gap that counts as progress
+# Products that estimate the largest eigenvalue of A*A. Measured: `benchmarks/tuning.py --methods`.
+_POWER_STEPS = 10
+# Factor on this estimate, which is a lower bound. Measured: `benchmarks/tuning.py --methods`.
+_MARGIN = 1.05
+# Factor on L where a step shows that it is too small. Measured: `benchmarks/tuning.py --methods`.
+_GROWTH = 1.5
+# Steps between two bounds. Derived: a bound costs half as much as a step, so that all of them take
+# 5%.
+_EVERY = 10
+# Factor on the residual or on the gap that counts as progress. A choice: that of `interior_point`.
+_IMPROVED = 0.9
+# Share by which the loss may exceed the parabola. A choice: a square of eight digits, because short
+# steps are differences that have lost the others.
+_PARABOLA = 1e-9
+# The same as a share of ||y||^2 = 1. Derived: 20 eps^2, so that steps of the size of eps are valid.
+_PARABOLA_ROUNDING = 1e-30
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,9 @@ class ProjectedGradient(Method[ProjectedState]):
         image = problem.operator.apply_factor_kernel(U)
         # A step is valid if the parabola of curvature L is above the loss at its end.
         moved = (new - state.S).square().sum((-2, -1))
-        valid = (image - state.point).square().sum(-1) <= L * moved * (1 + 1e-9) + 1e-30
+        valid = (image - state.point).square().sum(-1) <= L * moved * (
+            1 + _PARABOLA
+        ) + _PARABOLA_ROUNDING
         away = ((state.S - new) * (new - Q)).sum((-2, -1)) > 0
         t = torch.where(away, 1.0, state.momentum)
         after = torch.where(away, 1.0, (1 + (1 + 4 * t.square()).sqrt()) / 2)

@@ -11,6 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+# Newton steps that refine the closed form of a root. A choice: it loses digits where its terms
+# cancel, and each step doubles those that are left.
+_REFINEMENTS = 3
+
 
 def exact_step(e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
     """Return the t >= 0 that minimises `||e + 2t (Z.W) + t^2 (W.W)||^2`, `[...]`.
@@ -52,7 +56,7 @@ def _cubic_roots(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> Tensor:
     roots = torch.where(three[..., None], many, single[..., None])
     roots = roots - a[..., None] / 3
     a, b, c = a[..., None], b[..., None], c[..., None]
-    for _ in range(3):
+    for _ in range(_REFINEMENTS):
         value = c + roots * (b + roots * (a + roots))
         slope = b + roots * (2 * a + 3 * roots)
         roots = roots - torch.where(slope != 0, value / torch.where(slope != 0, slope, 1.0), 0.0)

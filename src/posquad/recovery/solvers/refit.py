@@ -16,10 +16,17 @@ from posquad.core.symmetric import svec, symmetric_gram, symmetric_matrix
 from posquad.problems.products import adjoint_product, tall_product
 from posquad.recovery.problem import Problem
 
-_WEAK = 4.0  # error of Q, relative to its smallest eigenvalue, from which a refit is worth its cost
-_FALLING = 0.97  # residual, relative to that of the step before, up to which it is not noise
-_FLOOR = 0.1  # least factor of the eigenvalues, so that U keeps its rank
-_RANGE = 1e-14  # least relative size of a column that is told from rounding
+# Smallest eigenvalue of Q, over the error of Q, up to which a refit is worth its cost. Measured:
+# `benchmarks/tuning.py --methods`.
+_WEAK = 4.0
+# Residual, relative to that of the step before, up to which it is not noise. Measured:
+# `benchmarks/tuning.py --methods`.
+_FALLING = 0.97
+# Least factor on the eigenvalues of Q, so that U keeps its rank. Measured: `benchmarks/tuning.py
+# --methods`.
+_FLOOR = 0.1
+# Least eigenvalue of U'U, over the largest, that is told from rounding. Derived: about 50 eps.
+_RANGE = 1e-14
 
 
 def refit_in_range(problem: Problem, U: Tensor, Z: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,9 @@ from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 
-_TOGETHER = 25  # reflections per step of the loop, which is when the gap is looked at
+# Reflections per step of the loop, after which the gap is looked at. Measured:
+# `benchmarks/tuning.py --methods`.
+_TOGETHER = 25
 
 
 @dataclass(frozen=True)

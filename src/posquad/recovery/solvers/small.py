@@ -20,12 +20,32 @@ from torch import Tensor
 from posquad.core.ranges import tiny
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.fit import GRADIENT
-from posquad.recovery.solvers.levenberg import FIRST_DAMPING, LEAST_DAMPING
+from posquad.recovery.solvers.fit import (
+    GRADIENT,
+    HALVED,
+    SMALL_PATIENCE,
+    SMALL_POWER,
+    TINY_UNITS,
+)
+from posquad.recovery.solvers.levenberg import (
+    FIRST_DAMPING,
+    GROWTH,
+    HIDDEN_GAIN,
+    LEAST_DAMPING,
+    LEAST_FACTOR,
+)
 
-_PROGRESS = 0.9  # ratio of residuals above which a start that fits is no longer improving
-_CLOSE = 0.1  # relative residual from which the distance from a known solution is computed
-_COMPACT = 0.8  # share of a grid in use below which it is made smaller
+# Ratio of residuals above which a start that fits is no longer improving. A choice: one that
+# converges falls by far more in the steps of `Ending.patience`.
+_PROGRESS = 0.9
+# Relative residual from which the distance from a known solution is computed. A choice: near a
+# solution the residual is smaller, and the distance costs more than the test.
+_CLOSE = 0.1
+# Share of a grid in use below which it is made smaller. Measured: `benchmarks/tuning.py --methods`.
+_COMPACT = 0.8
+# Multiple of eps at which a residual cannot be less. Derived: each response is rounded by eps / 2,
+# and so is its prediction, at least.
+_LEAST_UNITS = 2
 
 
 @dataclass(frozen=True)
@@ -109,7 +129,7 @@ class _Run:
         trace = (self.Z * self.Z * (4 * X * X).sum(-1)[:, :, None]).sum((-2, -1))
         self.mean = 1 / min(n, d * r)  # the mean curvature is the trace of J'J times this
         self.damping = FIRST_DAMPING * self.mean * trace * np.minimum(self.residual, 1)
-        self.growth = np.full_like(self.damping, 2.0)
+        self.growth = np.full_like(self.damping, GROWTH)
         self.window = self.best = self.residual
         self.waited = np.zeros(self.residual.shape, dtype=np.int64)
         self.active: np.ndarray = np.ones(self.residual.shape, dtype=bool)
@@ -159,13 +179,15 @@ class _Run:
         # ||e||^2 - ||e + JD||^2 for the solution of (J'J + damping) D = -J'e
         predicted = np.vecdot(D, damping[..., None] * D - g)
         # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
-        rounding = 8 * self.eps
+        rounding = HIDDEN_GAIN * self.eps
         better = new < np.where(predicted <= rounding * square, 1 + 2 * rounding, 1.0) * square
         self.slope = g, trace * square
         surplus = 2 * (square - new) / predicted - 1
-        factor = np.where(better, np.fmax(1 - surplus * surplus * surplus, 0.1), self.growth)
+        factor = np.where(
+            better, np.fmax(1 - surplus * surplus * surplus, LEAST_FACTOR), self.growth
+        )
         self.damping = damping * factor
-        self.growth = np.where(better, 2.0, 2 * self.growth)
+        self.growth = np.where(better, GROWTH, GROWTH * self.growth)
         if not better.all():
             worse = ~better
             new_V[worse], new_Z[worse], new_e[worse] = V[worse], Z[worse], e[worse]
@@ -204,15 +226,16 @@ class _Run:
     def _is_rounding(self, patience: int) -> np.ndarray | bool:
         """Whether residuals are rounding, as `fit.at_rounding` says, or cannot be less."""
         residual = self.residual
-        low = residual <= self.eps**0.6
+        low = residual <= self.eps**SMALL_POWER
         if not low.any():
             self.best = residual
             return False
-        better = ~low | (residual < 0.5 * self.best)
+        better = ~low | (residual < HALVED * self.best)
         self.best = np.where(better, residual, self.best)
         self.waited = np.where(better, 0, self.waited + 1)
-        waited = np.where(residual <= 500 * self.eps, self.waited, self.waited // 5)
-        return low & ((waited >= patience) | (residual <= 2 * self.eps))
+        tiny = residual <= TINY_UNITS * self.eps
+        waited = np.where(tiny, self.waited, self.waited // SMALL_PATIENCE)
+        return low & ((waited >= patience) | (residual <= _LEAST_UNITS * self.eps))
 
     def store(self, ended: np.ndarray) -> None:
         """Write the starts that have ended to the arrays of ends."""

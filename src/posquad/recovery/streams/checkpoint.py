@@ -32,8 +32,12 @@ __all__ = ["Checkpoint", "Keeper", "State"]
 
 _FORMAT = "posquad checkpoint 1"
 _BEGIN = b'{"format": "posquad checkpoint'  # of every checkpoint, also of other versions
-_HEADER = 2**24  # bytes of the line of JSON at most
-EVERY = 300.0  # seconds between two states
+# Most bytes of the line of JSON. A choice: states have some kilobytes, and a damaged file is not
+# read without end.
+_HEADER = 2**24
+# Seconds between two states. A choice: what a killed process loses at most; writing a state takes
+# far less.
+EVERY = 300.0
 
 
 class Checkpoint:

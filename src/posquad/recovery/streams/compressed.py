@@ -23,12 +23,26 @@ from posquad.core.symmetric import (
 )
 from posquad.problems.moments import ROUNDING, Moments, Terms, require_response_size
 
-_SPAN = 1e-13  # variance of a direction, over that of its coordinates, that counts as none
-_RESOLVED = 1e-13  # size of a coordinate, over that of the inputs, that is rounding
-_EVEN = 100.0  # ratio of variances up to which coordinates stay as they are
-_UNIT = 2.0**-53  # relative rounding of a double
-_PIVOT = 1e-12  # least eigenvalue of a matrix of correlations that counts, relative to its trace
-_POWERS = 8  # inverse iterations for that eigenvalue: a gap of 30 times is seen in two of them
+# Variance of a direction, over d times the largest, that counts as none. A choice: about 450 eps,
+# above the rounding with which rows enter the sums.
+_SPAN = 1e-13
+# Size of a coordinate, over that of the inputs, that is rounding. A choice: about 450 eps; a
+# coordinate is a difference of inputs, which are rounded by eps / 2.
+_RESOLVED = 1e-13
+# Ratio of variances up to which coordinates stay as they are. A choice: fourth moments then differ
+# by 1e4, a quarter of the digits.
+_EVEN = 100.0
+# Relative rounding of a double. Derived: eps / 2.
+_UNIT = 2.0**-53
+# Least eigenvalue of a matrix of correlations that counts, relative to its trace. A choice: 4,500
+# eps, because eigenvalues are rounded by some eps of the trace, and the correlations themselves by
+# more.
+_PIVOT = 1e-12
+# Inverse iterations for that eigenvalue. A choice: a gap of 30 times is seen in two of them.
+_POWERS = 8
+# Error of a response, over the largest one, that counts as rounding. A choice: about 50 eps,
+# because responses were rounded when they were made, in sums over the inputs.
+_RESPONSES = 1e-14
 
 
 class Affine(NamedTuple):
@@ -75,7 +89,7 @@ class Compressed:
         scale = self.factor_unit**2
         self.spread = (squares if self.terms == "none" else deviations) / mass / scale**2
         self.squares = mean_square / scale**2
-        self.rounding = (1e-14 * moments.largest / scale) ** 2
+        self.rounding = (_RESPONSES * moments.largest / scale) ** 2
         quadratic, others = _positions(self.k, self.terms, gram.shape[0])
         self._eliminate(gram, cross / scale, known / scale, quadratic, others)
         squared_error = moments.squared_error / mass / scale**2

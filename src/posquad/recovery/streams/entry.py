@@ -42,12 +42,20 @@ from posquad.recovery.streams.passes import (
 from posquad.recovery.streams.search import Found, Limits, find_factor
 from posquad.recovery.wanted import Wanted
 
-MOMENT_MOST = 100  # inputs up to which fourth moments are formed
-MEMORY_ENTRIES = 2**24  # entries of X that are read into memory: 128 MB
-_MOMENT_ALWAYS = 40  # inputs up to which moments are formed for any number of rows
-_MOMENT_OPERATIONS = 4e12  # products up to which they are formed above that: about a minute
-_SUMMED = 2**20  # responses whose squares are summed at a time
-_ACCURACY = 1e-14  # expected decrease of the loss, relative to it, at which a descent ends
+# Inputs up to which fourth moments are formed. Derived: 204 MB, for 5050 x 5050 of them.
+MOMENT_MOST = 100
+# Entries of X that are read into memory. Derived: 128 MB.
+MEMORY_ENTRIES = 2**24
+# Inputs up to which moments are formed for any number of rows. A choice: 820^2 / 2 products per row
+# take some ten microseconds, which is little beside reading and parsing it.
+_MOMENT_ALWAYS = 40
+# Products up to which moments are formed of more inputs than that. A choice: about a minute.
+_MOMENT_OPERATIONS = 4e12
+# Responses whose squares are summed at a time. Derived: 8 MB.
+_SUMMED = 2**20
+# Expected decrease of the loss, relative to it, at which a descent ends. Derived: about 50 eps, the
+# rounding of the loss.
+_ACCURACY = 1e-14
 
 
 def own_responses(source: Rows, y: object, weights: object | None) -> tuple[Any, Any]:

@@ -18,8 +18,12 @@ from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
 from posquad.recovery.streams.checkpoint import Keeper
 
-_PASSES = 3  # that may show that coordinates or the reference do not suit the rows
-_FEWEST = 4096  # rows up to which a stream is kept in memory
+# Passes that may show that coordinates or the reference do not suit the rows. A choice: the sums of
+# one pass give both for the next, so that a second one is needed only if rounding hides them.
+_PASSES = 3
+# Rows up to which a stream is kept in memory. A choice: 3 MB at d = 100, so that small streams are
+# solved as arrays.
+_FEWEST = 4096
 
 
 def kept_rows(d: int, terms: Terms = "none") -> int:

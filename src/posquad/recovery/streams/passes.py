@@ -28,9 +28,18 @@ from posquad.recovery.solvers.fit import inner, regularized_frame
 from posquad.recovery.solvers.quartic import least_step
 from posquad.recovery.streams.curvature import Known, expected_solve
 
-_MEMORY = 8  # pairs kept
-_PATIENCE = 3  # steps without progress after which a run ends
-_LEAST_VARIANCE = 1e-10  # of a direction, over the largest, for the metric
+# Pairs of L-BFGS that are kept. A choice: a pass over the rows costs far more than a pair, so that
+# more are kept than in memory, where a step has to be cheap.
+_MEMORY = 8
+# Steps without progress after which a run ends. A choice: that of rounding in memory
+# (`posquad.recovery.solvers.fit.ROUNDING_PATIENCE`).
+_PATIENCE = 3
+# Share of the loss by which a step must lower it to make progress. Derived: sums of n squares are
+# rounded by sqrt(n) eps, which is 2e-13 at n = 1e6.
+_PROGRESS = 1e-12
+# Least variance of a direction, over the largest, for the metric. A choice: the metric then
+# stretches a direction by 1e5 at most, a third of the digits.
+_LEAST_VARIANCE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -245,7 +254,7 @@ def _descend(
         new = metric.T @ line.gradient_at(t) * (2 / n)
         loss = line.loss_at(t)
         # The sums at t = 0 are fresh, so rounding does not gather over the steps.
-        run.idle = run.idle + 1 if loss > line.loss * (1 - 1e-12) else 0
+        run.idle = run.idle + 1 if loss > line.loss * (1 - _PROGRESS) else 0
         run.pairs = _remembered(pairs, t * D, new - g)
         run.V, run.slope = V + t * D, new
         run.U = metric @ run.V

@@ -24,16 +24,12 @@ from posquad.recovery.streams.descents import Descent, Descents
 from posquad.recovery.streams.errors import curvature_and_error
 from posquad.recovery.tuning import DEFAULT
 
-_STARTS = 50  # maximum number of starts if none is given
-_AGREEING = 2  # starts that must agree on the best fit
-# The same where the samples leave symmetric matrices free, so that the loss has more minima.
-# Measured on rows on quadrics: of 48 exact problems of rank 1 to 3, 23 end at a poor minimum if
-# 2 starts must agree, 7 with 4, and 2 with 8 or 16.
-_AGREEING_FREE = 24
-_OTHERS = 384  # maximum number of starts from which a second solution is sought
-_KNOWN = 1e-4  # relative rounding of a loss up to which it is known
-_OPEN = 100.0  # relative error of Q, over the tolerance, at which Q is not determined
-_HIDDEN = 1e-13  # relative residual up to which errors are rounding if Q is not determined
+# Maximum number of starts if none is given. A choice: a stream usually has many rows per unknown,
+# where the first starts agree.
+_STARTS = 50
+# Maximum number of starts from which a second solution is sought. A choice: 16 rounds of
+# `Schedule.others_round`; `Schedule.agreeing_others` end the search where starts reach a solution.
+_OTHERS = 384
 _UNLIKE = (
     "the first rows do not represent the rest; shuffle the rows, scale the columns, or give all "
     "rows to fit as a source"
@@ -45,9 +41,22 @@ _FREE = (
     "the rows do not determine every symmetric matrix, and the answer is far from the one that the "
     "sums refer to; recover it with the rows in memory, or add rows of another kind"
 )
-_SAME = 1e-9  # relative difference of losses that does not count
-_SMALL = 1e-3  # size of a column, relative to the largest, that may be superfluous
-_NEGLIGIBLE = 1e-8  # the same of a column whose square is rounding
+# Relative difference of losses that does not count. A choice: far above the rounding of a loss, and
+# far below the differences of minima.
+_SAME = 1e-9
+# Size of a column, relative to the largest, up to which it may be superfluous. A choice: descents
+# without it decide.
+_SMALL = 1e-3
+# Size of a column, relative to the largest, up to which it is left out. Derived: its square, its
+# share of Q, is at most 1e-16 < eps.
+_NEGLIGIBLE = 1e-8
+# Growth of a squared residual, if both reproduce the responses, up to which a lower rank does as
+# well. Derived: a factor of 10 for the residual, as in `posquad.recovery.rank_changes`.
+_AS_WELL = 100.0
+# Size of a column, relative to the factor, up to which it counts as empty in a start, and the size
+# of the random column that replaces it. A choice: those of `posquad.recovery.restarts`.
+_EMPTY = 1e-3
+_FILLER = 0.03
 
 
 @dataclass
@@ -191,8 +200,9 @@ class _Search:
         if rank == 0 or not problem.independent or problem.size <= problem.rounding:
             return best, True
         most = self.limits.max_starts or _STARTS
-        enough = min(_AGREEING if problem.regular else _AGREEING_FREE, most)
-        agreement = (1 + DEFAULT.acceptance.agreement) ** 2
+        acceptance = DEFAULT.acceptance
+        enough = acceptance.least_agreeing if problem.regular else acceptance.agreeing_free
+        enough, agreement = min(enough, most), (1 + acceptance.agreement) ** 2
         for tried, V in enumerate(self._starts(rank, given)):
             if tried >= most or agreeing >= enough or self.limits.budget.spent:
                 break
@@ -232,8 +242,8 @@ class _Search:
         wide = np.zeros((len(V), rank))
         wide[:, : V.shape[1]] = V
         size = float(np.linalg.norm(wide)) or math.sqrt(self.problem.size) ** 0.5 or 1.0
-        empty = np.linalg.norm(wide, axis=0) <= 1e-3 * size
-        filler = self.rng.standard_normal(wide.shape) * (0.03 * size / math.sqrt(len(V)))
+        empty = np.linalg.norm(wide, axis=0) <= _EMPTY * size
+        filler = self.rng.standard_normal(wide.shape) * (_FILLER * size / math.sqrt(len(V)))
         return np.where(empty, filler, wide)
 
     def _zero(self) -> Endpoint:
@@ -251,7 +261,7 @@ class _Search:
                 lower = self._descend(V[:, :-1])
             same = lower.loss <= best.loss * (1 + _SAME) + self.problem.rounding
             both = self._reproduces(lower.loss) and self._reproduces(best.loss)
-            if not (same or (both and lower.loss <= 100 * best.loss)):
+            if not (same or (both and lower.loss <= _AS_WELL * best.loss)):
                 break
             best = lower
         return best
@@ -315,24 +325,26 @@ class _Search:
 
     def _hides_others(self, V: np.ndarray, loss: float) -> bool:
         """Tell whether errors within the tolerance leave Q open: a large row may hide the rest."""
-        allowed = max(DEFAULT.acceptance.apart, _OPEN * self.limits.level)
+        acceptance = DEFAULT.acceptance
+        allowed = max(acceptance.apart, acceptance.open_tolerances * self.limits.level)
         return curvature_and_error(self.problem, V, loss)[1] > allowed
 
     def _is_doubtful(self, loss: float) -> bool:
         """Tell whether rounding of the sums hides how well the factor fits."""
         problem = self.problem
         exact = max(problem.rounding, self.limits.level**2 * problem.spread)
-        return problem.doubt > max(_KNOWN * loss, exact)
+        return problem.doubt > max(DEFAULT.acceptance.known_loss * loss, exact)
 
     def _is_cancelled(self, V: np.ndarray, loss: float, status: Status) -> bool:
         """Tell the same where the factor is far from the reference fit of the sums.
 
         Where the answer is determined, errors within the tolerance are known well enough.
         """
-        problem = self.problem
-        level = _HIDDEN if status is Status.NOT_IDENTIFIED else self.limits.level
+        problem, acceptance, level = self.problem, DEFAULT.acceptance, self.limits.level
+        if status is Status.NOT_IDENTIFIED:
+            level = acceptance.hidden_residual
         exact = max(problem.rounding, level**2 * problem.spread)
-        return problem.cancellation(V) > max(_KNOWN * loss, exact)
+        return problem.cancellation(V) > max(acceptance.known_loss * loss, exact)
 
     def _descend(self, V: np.ndarray, *, polish: bool = False) -> Endpoint:
         """Descend from V, unless an earlier process did so in this search."""

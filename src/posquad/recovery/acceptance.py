@@ -1,0 +1,152 @@
+"""What a status of `recover` requires, as numbers: a group of `posquad.recovery.tuning`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from posquad.recovery.constants import Constants
+
+
+@dataclass(frozen=True)
+class Acceptance(Constants):
+    """What a status requires. These values are part of its meaning (`docs/statuses.md`)."""
+
+    # BEST_FIT: starts that agree on the least residual.
+
+    agreement: float = 1e-3
+    """Starts agree if their residuals differ by at most this share. Measured: the gap between the
+    best fit of noisy responses and other minima is larger."""
+
+    agreeing_starts: float = 12.0
+    """Starts that must agree on the best fit: this over (n/p - 1)^2. Measured near the information
+    limit, where spurious minima are common and found repeatedly."""
+
+    agreeing_cheap_starts: int = 9
+    """Fewest starts that must agree on the best fit where a step costs only its calls, below
+    `Schedule.plenty` samples per unknown: the first start and its companions. Measured on quadratic
+    polynomial features at n = 3p: with 2 starts, 2 of 4 seeds end at a poor minimum of one problem
+    in forty, with 6 starts one, with 9 none."""
+
+    least_excess: float = 0.05
+    """Least value of n/p - 1 in the rule of `agreeing_starts`, which also holds for n <= p. A
+    choice: it asks for 4,800 agreeing starts, more than `Schedule.most_starts`, so that
+    `agreeing_share` decides instead."""
+
+    agreeing_share: float = 0.75
+    """Share of the permitted starts that is enough if the rule asks for more. A choice: three
+    quarters, so that a search that ends by its number of starts can still say BEST_FIT."""
+
+    least_agreeing: int = 2
+    """Fewest starts that must agree on the best fit in any case. A definition: one start agrees
+    with itself, so that two are the fewest that can agree."""
+
+    # RECOVERED: how accurate the answer is, and whether it is locally unique.
+
+    sure: float = 1e-6
+    """Largest estimated relative error of an answer that is called recovered. A definition."""
+
+    sure_tolerances: float = 10.0
+    """Largest estimated relative error of such an answer as a multiple of the tolerance, where that
+    exceeds `sure`. A choice: a tolerance that the caller loosens permits larger errors, and those
+    of Q exceed those of the responses by the condition of the problem."""
+
+    loose: float = 1e-3
+    """Largest estimated relative error of such an answer, whatever the tolerance is. A
+    definition."""
+
+    independent_errors: float = 10.0
+    """Samples are independent checks if they differ by this multiple of the ratio of the residual
+    to the largest error that is allowed. A choice: a direction of the sample matrices whose
+    strength is just the ratio would turn the residual into that error; ten keeps away from it."""
+
+    flat: float = 1e-13
+    """Smallest curvature, relative to the largest, that is not rounding. Derived: eigenvalues of a
+    p x p matrix are rounded by about p eps, which is 1.1e-13 at p = 500, the largest p up to which
+    the whole spectrum is computed (`Sizes.spectrum_unknowns`)."""
+
+    clear_curvature: float = 1000.0
+    """Multiple of its rounding, in population coordinates, above which the smallest curvature is
+    clearly not that of a kernel direction. Below, `posquad.curvature.effective_spectrum` decides. A
+    choice: the rounding is already an upper bound, and the curvature then has three digits."""
+
+    linear: float = 20.0
+    """Factor by which the first-order term of the error must exceed the second-order term. A
+    definition: the estimate of the error is then good to 5%."""
+
+    curvature_accuracy: float = 0.1
+    """Relative accuracy of the curvature of large problems. A definition."""
+
+    full_rank: float = 1e-7
+    """Smallest singular value of a factor of full rank, relative to the largest. Derived: the ratio
+    of the eigenvalues of Q is its square, 1e-14, which is about 50 eps."""
+
+    full_rank_rounding: float = 10.0
+    """Smallest singular value of a factor of full rank, relative to the largest, as a multiple of d
+    eps, where that exceeds `full_rank`. Derived: singular values are rounded by about d eps, as in
+    `posquad.core.linalg.eigenvalue_rounding`; it decides in single precision only."""
+
+    negligible: float = 1e-7
+    """Eigenvalues of Q below this share of the largest may be zero. Derived: a superfluous column
+    of size s changes the residual by s^2 and its square by s^4, which a descent cannot tell from
+    the rounding eps if s^2 <= sqrt(eps) = 1.5e-8; there is a margin of 7."""
+
+    # RECOVERED: the rank, the samples, and whether there is another solution.
+
+    nearly: float = 1e-3
+    """Residuals above this share of the tolerance reproduce the responses, but not exactly, so that
+    a higher rank is tried. A definition."""
+
+    gain: float = 1e-2
+    """Ratio of residuals required to accept a higher rank. A definition."""
+
+    same_row: float = 1e-14
+    """Rows whose squared cosines with a random direction p differ by less than this multiple of
+    ||p||^2 are one sample. Derived: these numbers are rounded by about 2 eps ||p||^2, and 1e-14 =
+    45 eps leaves a margin of 20."""
+
+    apart: float = 1e-5
+    """Least relative distance of two matrices that count as different solutions. A definition."""
+
+    apart_errors: float = 100.0
+    """Least distance of two different solutions as a multiple of the estimated error of the first,
+    where that exceeds `apart`. A choice: two digits beyond an estimate of first order, so that one
+    solution that was found twice is not called two."""
+
+    dual: float = 1e-6
+    """Least eigenvalue of the dual matrix that excludes a second solution, relative to the sum of
+    the sizes of its terms. Derived: far above the rounding error n eps of that sum."""
+
+    # Rows that are not in memory, whose sums of moments may have lost digits.
+
+    agreeing_free: int = 24
+    """Starts that must agree on the best fit from moments where the samples leave symmetric
+    matrices free, so that the loss has more minima; elsewhere they are `least_agreeing`. Measured
+    on rows on quadrics: of 48 exact problems of rank 1 to 3, 23 end at a poor minimum if 2 starts
+    must agree, 7 with 4, and 2 with 8 or 16."""
+
+    known_loss: float = 1e-4
+    """Rounding of a loss that is computed from moments, relative to it, up to which the loss is
+    known. A definition: the residual is then known to 5e-5, far below `agreement`."""
+
+    hidden_residual: float = 1e-13
+    """Relative residual up to which the errors of a fit from moments are rounding if the samples do
+    not determine it. A choice: ten times the rounding of responses that
+    `posquad.recovery.streams.compressed` allows."""
+
+    open_tolerances: float = 100.0
+    """Estimated relative error of a fit from moments, over the tolerance, above which it is not
+    determined. A choice: that of `apart_errors`, because a matrix that far away reproduces the
+    responses as well."""
+
+    # How the inputs are prepared, which changes what rounding hides.
+
+    isotropic: float = 4.0
+    """Spread of the covariance that is not whitened, over that of isotropic samples. A choice:
+    whitening what needs none costs a pass over X."""
+
+    units: float = 1000.0
+    """Ratio of column sizes from which columns are in different units. A definition."""
+
+    uneven: float = 30.0
+    """Ratio of lengths from which samples are normalized. A choice: squared errors then weigh
+    samples by up to 30^4 = 8e5."""
