@@ -78,7 +78,7 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
         return other_starts.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
 
-    def fake_ends(shared, found, radii, whole, task, starts):
+    def fake_ends(known, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
         return again, ~again
 
@@ -87,19 +87,17 @@ def test_independent_starts_agree_before_the_search_ends(sizes, nongeneric, monk
     )
     monkeypatch.setattr(others, "make_starts", fake_starts)
     monkeypatch.setattr(others, "_ends", fake_ends)
-    different, used = others.find_second_solution(
+    told = others.find_second_solution(
         shared, candidates(U), task_of(), radii(), nongeneric=nongeneric
     )
-    assert not bool(different)
-    assert int(used) == 5 * 7  # the least multiple of 3 from 20
+    # The least multiple of 3 from 20 agrees.
+    assert (bool(told.different), int(told.starts), int(told.agreeing)) == (False, 5 * 7, 21)
 
 
 def test_large_problems_are_not_searched():
     shared, U = shared_of(13, 5, 2, Sizes(others_entries=129))
-    different, used = others.find_second_solution(
-        shared, candidates(U), task_of(), radii(), nongeneric=False
-    )
-    assert (bool(different), int(used)) == (False, 0)
+    told = others.find_second_solution(shared, candidates(U), task_of(), radii(), nongeneric=False)
+    assert (bool(told.different), int(told.starts), int(told.agreeing)) == (False, 0, 0)
 
 
 def test_the_search_ends_with_the_first_different_end(monkeypatch):
@@ -114,10 +112,8 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
     starts = other_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
     monkeypatch.setattr(others, "make_starts", lambda *a, **k: starts)
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
-    different, used = others.find_second_solution(
-        shared, candidates(U), task_of(), radii(), nongeneric=False
-    )
-    assert (bool(different), int(used)) == (True, 4)
+    told = others.find_second_solution(shared, candidates(U), task_of(), radii(), nongeneric=False)
+    assert (bool(told.different), int(told.starts), int(told.agreeing)) == (True, 4, 1)
     assert len(list(ends)) == 1
 
 
@@ -316,7 +312,9 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
     problem, U0 = shared.problem, 2 * U[None]
-    told = others._ends(shared, candidates(U), radii(0.05, 0.1), problem, task_of(), U0)
+    told = others._ends(
+        others._Known(shared, candidates(U), radii(0.05, 0.1), problem), task_of(), U0
+    )
     assert [bool(t) for t in told] == [again, elsewhere]
 
 
@@ -348,7 +346,9 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(budget, "iterate", iterate)
-    others._ends(shared, candidates(U), radii(), shared.problem, task_of(), 2 * U[None])
+    others._ends(
+        others._Known(shared, candidates(U), radii(), shared.problem), task_of(), 2 * U[None]
+    )
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)
 
@@ -393,7 +393,7 @@ def test_a_solution_of_a_part_of_the_rows_is_none_of_all():
             rows = X @ part.prepared.transform
             problem = Problem(RankOne(rows), y / part.prepared.scale)
         found = candidates(part.prepared.enter(U))
-        told = others._ends(part, found, radii(), problem, task_of(), start[None])
+        told = others._ends(others._Known(part, found, radii(), problem), task_of(), start[None])
         assert bool(told[1].any()) is elsewhere
 
 

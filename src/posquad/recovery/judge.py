@@ -11,7 +11,7 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, status_codes, undiagnosed
 from posquad.recovery.exclusion import excludes_others
-from posquad.recovery.others import Radii, find_second_solution
+from posquad.recovery.others import Radii, Sought, find_second_solution
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.shared import Shared
 
@@ -38,7 +38,8 @@ def judge(
     codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
     excluded = _excluded(shared, found, codes, budget)
     open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
-    another, others = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
+    sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
+    another = sought.different
     codes[another] = Status.NOT_IDENTIFIED.code
     if budget.spent:  # whether there is another solution is not known
         codes[open & ~another] = Status.INTERRUPTED.code
@@ -67,7 +68,8 @@ def judge(
         needed=np.full_like(rank, diagnosis.needed),
         starts=found.starts,
         excluded=excluded,
-        others=others,
+        others=sought.starts,
+        others_agreeing=sought.agreeing,
         bound=np.zeros_like(residual) if even else found.bound,
     )
     return answers if residual.ndim else answers.one()
@@ -94,31 +96,30 @@ def _others(
     open: np.ndarray,
     *,
     nongeneric: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Seek a second solution of the problems that are still `open`.
-
-    Return where there is one, and the number of starts.
-    """
-    another, starts = np.zeros_like(open), np.zeros_like(open, dtype=np.int64)
+) -> Sought[np.ndarray]:
+    """Seek a second solution of the problems that are still `open`."""
+    none = np.zeros_like(open, dtype=np.int64)
+    sought = Sought(np.zeros_like(open), none, none.copy())
     if not open.any() or task.history.budget.spent:
-        return another, starts
+        return sought
     acceptance = shared.tuning.acceptance
     apart = np.maximum(acceptance.apart_errors * diagnosis.error, acceptance.apart)
     near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
     radii = Radii(near, apart)
     if open.ndim == 0:
-        both = find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
-        return host(both[0]), host(both[1])
+        told = find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
+        return Sought(*map(host, told))
     chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
-    both = find_second_solution(
+    told = find_second_solution(
         shared.select(chosen),
         found.select(chosen),
         task,
         radii.select(chosen),
         nongeneric=False,
     )
-    another[open], starts[open] = host(both[0]), host(both[1])
-    return another, starts
+    for all, some in zip(sought, told, strict=True):
+        all[open] = host(some)
+    return sought
 
 
 def zero_answer(shared: Shared, ambient: int) -> Answers:

@@ -6,8 +6,9 @@ search. A search that finds none proves nothing, so the result holds the number 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,10 +35,21 @@ _FEW = 4
 _FIRST_ORDER = 3
 
 
+T = TypeVar("T", Tensor, np.ndarray)
+
+
+class Sought(NamedTuple, Generic[T]):
+    """What a search for a second solution has shown."""
+
+    different: T  # [...]  whether some start leads to a different solution
+    starts: T  # [...]  starts that were tried
+    agreeing: T  # [...]  those that ended at the first solution again, without being made from it
+
+
 def find_second_solution(
     shared: Shared, found: Candidates, task: Task, radii: Radii, *, nongeneric: bool
-) -> tuple[Tensor, Tensor]:
-    """Return where `[...]` some start leads to a different solution, and the numbers of starts.
+) -> Sought[Tensor]:
+    """Seek a solution that differs from the first one, which was `found`.
 
     If there are many rows, some of them are enough to find candidates (`Shared.thinned`). At rank
     one in few dimensions, all candidates are tried. Otherwise some starts are random, some are
@@ -58,33 +70,33 @@ def find_second_solution(
     count = torch.zeros_like(none, dtype=torch.int64)
     if r == 1 and d <= sizes.sign_dimension:
         starts = sign_candidates(shared.problem, U, radii.apart)
-        different = _ends(shared, found, radii, whole, task, starts)[1].any(0)
-        return different, torch.full_like(count, 2 ** (d - 1))
+        different = _ends(_Known(shared, found, radii, whole), task, starts)[1].any(0)
+        all = torch.full_like(count, 2 ** (d - 1))
+        return Sought(different, all, torch.where(different, 0, all))
     if n * d * r > sizes.others_entries and not nongeneric:
-        return none, count
+        return Sought(none, count, count)
     plan = plan_search(shared, r, nongeneric=nongeneric)
-    different, reached, used = none, count.clone(), count
+    sought = Sought(none, count, count.clone())
+    problem = _Known(shared, found, radii, whole)
     together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
     if not plan.random:
         together = min(together, _FEW)  # starts that have ended cost as much as the others
     where: Tensor | None = None  # the problems that are left of a batch
     for round in range(plan.rounds):
-        part = (shared, found, radii, whole)
-        if where is not None:
-            part = tuple(value.select(where) for value in part)
-        starts = make_starts(part[0], part[1].U, task, plan, round, nongeneric=nongeneric)
-        ends = [_ends(*part, task, some) for some in starts.U.split(together)]
+        part = problem if where is None else problem.select(where)
+        starts = make_starts(part.shared, part.found.U, task, plan, round, nongeneric=nongeneric)
+        ends = [_ends(part, task, some) for some in starts.U.split(together)]
         again, elsewhere = (torch.cat(parts) & starts.pursued for parts in zip(*ends, strict=True))
         index = ... if where is None else where
-        different[index] |= elsewhere.any(0)
+        sought.different[index] |= elsewhere.any(0)
         # The first ones are not independent: they are made from the first solution.
-        reached[index] += (again | elsewhere)[len(again) - starts.independent :].sum(0)
-        used[index] += starts.tried
-        open = ~different & (reached < plan.agreeing)  # a problem ends as it would alone
+        sought.agreeing[index] += again[len(again) - starts.independent :].sum(0)
+        sought.starts[index] += starts.tried
+        open = ~sought.different & (sought.agreeing < plan.agreeing)  # it ends as it would alone
         if not bool(open.any()) or task.history.budget.spent:
             break
         where = open.nonzero()[:, 0] if open.ndim else None
-    return different, used
+    return sought
 
 
 class Radii(NamedTuple):
@@ -98,13 +110,26 @@ class Radii(NamedTuple):
         return Radii(self.near[index], self.apart[index])
 
 
-def _ends(
-    shared: Shared, found: Candidates, radii: Radii, whole: Problem, task: Task, starts: Tensor
-) -> tuple[Tensor, Tensor]:
+class _Known(NamedTuple):
+    """A problem with its first solution."""
+
+    shared: Shared  # may have a part of the rows
+    found: Candidates
+    radii: Radii
+    whole: Problem  # with all rows
+
+    def select(self, index: Tensor) -> _Known:
+        """Return the problems of a batch at these indices."""
+        shared, found = self.shared.select(index), self.found.select(index)
+        return _Known(shared, found, self.radii.select(index), self.whole.select(index))
+
+
+def _ends(known: _Known, task: Task, starts: Tensor) -> tuple[Tensor, Tensor]:
     """Which starts `[S, ..., d, r]` end at U again, and which at another solution, `[S, ...]`.
 
-    A solution must be one of the `whole` problem, of which `shared` may have a part of the rows.
+    A solution must be one of the whole problem.
     """
+    shared, found, radii, whole = known
     problem, U, schedule = shared.problem, found.U, shared.tuning.schedule
     steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
     size = (U.mT @ U).square().sum((-2, -1))
@@ -116,8 +141,7 @@ def _ends(
 
     if shared.is_small(found.rank):
         ending = Ending(steps=steps, patience=patience, rate=rate, rounding=ROUNDING_PATIENCE)
-        known = Known(U, near.sqrt())
-        V, residual = run_small(problem, starts, ending, task.history, known)
+        V, residual = run_small(problem, starts, ending, task.history, Known(U, near.sqrt()))
     else:
         V = starts
         residual = torch.full(starts.shape[:-2], torch.inf, dtype=U.dtype, device=U.device)

@@ -44,6 +44,8 @@ class Recovery(Result):
     starts: Any  # [...]  starts used
     excluded: Any  # [...]  whether a dual matrix excludes every other solution, up to rounding
     others: Any  # [...]  starts from which a second solution was sought; 0 if none was
+    others_agreeing: Any  # [...]  those of them that ended at the answer again, without being made
+    #     from it; a search in which hardly any did says little
     residual_bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
     steps: int  # steps of the search; the starts of a round take a step together
     rows: int  # rows of X; `samples` of them are independent
@@ -88,6 +90,7 @@ class Answers:
     starts: np.ndarray
     excluded: np.ndarray
     others: np.ndarray
+    others_agreeing: np.ndarray
     bound: np.ndarray
 
     def one(self) -> Answers:
@@ -148,6 +151,7 @@ class Answers:
             starts=out(self.starts),
             excluded=out(self.excluded),
             others=out(self.others),
+            others_agreeing=out(self.others_agreeing),
             residual_bound=out(self.bound),
             steps=history.budget.steps,
             rows=model.shape[-2],
@@ -235,5 +239,6 @@ def blank_answers(y: Tensor, d: int, columns: int) -> Answers:
         starts=none.copy(),
         excluded=none > 0,
         others=none.copy(),
+        others_agreeing=none.copy(),
         bound=zero.copy(),
     )

@@ -30,6 +30,7 @@ class Begun(NamedTuple):
     others: int
     steps: int
     path: RankPath | None
+    others_agreeing: int = 0
 
     @classmethod
     def of(cls, found: Recovery) -> Begun:
@@ -47,6 +48,7 @@ class Begun(NamedTuple):
             int(found.others),
             int(found.steps),
             found.rank_path,
+            int(found.others_agreeing),
         )
 
     def to_store(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -209,6 +209,7 @@ def recover_by_passes(
     answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), tiny())
     answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
     answers.starts[:], answers.others[:] = begun.starts, begun.others
+    answers.others_agreeing[:] = begun.others_agreeing
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
     found = replace(found, rank_path=begun.path)
     if run.interrupted:  # this process alone: the others see that it leaves
@@ -302,6 +303,7 @@ def _answer(source: Rows, problem: Compressed, found: Found, history: History) -
     answers.samples[:] = min(problem.independent, problem.count)
     answers.needed[:] = needed_samples(d, max(1, r))
     answers.starts[:], answers.others[:] = found.starts, found.others
+    answers.others_agreeing[:] = found.others_agreeing
     answers.curvature[0], answers.error[:] = curvature_and_error(problem, found.V, found.loss)
     shown = np.empty((source.n, 0))
     result = answers.recovery(torch.Size(), shown, history)

@@ -80,6 +80,7 @@ class Found(NamedTuple):
     status: Status
     starts: int
     others: int  # starts from which a second solution was sought
+    others_agreeing: int  # those that ended at the answer again
     path: list[tuple[int, float, float]]  # ranks tried: rank, residual, score
     confidence: float  # weight of the rank among those tried; 1 if it was given
 
@@ -119,7 +120,9 @@ class _Search:
     def unfinished(self) -> Found:
         """Return the best so far."""
         best = self.best
-        return Found(rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, [], math.nan)
+        return Found(
+            rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, 0, [], math.nan
+        )
 
     def at_rank(
         self,
@@ -138,18 +141,18 @@ class _Search:
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
-        status, others, lost = Status.STALLED, 0, None
+        status, sought, lost = Status.STALLED, (0, 0), None
         if self._is_doubtful(best.loss):
             lost = _UNLIKE
         else:
-            status, others = self._status(V, best.loss, settled)
+            status, sought = self._status(V, best.loss, settled)
             if self._is_cancelled(V, best.loss, status):
                 lost = _LARGE if problem.regular else _FREE
         if lost is not None:
             warn_lost_digits(lost)
             path = [(rank, math.nan, score) for rank, _, score in path]
-            return Found(V, math.nan, Status.STALLED, self.starts, others, path, math.nan)
-        return Found(V, best.loss, status, self.starts, others, path, confidence)
+            return Found(V, math.nan, Status.STALLED, self.starts, *sought, path, math.nan)
+        return Found(V, best.loss, status, self.starts, *sought, path, confidence)
 
     def choose(self, max_rank: int | None) -> Found:
         """Try ranks from below until the score rises, and search at the best one."""
@@ -266,42 +269,46 @@ class _Search:
             best = lower
         return best
 
-    def _status(self, V: np.ndarray, loss: float, settled: bool) -> tuple[Status, int]:
-        problem, spent = self.problem, self.limits.budget.spent
+    def _status(self, V: np.ndarray, loss: float, settled: bool) -> tuple[Status, tuple[int, int]]:
+        """Return the status, and the starts from which a second solution was sought, in all and
+        those that ended at V again.
+        """
+        problem, spent, none = self.problem, self.limits.budget.spent, (0, 0)
         if not problem.whole:
-            return Status.UNDETERMINED, 0
+            return Status.UNDETERMINED, none
         if not self._reproduces(loss):
             if spent:
-                return Status.INTERRUPTED, 0
-            return Status.BEST_FIT if settled else Status.STALLED, 0
+                return Status.INTERRUPTED, none
+            return Status.BEST_FIT if settled else Status.STALLED, none
         unknowns = (dimension(problem.d, V.shape[1]) if V.size else 0) + len(problem.others)
         if problem.count <= unknowns or self._has_free_direction(V):
-            return Status.NOT_IDENTIFIED, 0
+            return Status.NOT_IDENTIFIED, none
         if self._hides_others(V, loss):
-            return Status.NOT_IDENTIFIED, 0
+            return Status.NOT_IDENTIFIED, none
         if problem.regular:  # no other symmetric matrix reproduces the responses
-            return Status.RECOVERED, 0
-        different, others = self._has_second(V)
-        if different:
-            return Status.NOT_IDENTIFIED, others
-        return (Status.INTERRUPTED if self.limits.budget.spent else Status.RECOVERED), others
+            return Status.RECOVERED, none
+        different, *sought = self._has_second(V)
+        status = Status.NOT_IDENTIFIED if different else Status.RECOVERED
+        if not different and self.limits.budget.spent:
+            status = Status.INTERRUPTED
+        return status, (sought[0], sought[1])
 
-    def _has_second(self, V: np.ndarray) -> tuple[bool, int]:
-        """Tell whether a start leads to another solution, and how many starts were tried."""
+    def _has_second(self, V: np.ndarray) -> tuple[bool, int, int]:
+        """Tell whether a start leads to another solution, and the numbers of starts."""
         Q, agreeing, others = V @ V.T, 0, 0
         if not V.size:  # nothing but Q = 0 has zero responses, because the inputs span the space
-            return False, 0
+            return False, 0, 0
         apart = DEFAULT.acceptance.apart * float(np.linalg.norm(Q))
         enough = DEFAULT.schedule.agreeing_others
         for others, start in enumerate(self._anywhere(V), 1):
             end = self._descend(start)
             if self._reproduces(end.loss):
                 if float(np.linalg.norm(end.V @ end.V.T - Q)) > apart:
-                    return True, others
+                    return True, others, agreeing
                 agreeing += 1
             if agreeing >= enough or self.limits.budget.spent:
                 break
-        return False, others
+        return False, others, agreeing
 
     def _anywhere(self, V: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the starts of a search for a second solution."""
