@@ -60,7 +60,8 @@ _GUARDS = 3
 # Relative accuracy of the eigenpairs of a large estimate. A choice: enough for a start, because the
 # sampling error sqrt(d / n) is larger.
 _PAIR_ACCURACY = 1e-3
-# Most products per column of a block of eigenvectors. Measured: `benchmarks/tuning.py --methods`.
+# Most products per column of a block of eigenvectors. A choice: a start with less accurate ones
+# still serves.
 _PAIR_PRODUCTS = 60
 
 

@@ -40,8 +40,8 @@ __all__ = ["gauss_newton"]
 # `benchmarks/tuning.py --methods`.
 _INNER = 60
 # Bounds on the inner accuracy, which otherwise equals the residual. The rule gives quadratic
-# convergence: Dembo, Eisenstat and Steihaug, SIAM J. Numer. Anal. 19, 1982. Measured:
-# `benchmarks/tuning.py --methods`.
+# convergence: Dembo, Eisenstat and Steihaug, SIAM J. Numer. Anal. 19, 1982. A choice: three digits
+# per step are enough near the end, and one is the least that a step is worth.
 _LEAST_ACCURACY = 1e-3
 _MOST_ACCURACY = 0.1
 
