@@ -60,6 +60,10 @@ class Setting:
         return self.label, value, self.new, problems
 
 
+def key_of(row: Row) -> tuple[Any, ...]:
+    return row["label"], row["value"], row["new"], row["problems"]
+
+
 def settings_of(group: str, constants: list[Constant]) -> list[Setting]:
     tried = [(c, c.scaled(factor)) for c in constants for factor in (0.5, 2.0)]
     return [Setting(group, constant, new) for constant, new in tried if new is not None]
@@ -92,7 +96,7 @@ def call_worker(asked: dict[str, Any], limit: float | None) -> tuple[list[dict[s
     return lines, trouble
 
 
-def measured(setting: Setting, problems: int, run: str, place: int) -> Row:
+def measured(setting: Setting, problems: int) -> Row:
     """What a setting answers."""
     asked: dict[str, Any] = {"problems": problems}
     constant = setting.constant
@@ -119,8 +123,8 @@ def measured(setting: Setting, problems: int, run: str, place: int) -> Row:
         "group": setting.group, "label": setting.label,
         "source": constant.source if constant else "",
         "value": constant.value if constant else None, "new": setting.new,
-        "problems": problems, "run": run, "place": place,
-        "families": families, "residuals": residuals, "trouble": list(dict.fromkeys(trouble)),
+        "problems": problems, "families": families, "residuals": residuals,
+        "trouble": list(dict.fromkeys(trouble)),
     }  # fmt: skip
 
 
@@ -178,19 +182,20 @@ def measure_all(
         if record.reached(problems) is None:
             record.add({"problems": problems, "reached": reached(known, problems, pool)})
         read = record.reached(problems) or set()
-        done = {(r["label"], r["value"], r["new"], r["problems"]) for r in record.rows}
+        done = {key_of(row) for row in record.rows}
         todo = [s for s in settings if s.label in read and s.key(problems) not in done]
         if not todo:
             return
         total = len(todo) + 2
-        print(f"{total} settings; {machine()}; {options.workers} at a time", flush=True)
+        where = f"{machine()}, {options.workers} settings at a time"
+        print(f"{total} settings; {where}", flush=True)
 
         def one(place: int, setting: Setting) -> None:
             late = time.perf_counter() - begin > 60 * options.minutes
             if late and setting.constant is not None:
                 return
-            row = measured(setting, problems, run, place)
-            record.add(row)
+            row = measured(setting, problems)
+            record.add(row | {"run": run, "place": place, "machine": where})
             sums = [sum(family[k] for family in row["families"].values()) for k in range(4)]
             value = "" if setting.new is None else f" = {setting.new:.4g}"
             counts = f"{sums[1]:.0f} good, {sums[2]:.0f} wrong of {sums[0]:.0f}, {sums[3]:.1f} s"
@@ -231,13 +236,15 @@ def main() -> None:
     record = Record(options.record)
     measure_all(settings, options, record, [c for g in GROUPS for c in found[g]])
     read = record.reached(options.problems) or set()
-    rows = [r for r in record.rows if r["problems"] == options.problems]
+    valid = {s.key(options.problems) for g in GROUPS for s in settings_of(g, found[g])}
+    valid.add(Setting().key(options.problems))
+    rows = [row for row in record.rows if key_of(row) in valid]
     rows.sort(key=lambda row: (row["run"], row["place"]))
     for g in wanted:
         if not any(row["group"] == g for row in rows):
             continue
         unread = [c.label for c in chosen[g] if c.label not in read]
-        text = page(g, rows, unread, f"{machine()}, {options.workers} processes at a time")
+        text = page(g, rows, unread, len(found[g]))
         print(f"\n{text}")
         if options.docs is not None:
             write_between(options.docs, f"<!-- {g} -->", f"<!-- /{g} -->", f"\n{text}\n")

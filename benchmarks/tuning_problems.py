@@ -22,8 +22,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from adversarial.recovery_designs import DESIGNS, wide_quadric
-from adversarial.recovery_problems import Rng, drawn, generic, needed_samples, normal, responses
+from adversarial.recovery_designs import (
+    DESIGNS,
+    Design,
+    large_quadric,
+    many_unknowns,
+    wide_quadric,
+)
+from adversarial.recovery_problems import (
+    Rng,
+    drawn,
+    generic,
+    needed_samples,
+    normal,
+    responses,
+    seeded,
+)
 from posquad import Recovery, recover
 from posquad.geometry import dimension
 from posquad.problems import rows
@@ -32,6 +46,11 @@ from posquad.recovery.streams import entry
 
 SHAPES = [(10, 2, 1.1), (10, 2, 2.0), (6, 3, 1.25), (20, 2, 1.25), (40, 1, 1.5), (12, 2, 4.0)]
 REFLECTED = (40, 3, 1.05)  # where starts are reflected
+TWINS = DESIGNS | {
+    "quadric, 60 < p": wide_quadric,
+    "quadric, n = 200": partial(large_quadric, d=14, n=200),
+}
+BLOCKS = partial(many_unknowns, d=60, r=10, n=1200)  # whose spectrum is not computed in full
 ROWS = ("correlated", "student", "uniform")
 CONVEX = [(6, 12), (6, 60), (12, 50), (12, 160)]
 UNIQUE = {"RECOVERED", "CERTIFIED"}
@@ -242,15 +261,17 @@ def batches(seed: int) -> Iterator[Case]:
     y, name = np.square(X @ U).sum(-1), f"seed {seed}"
     yield Case("batch", f"exact, {name}", X, y, 2, [one_solution(u) for u in U])
     yield Case("batch", f"noisy, {name}", X, noisy(rng, y), 2, [no_solution(2)] * count)
+    Z, U = normal(rng, count, 8, 5), normal(rng, count, 5, 1)
+    z = np.square(Z @ U).sum(-1)
+    yield Case("batch", f"exact, r = 1, {name}", Z, z, 1, [one_solution(u) for u in U])
     for n, d in ((24, 3), (12, 4)):
         X, y = normal(rng, n, d), np.abs(normal(rng, count, n))
         y[:, 0] *= -1
         yield Case("batch", f"convex, d = {d}, {name}", X, y, d, [no_solution()] * count)
 
 
-def twins(name: str, seed: int) -> Iterator[Case]:
-    design = DESIGNS.get(name, wide_quadric)
-    made = drawn(design(np.random.default_rng([seed, len(name), 7])))
+def twins(name: str, design: Design, seed: int) -> Iterator[Case]:
+    made = drawn(design(seeded(seed, name)))
     r = made.U.shape[1]
     yield Case("two solutions", f"{name}, seed {seed}", made.X, made.y, r, [two_solutions(r)])
 
@@ -287,6 +308,9 @@ def streams(seed: int) -> Iterator[Case]:
     z = noisy(rng, y)
     yield Case("stream", f"moments, {name}", source, y, r, [one_solution(U)])
     yield Case("stream", f"moments, noisy, {name}", source, z, None, [no_solution(r)])
+    scales = np.geomspace(1, 1e-3, d)
+    other, V = rows.in_memory(X * scales), U / scales[:, None]
+    yield Case("stream", f"moments, columns in units, {name}", other, y, r, [one_solution(V)])
     within = partial(few_in_memory, 900, d)
     yield Case("stream", f"passes, {name}", source, y, r, [one_solution(U)], within=within)
     yield Case("stream", f"passes, noisy, {name}", source, z, r, [no_solution(r)], within=within)
@@ -308,6 +332,7 @@ def cases(problems: int) -> list[Case]:
         for make in (other_rows, losses, batches):
             made += make(seed)
         made += exact_and_noisy(*REFLECTED, seed)
-        for name in (*DESIGNS, "wide quadric"):
-            made += twins(name, seed)
-    return [*made, *large_convex(), *large(1788, 150, 3), *large(7200, 150, 3)]
+        for name, design in TWINS.items():
+            made += twins(name, design, seed)
+    made += [*unknown_rank(60, 3, 0), *twins("blocks, p = 555", BLOCKS, 0), *large_convex()]
+    return [*made, *large(1788, 150, 3), *large(7200, 150, 3)]

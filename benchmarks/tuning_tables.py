@@ -85,7 +85,8 @@ def compared(rows: list[Row]) -> list[Compared]:
     least = least_residuals(rows)
     result = []
     for row in rows:
-        own = [r for r in rows if r["run"] == row["run"] and r["label"] == DEFAULT]
+        known = [r for r in rows if r["label"] == DEFAULT]
+        own = [r for r in known if r["run"] == row["run"]] or known
         defaults = [tallies(r, least) for r in own]
         parts = tallies(row, least)
         whole = together(parts)
@@ -108,8 +109,11 @@ def compared(rows: list[Row]) -> list[Compared]:
     return result
 
 
-def page(group: str, all_rows: list[Row], unreached: list[str], machine: str) -> str:
-    """The text of one group between its marks: the settings that matter, and lists of the rest."""
+def page(group: str, all_rows: list[Row], unreached: list[str], constants: int) -> str:
+    """The text of one group between its marks: the settings that matter, and lists of the rest.
+
+    `constants` is the number of constants of the group, measured or not.
+    """
     everything = compared(all_rows)
     settings = [c for c in everything if c.row["group"] == group]
     runs = {c.row["run"] for c in settings}
@@ -118,10 +122,11 @@ def page(group: str, all_rows: list[Row], unreached: list[str], machine: str) ->
     labels = list(dict.fromkeys(c.row["label"] for c in settings))
     shown = [c for c in settings if c.matters]
     matter = {c.row["label"] for c in shown}
+    machines = dict.fromkeys(c.row["machine"] for c in settings)
     sources = any(c.row["source"] for c in settings)
     lines = [
-        f"{len(labels)} constants were measured at {len(settings)} values ({machine}). "
-        f"Each value was tried on the same {total} problems.",
+        f"Of {constants} constants, {len(labels)} were measured, at {len(settings)} values in "
+        f"all, each on the same {total} problems ({'; '.join(machines)}).",
         "",
         f"| constant | {'source | ' if sources else ''}default | tried | good of {total} | wrong "
         "| time | what differs |",
