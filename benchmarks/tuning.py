@@ -214,7 +214,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, default=1, help="settings measured at a time")
-    parser.add_argument("--problems", type=int, default=4, help="problems of each small kind")
+    parser.add_argument("--problems", type=int, default=3, help="problems of each small kind")
     parser.add_argument("--fields", action="store_true", help="only the fields of Tuning")
     parser.add_argument("--methods", action="store_true", help="only the numbers of the modules")
     parser.add_argument("--only", nargs="+", help="only these, by label or by the end of it")

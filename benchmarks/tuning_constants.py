@@ -19,7 +19,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -66,15 +66,14 @@ def _number(value: object) -> float | None:
 
 
 def fields_of(tuning: Any) -> Iterator[Constant]:
-    """The numbers of each group of constants of `Tuning`, with the source that its text names."""
-    for group in fields(tuning):
-        part = getattr(tuning, group.name)
-        texts = _texts(type(part))
-        for item in fields(part):
-            number = _number(getattr(part, item.name))
-            if number is None:
-                continue
-            owner = next(c for c in type(part).__mro__ if item.name in c.__dict__)
+    """The numbers of a dataclass and of those in it, with the source that the text below names."""
+    texts = _texts(type(tuning))
+    for item in fields(tuning):
+        value = getattr(tuning, item.name)
+        if is_dataclass(value):
+            yield from fields_of(value)
+        elif (number := _number(value)) is not None:
+            owner = next(c for c in type(tuning).__mro__ if item.name in c.__dict__)
             text = texts.get(item.name, "").lower()
             found = [word for word in SOURCES if word in text]
             source = min(found, key=text.index) if found else ""

@@ -1,6 +1,6 @@
 """One setting of `benchmarks/tuning.py` in a process of its own, in one thread.
 
-    python benchmarks/tuning_worker.py '{"problems": 4, "constant": {...}, "new": 8}'
+    python benchmarks/tuning_worker.py '{"problems": 3, "constant": {...}, "new": 8}'
 
 Writes one line of JSON for each case: how many answers were good and wrong, the residuals of best
 fits, and the seconds of processor time; or the error that it raised.

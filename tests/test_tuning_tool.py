@@ -1,4 +1,4 @@
-"""`benchmarks/tuning_constants.py` finds the constants of a module and changes one everywhere."""
+"""The constants that `benchmarks/tuning.py` finds and changes, and the tables that it makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-TOOL = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "tuning_constants.py"))
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+TOOL = runpy.run_path(str(FOLDER / "tuning_constants.py"))
+TABLES = runpy.run_path(str(FOLDER / "tuning_tables.py"))
 Constant = TOOL["Constant"]
 
 ORIGIN = '''
@@ -140,3 +142,40 @@ def test_lines_that_read_a_constant(pack, tmp_path):
         ("pack.user", k) for k in lines(USER, "return MOST")
     }
     assert found[steps] == expected
+
+
+def measured(label, good, wrong, seconds, residual, place):
+    """A row of the record with ten problems of one kind, one of which is a best fit."""
+    return {
+        "group": "" if label == "default" else "fields", "label": label, "source": "measured",
+        "value": 4, "new": 2, "run": "first", "place": place, "machine": "a machine",
+        "families": {"noisy": [10, good, wrong, seconds]},
+        "residuals": {"noisy: one": [residual]}, "trouble": [],
+    }  # fmt: skip
+
+
+def test_a_table_shows_what_changes_an_answer_or_the_time():
+    rows = [
+        measured("default", 10, 0, 9.0, 0.5, 0),
+        measured("S.same", 10, 0, 12.0, 0.5, 1),
+        measured("S.slow", 10, 0, 30.0, 0.5, 2),
+        measured("S.worse", 10, 0, 10.0, 0.6, 3),
+        measured("S.wrong", 7, 2, 10.0, None, 4),
+        measured("default", 10, 0, 11.0, 0.5, 5),
+    ]
+    text = TABLES["page"]("fields", rows, ["S.unread"], 9)
+    assert (
+        "Of 9 constants, 4 were measured, at 4 values in all, each on the same 10 problems" in text
+    )
+    cells = [[c.strip() for c in line.split("|")] for line in text.splitlines() if line[:1] == "|"]
+    shown = {row[1]: row[5:9] for row in cells[2:]}
+    assert shown == {
+        "default, at the start": ["10", "0", "9.0 s = 0.90", ""],
+        "default, at the end": ["10", "0", "11.0 s = 1.10", ""],
+        "`S.slow`": ["10", "0", "3.00", "noisy: time 3"],
+        "`S.worse`": ["9", "1", "1.00", "noisy: -1 good, +1 wrong"],
+        "`S.wrong`": ["7", "2", "1.00", "noisy: -3 good, +2 wrong"],
+    }
+    assert "Neither value changes an answer or the time of: `S.same`." in text
+    assert "`S.unread`" in text
+    assert len(TABLES["full_table"](rows).splitlines()) == 1 + len(rows)
