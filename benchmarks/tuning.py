@@ -11,8 +11,8 @@ that takes more than a minute is ended, and so is a setting that takes more than
 run of the default finds which constants are read at all; the others are listed, not measured.
 
 `--record` appends every result to a file, from which the next call with the same file goes on:
-settings that it holds are not measured again. No new setting is begun after `--minutes`. `--docs`
-writes the tables of the record into the page, and all settings as CSV beside it.
+settings that it holds are not measured again. No new setting is begun after `--minutes`; 0 measures
+nothing. `--docs` writes the tables of the record into the page, and all settings as CSV beside it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -156,12 +157,14 @@ class Record:
         self.lines: list[dict[str, Any]] = []
         if path is not None and path.exists():
             self.lines = [json.loads(line) for line in path.read_text().splitlines()]
+        self.lock = threading.Lock()
 
     def add(self, line: dict[str, Any]) -> None:
-        self.lines.append(line)
-        if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        with self.lock:
+            self.lines.append(line)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
 
     @property
     def rows(self) -> list[Row]:
@@ -234,8 +237,9 @@ def main() -> None:
         print("\n".join(dict.fromkeys(s.label for s in settings)))
         return
     record = Record(options.record)
-    measure_all(settings, options, record, [c for g in GROUPS for c in found[g]])
-    read = record.reached(options.problems) or set()
+    if options.minutes > 0:
+        measure_all(settings, options, record, [c for g in GROUPS for c in found[g]])
+    read = record.reached(options.problems)
     valid = {s.key(options.problems) for g in GROUPS for s in settings_of(g, found[g])}
     valid.add(Setting().key(options.problems))
     rows = [row for row in record.rows if key_of(row) in valid]
@@ -243,7 +247,7 @@ def main() -> None:
     for g in wanted:
         if not any(row["group"] == g for row in rows):
             continue
-        unread = [c.label for c in chosen[g] if c.label not in read]
+        unread = [] if read is None else [c.label for c in chosen[g] if c.label not in read]
         text = page(g, rows, unread, len(found[g]))
         print(f"\n{text}")
         if options.docs is not None:

@@ -3,9 +3,9 @@
 A *good* answer is the status that the problem calls for: RECOVERED with the right matrix where
 there is one solution, BEST_FIT at the right rank where the responses have noise or no positive
 semidefinite matrix explains them, NOT_IDENTIFIED where two solutions are known. A *wrong* answer
-states what is false: RECOVERED of another matrix or of one of two solutions, responses that cannot
-be reproduced called reproduced, BEST_FIT where there is an exact answer. An answer that is neither
-is cautious (STALLED, NOT_IDENTIFIED where there is one solution).
+misleads: RECOVERED of another matrix or of one of two solutions, responses that cannot be
+reproduced called reproduced, BEST_FIT where there is an exact answer. An answer that is neither is
+cautious (STALLED, NOT_IDENTIFIED where there is one solution).
 """
 
 from __future__ import annotations
