@@ -7,8 +7,9 @@
 the modules of `posquad.recovery` assign to names in capitals; without either, both are measured.
 Each setting is measured in a process of its own, in one thread, on the problems of
 `tuning_problems.py`, after a warm-up; the default is measured at the start and at the end. A call
-that takes more than a minute is ended, and so is a setting that takes more than five. First, one
-run of the default finds which constants are read at all; the others are listed, not measured.
+that takes more than a minute of processor time is ended, and so is a setting that takes more than
+five minutes. First, one run of the default finds which constants are read at all; the others are
+listed, not measured.
 
 `--record` appends every result to a file, from which the next call with the same file goes on:
 settings that it holds are not measured again. No new setting is begun after `--minutes`; 0 measures
@@ -227,7 +228,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, help="page whose tables are renewed")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = dict(zip(GROUPS, all_constants(), strict=True))
+    found: dict[str, list[Constant]] = dict(zip(GROUPS, all_constants(), strict=True))
     wanted = [g for g in GROUPS if getattr(options, g)] or list(GROUPS)
     chosen = {g: [c for c in found[g] if _is_chosen(c, options.only)] for g in wanted}
     if not any(chosen.values()):
