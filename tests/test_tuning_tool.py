@@ -176,6 +176,6 @@ def test_a_table_shows_what_changes_an_answer_or_the_time():
         "`S.worse`": ["9", "1", "1.00", "noisy: -1 good, +1 wrong"],
         "`S.wrong`": ["7", "2", "1.00", "noisy: -3 good, +2 wrong"],
     }
-    assert "Neither value changes an answer or the time of: `S.same`." in text
+    assert "No value that was tried changes an answer or the time of: `S.same`." in text
     assert "`S.unread`" in text
     assert len(TABLES["full_table"](rows).splitlines()) == 1 + len(rows)
