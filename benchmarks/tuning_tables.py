@@ -147,12 +147,8 @@ def page(group: str, all_rows: list[Row], unreached: list[str], constants: int) 
         lines.append(_line([*cells, *answers, f"{c.time:.2f}", "; ".join(c.differences)]))
     quiet = [label for label in labels if label not in matter]
     if quiet:
-<<<<<<< HEAD
-        lines += ["", "Neither value changes an answer or the time of: " + _names(quiet) + "."]
-=======
         start = "No value that was tried changes an answer or the time of: "
         lines += ["", start + _names(quiet) + "."]
->>>>>>> tuning-tool
     if unreached:
         start = "No line that reads one of these was run, so that they were not measured: "
         lines += ["", start + _names(unreached) + "."]
