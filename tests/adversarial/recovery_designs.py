@@ -12,7 +12,9 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 
+from adversarial.recovery_features import polynomial_features, zero_responses
 from adversarial.recovery_problems import (
+    Maker,
     Rng,
     Twins,
     hidden,
@@ -23,7 +25,6 @@ from adversarial.recovery_problems import (
 )
 from posquad.geometry import dimension
 
-Maker = Callable[[], Twins]
 Design = Callable[[Rng], Maker]
 
 
@@ -224,6 +225,11 @@ def large_quadric(rng: Rng, *, d: int, n: int) -> Maker:
     return partial(_on_quadric, rng, n, d, 1, 0, unit=False)
 
 
+def many_rows(rng: Rng, *, d: int, n: int) -> Maker:
+    """Rank two with a common column, and so many rows that a part of them is searched."""
+    return partial(_on_quadric, rng, n, d, 2, 1, unit=False)
+
+
 def wide_quadric(rng: Rng) -> Maker:
     """More unknowns, where descents from random starts rarely reach a solution."""
     shapes = [(24, 3, 104), (24, 3, 138), (40, 2, 120), (40, 2, 158), (60, 3, 265), (80, 2, 477)]
@@ -402,6 +408,8 @@ DESIGNS: dict[str, Design] = {
     "sign rows": sign_rows,
     "overlapping groups": overlapping_groups,
     "rare feature": rare_feature,
+    "polynomial features": polynomial_features,
+    "zero responses": zero_responses,
 }
 
 LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full run
@@ -409,6 +417,7 @@ LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full
     "blocks, d = 100": (partial(many_unknowns, d=100, r=6, n=20 * 585), 4),
     "blocks, d = 270": (partial(many_unknowns, d=270, r=2, n=36_000), 1),
     "quadric, d = 200": (partial(large_quadric, d=200, n=4000), 10),
+    "quadric, d = 300": (partial(many_rows, d=300, n=28_000), 2),
     "newton kernel, p > 60": (large_newton_kernel, 60),
     "quadric, p > 60": (wide_quadric, 60),
     "quadric, uneven rows, p > 60": (uneven_quadric, 40),

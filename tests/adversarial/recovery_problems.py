@@ -39,6 +39,9 @@ class Twins:
         return float(np.linalg.norm(P - self.V @ self.V.T) / np.linalg.norm(P))
 
 
+Maker = Callable[[], Twins]
+
+
 def responses(X: np.ndarray, U: np.ndarray) -> np.ndarray:
     """`x'UU'x`, rounded from extended precision."""
     return np.square(X.astype(LONG) @ U.astype(LONG)).sum(-1).astype(float)

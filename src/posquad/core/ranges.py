@@ -16,6 +16,7 @@ import torch
 
 __all__ = [
     "ALL_RANGES",
+    "ANSWERS",
     "BOUND_SIZES",
     "CERTIFIED_ENTRIES",
     "DIAGNOSED_FACTORS",
@@ -170,6 +171,15 @@ ROW_ENTRIES = Limits(
 )
 
 # Sizes of what is computed.
+
+ANSWERS = Limits(
+    "largest entry of a factor that `recover` returns",
+    double=Range(_DOUBLE.tiny / _DOUBLE.eps, 0.01 * _DOUBLE.max**0.5),
+    single=Range(_SINGLE.tiny / _SINGLE.eps, 0.01 * _SINGLE.max**0.5),
+    derivation="Derived: entries that are smaller by eps are normal numbers, and a sum of 1e4 "
+    "squares, an entry of Q, is finite.",
+    outside="refused",
+)
 
 FRAME_VALUES = Limits(
     "singular value of a factor",

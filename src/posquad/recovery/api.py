@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,12 +25,14 @@ from posquad.problems.rows.source import Rows
 from posquad.recovery import ranks
 from posquad.recovery.admitted import admitted_arrays, admitted_start
 from posquad.recovery.budget import History
-from posquad.recovery.candidates import Task
+from posquad.recovery.candidates import Task, singular_values
+from posquad.recovery.diagnose import largest_error
 from posquad.recovery.from_rows import recover_from_rows
 from posquad.recovery.losses import LossName, chosen_loss
 from posquad.recovery.options import Options
 from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
+from posquad.recovery.problem import Problem
 from posquad.recovery.result import Recovery
 from posquad.recovery.streams.checkpoint import Checkpoint
 from posquad.recovery.tuning import DEFAULT, Tuning
@@ -106,8 +109,9 @@ def recover(
             its bound and the status BEST_FIT are the same.
         start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
             approximation, or the answer to slightly different data. If the rank is not given, it is
-            the start of rank k, and its best approximations are those of lower ranks; a batch
-            does not use it then.
+            the start of rank k, and its best approximations are those of lower ranks; the problems
+            of a batch are then solved one by one. An answer that was only reached from a start
+            of the user may have others beside it: see `others_agreeing`.
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
             the second gives gross ones no weight, while many of one sign bias the first (see
@@ -171,6 +175,7 @@ def _recover_from_arrays(
     other = chosen_loss(options.loss, options.scale)
     most = (tuning or DEFAULT).sizes.view_entries if other is None else math.inf
     inputs, responses, w, narrow = admitted_arrays(X, y, weights, options.precision, most)
+    X = X if hasattr(X, "shape") else np.asarray(X)  # what the arrays of the result are like
     if certify and not options.diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"
         raise DomainError("diagnose", expected=expected, got="False")
@@ -217,6 +222,7 @@ def _least_squares(
     try:
         with torch.no_grad(), one_torch_thread(when=small):
             answers = call.answers(inputs, responses, w if weighted else None)
+        answers.require_range()
         found = answers.recovery(batch, X, history)
         if call.path and not batch:
             path = torch.tensor(call.path, dtype=torch.float64).T
@@ -238,6 +244,8 @@ def _least_squares(
 def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
     """Return the answer with its certificate, if its factor can be certified.
 
+    It is called CERTIFIED if each response is also reproduced relative to its own size.
+
     Ctrl-C raises `Interrupted` with the answer.
     """
     if int(found.rank) == 0:
@@ -245,12 +253,14 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
     kept = w > 0
     U = torch.as_tensor(found.U[:, : int(found.rank)]).to(y)
     U = U.double()  # in single precision fourth powers of the inputs may overflow
-    objective = LeastSquares(RankOne(X[kept].double()), y[kept].double())
+    problem = Problem(RankOne(X[kept].double()), y[kept].double())
+    objective = LeastSquares(problem.operator, problem.y)
     try:
         certificate = certifier.certify(objective, U, tolerance=level)
     except PosquadError:  # the factor does not have full rank
         return found
     except KeyboardInterrupt as stop:
         raise Interrupted(found) from stop
-    status = Status.CERTIFIED if certificate.proved else found.status
+    each = largest_error(problem, U, singular_values(U)) <= level
+    status = Status.CERTIFIED if certificate.proved and each else found.status
     return replace(found, certificate=certificate, status=status)

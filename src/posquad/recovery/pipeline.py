@@ -323,7 +323,8 @@ class Pipeline:
         self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
     ) -> Answers:
         """Diagnose what was found, and keep the vector that proves the bound of one problem."""
-        if found.farkas is not None and not found.residual.ndim and shared.prepared.rows is None:
+        proved = found.farkas is not None and not found.bound.ndim and found.bound > 0
+        if proved and shared.prepared.rows is None:
             self.farkas = found.farkas
         return judge(
             shared,

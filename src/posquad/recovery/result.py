@@ -11,6 +11,8 @@ from torch import Tensor
 
 from posquad.certificates import Certificate
 from posquad.core.arrays import Array, host, like
+from posquad.core.errors import DomainError
+from posquad.core.ranges import ANSWERS
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.recovery.budget import History
@@ -121,6 +123,17 @@ class Answers:
         other.widen(self.U.shape[-1])
         for name, value in vars(other).items():
             getattr(self, name)[index] = value
+
+    def require_range(self) -> None:
+        """Refuse factors that the precision cannot hold with all digits."""
+        low, high = ANSWERS.of(torch.from_numpy(self.U[:0]).dtype)
+        sizes = abs(self.U).max((-2, -1), initial=0.0)
+        outside = ~((sizes == 0) | ((sizes >= low) & (sizes <= high)))
+        if outside.any():
+            where = f", problem {int(outside.argmax())} of the batch" if len(sizes) > 1 else ""
+            expected = f"responses and inputs whose factor has entries of {low:.0e} to {high:.0e}"
+            got = f"one of size {sizes[outside][0]:.1e}{where}; rescale X or y"
+            raise DomainError("y", expected=expected, got=got)
 
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
