@@ -195,7 +195,7 @@ def test_starts_that_keep_a_part_of_the_answer():
     """Of three columns, one or two are kept; the others are random, of four lengths."""
     generator = torch.Generator().manual_seed(0)
     U = normal(generator, 2, 6, 3) * torch.tensor([5.0, 1.0, 0.1]).double()
-    starts = other_starts._partly_known(U, 0, 0, 16)
+    starts = other_starts.partly_known(U, 0, 0, 16)
     assert starts.shape == (16, 2, 6, 3)
     W, s, _ = torch.linalg.svd(U, full_matrices=False)
     for k, start in enumerate(starts):

@@ -108,7 +108,7 @@ def make_starts(
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
     if plan.random and U.shape[-1] > 1:
-        made.append(_partly_known(U, task.seed, round, plan.random))
+        made.append(partly_known(U, task.seed, round, plan.random))
     dependent, given_up = sum(map(len, made)), 0
     pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
     if plan.reflected and (round == 0 or not plan.random):
@@ -147,7 +147,7 @@ def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     return size * lengths * both
 
 
-def _partly_known(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+def partly_known(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     """Return starts `[S, ..., d, r]` that keep leading directions of UU' and replace the others.
 
     If the eigenvalues of UU' differ much, a second solution often has nearly the same leading ones,

@@ -17,7 +17,7 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
-from posquad.recovery.other_starts import random_starts
+from posquad.recovery.other_starts import partly_known, random_starts
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descent, Descents
@@ -287,34 +287,36 @@ class _Search:
             return Status.NOT_IDENTIFIED, none
         if problem.regular:  # no other symmetric matrix reproduces the responses
             return Status.RECOVERED, none
-        different, *sought = self._has_second(V)
-        status = Status.NOT_IDENTIFIED if different else Status.RECOVERED
-        if not different and self.limits.budget.spent:
-            status = Status.INTERRUPTED
-        return status, (sought[0], sought[1])
-
-    def _has_second(self, V: np.ndarray) -> tuple[bool, int, int]:
-        """Tell whether a start leads to another solution, and the numbers of starts."""
-        Q, agreeing, others = V @ V.T, 0, 0
         if not V.size:  # nothing but Q = 0 has zero responses, because the inputs span the space
-            return False, 0, 0
+            return Status.RECOVERED, none
+        return self._sought(V)
+
+    def _sought(self, V: np.ndarray) -> tuple[Status, tuple[int, int]]:
+        """Seek a second solution: V is recovered if enough starts lead to V and none elsewhere."""
+        Q, agreeing, others = V @ V.T, 0, 0
         apart = DEFAULT.acceptance.apart * float(np.linalg.norm(Q))
         enough = DEFAULT.schedule.agreeing_others
-        for others, start in enumerate(self._anywhere(V), 1):
+        for others, (start, independent) in enumerate(self._anywhere(V), 1):
+            if agreeing >= enough:
+                return Status.RECOVERED, (others - 1, agreeing)
+            if self.limits.budget.spent:
+                return Status.INTERRUPTED, (others - 1, agreeing)
             end = self._descend(start)
             if self._reproduces(end.loss):
                 if float(np.linalg.norm(end.V @ end.V.T - Q)) > apart:
-                    return True, others, agreeing
-                agreeing += 1
-            if agreeing >= enough or self.limits.budget.spent:
-                break
-        return False, others, agreeing
+                    break
+                agreeing += independent
+        return Status.NOT_IDENTIFIED, (others, agreeing)
 
-    def _anywhere(self, V: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the starts of a search for a second solution."""
-        size = DEFAULT.schedule.others_round
+    def _anywhere(self, V: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
+        """Yield starts for a second solution, and whether they do not depend on the first."""
+        U, seed, size = torch.from_numpy(V), self.limits.seed, DEFAULT.schedule.others_round
         for round in range(_OTHERS // size):
-            yield from random_starts(torch.from_numpy(V), self.limits.seed, round, size).numpy()
+            if V.shape[1] > 1 and round == 0:
+                for start in partly_known(U, seed, round, size).numpy():
+                    yield start, False
+            for start in random_starts(U, seed, round, size).numpy():
+                yield start, True
 
     def _has_free_direction(self, V: np.ndarray) -> bool:
         if not V.size:
