@@ -32,7 +32,7 @@ POWERS = {
     "PLAIN_NORMS": (2, 2, 1),
     "PLAIN_LENGTHS": (2, 2, 1),
     "ROW_ENTRIES": (4, 4, 1),
-    "ANSWERS": (1, 2, 9999),
+    "ANSWERS": (1, 1, 1),
     "FRAME_VALUES": (2, 4, 1),
     "DIAGNOSED_FACTORS": (4, 4, 9999),
     "LOSS_TERMS": (1, 1, 2**23),

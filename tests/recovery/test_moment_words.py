@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -59,16 +61,31 @@ def test_two_solutions_of_a_source_are_not_called_recovered() -> None:
 
 @pytest.mark.parametrize("values", [(0.0, 1.0), (-1.0, 1.0)])
 def test_a_stream_of_two_values_with_linear_terms(values: tuple[float, float]) -> None:
-    """Squares of such coordinates are linear in them; both once ended STALLED."""
+    """Squares of such coordinates are linear in them. Only a pass over the rows would show that the
+    answer reproduces the responses, and a stream has no rows."""
     rng = np.random.default_rng(1)
     X = rng.choice(values, (N, 6))
     y = np.square(X @ rng.standard_normal((6, 2))).sum(1) + X @ rng.standard_normal(6) + 1
     model = PositiveQuadraticRegressor(2, linear=True)
-    for part in (slice(0, N - 100), slice(N - 100, N)):
-        model.partial_fit(X[part], y[part])
-    whole = PositiveQuadraticRegressor(2, linear=True).fit(X, y)
-    assert model.status_ is whole.status_
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.partial_fit(X, y)
+    assert any("the rows do not determine every symmetric" in str(w.message) for w in told)
+    assert model.status_ is Status.STALLED
     np.testing.assert_allclose(model.predict(X), y, rtol=0, atol=1e-10 * np.abs(y).max())
+
+
+def test_a_loss_that_moments_do_not_know_is_read_from_the_rows() -> None:
+    """Rows that leave a quadric by 1e-9: the moments do not see it, and a pass does."""
+    rng = np.random.default_rng(2)
+    X, _ = quadric(rng)
+    y = np.square(X @ rng.standard_normal((5, 2))).sum(1)
+    X = X + 1e-9 * rng.standard_normal(X.shape)
+    found = recover(rows.in_memory(X), y, 2)
+    own = np.linalg.norm(np.square(X @ found.U).sum(1) - y) / np.linalg.norm(y)
+    assert 1e-10 < own < 1e-8
+    assert found.residual == pytest.approx(own, rel=1e-4)
+    assert found.status in (Status.BEST_FIT, Status.STALLED)
 
 
 def test_a_small_eigenvalue_behind_large_pivots_is_seen() -> None:

@@ -11,6 +11,7 @@ import torch
 from posquad import Status, recover
 from posquad.recovery import judge
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.others import Sought
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
@@ -81,7 +82,7 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     def second(shared, found, task, radii, *, nongeneric):
         seen.append((float(radii.apart), nongeneric))
         assert float(radii.near) == 0.25
-        return torch.tensor(True), torch.tensor(5)
+        return Sought(torch.tensor(True), torch.tensor(5), torch.tensor(3))
 
     monkeypatch.setattr(judge, "find_second_solution", second)
     diagnosis = SimpleNamespace(error=np.float64(error), near=np.float64(0.25))
@@ -92,13 +93,13 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
         answer = judge._others(shared, None, task, diagnosis, open, nongeneric=True)
         return [int(t) for t in answer]
 
-    assert told(open) == [1, 5]
+    assert told(open) == [1, 5, 3]
     ((distance, nongeneric),) = seen
     assert (distance, nongeneric) == (pytest.approx(apart), True)
     # Nothing is sought of problems that are not open, or without a budget.
-    assert told(~open) == [0, 0]
+    assert told(~open) == [0, 0, 0]
     task.history.budget.steps = task.history.budget.max_steps
-    assert told(open) == [0, 0]
+    assert told(open) == [0, 0, 0]
     assert len(seen) == 1
 
 

@@ -302,7 +302,7 @@ class StreamFits(FittedAttributes):
         problem = Compressed(moments)
 
         def solve() -> tuple[Found, list[float], int]:
-            found = find_factor(problem, self.rank, limits, self.max_rank)
+            found = find_factor(problem, self.rank, limits, self.max_rank).without_digits()
             return found, limits.history, budget.steps
 
         stopped = None

@@ -124,15 +124,13 @@ class Compressed:
         """Return which products of coordinates vary by more than rounding, `[pairs]`.
 
         A coordinate `s_i` is known up to `e_i`, the rounding of x times the length of its column of
-        T, and `s_i s_j` up to `e_i |s_j| + e_j |s_i|`. What the other terms leave of a product is
-        known up to the rounding of the product.
+        T, and `s_i s_j` up to `e_i |s_j| + e_j |s_i|`.
         """
         i, j = torch.triu_indices(self.k, self.k)
         sizes = self._lengths[i == j]  # root mean fourth powers of the coordinates, squared
         noise = (_RESOLVED * torch.linalg.vector_norm(self.T, dim=0)).square()
-        rounding = 2 * (noise[i] * sizes[j] + noise[j] * sizes[i])
-        rounding = torch.maximum(rounding, _PIVOT * self._lengths.square())
-        return M.diagonal() > rounding
+        self._product_rounding = 2 * (noise[i] * sizes[j] + noise[j] * sizes[i])
+        return M.diagonal() > self._product_rounding
 
     def _factorize(self, squared_error: float) -> None:
         """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
@@ -141,19 +139,21 @@ class Compressed:
         scale = torch.where(known, M.diagonal(), 1.0).sqrt()
         correlation = torch.where(known & known[:, None], M / scale / scale[:, None], 0.0)
         lower, failed = torch.linalg.cholesky_ex(correlation)
-        if not int(failed) and _least_eigenvalue(lower) > _PIVOT * len(M):
-            self._seen = None
-            R = (lower * scale[:, None]).T
-            fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
+        self._triangular = not int(failed) and float(lower.diagonal().square().min()) > _PIVOT
+        # Whether only one symmetric matrix fits best.
+        self.regular = self._triangular and _least_eigenvalue(lower) > _PIVOT * len(M)
+        if self.regular:
+            self.independent = len(M)
+            R, fit = _triangular_fit(lower, scale, b)
         else:
             values, vectors = torch.linalg.eigh(correlation)
             kept = values > _PIVOT * len(values) * float(values[-1])
+            self.independent = int(kept.sum())
             root = values[kept].sqrt()
-            self._seen = vectors[:, kept], scale, float(values[kept].min()) if len(root) else 1.0
             R = (root[:, None] * vectors[:, kept].T) * scale
             fit = (vectors[:, kept].T @ (b / scale)) / root
-        self.regular = len(R) == R.shape[1]  # whether only one symmetric matrix fits best
-        self.independent = len(R)
+            if self._triangular:  # small eigenvalues may be rounding, or hidden by large rows
+                R, fit = _triangular_fit(lower, scale, b)
         self._R, z = R.numpy(), R @ self._known + fit
         self._z = z.numpy()
         self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
@@ -217,7 +217,7 @@ class Compressed:
 
     def symmetric_fit(self) -> np.ndarray:
         """Return the symmetric matrix `[k, k]` of least error."""
-        q = np.linalg.lstsq(self._R, self._z)[0] if not self.regular else _back(self._R, self._z)
+        q = _back(self._R, self._z) if self._triangular else np.linalg.lstsq(self._R, self._z)[0]
         return symmetric_matrix(torch.from_numpy(q), self.k).numpy()
 
     def correlation(self, V: np.ndarray) -> np.ndarray:
@@ -261,24 +261,15 @@ class Compressed:
         these terms add up to at most `(sqrt(E) + sum_i |delta_i| sqrt(G_ii))^2`. It is far above
         the loss if a few large rows make products nearly dependent.
 
-        A part of delta that no sample sees has `G delta = 0`. It adds the rounding E of G, in the
-        scale of correlations, to the errors themselves, not to their squares: the kept eigenvectors
-        are wrong by `||E|| / l` for the least kept eigenvalue l, and are multiplied by sqrt(l).
+        A product of coordinates that is rounding adds at most that rounding to the errors.
         """
         change = svec(torch.from_numpy(V @ V.T)) - self._known
-        seen, unseen = change, 0.0
-        if self._seen is not None:
-            vectors, scale, least = self._seen
-            seen = vectors @ (vectors.T @ (scale * change)) / scale
-            hidden = self._length(change - seen, self._explained @ (change - seen))
-            unseen = _UNIT * hidden * float((self._lengths / scale).max()) / math.sqrt(least)
-        others = self._others_fit - self._explained @ seen
-        size = self._reference_error + self._length(seen, others)
-        return _UNIT * size**2 + unseen**2
-
-    def _length(self, change: Tensor, others: Tensor) -> float:
-        """Return `sum_i |delta_i| sqrt(G_ii)` of changed coefficients of Q and of other terms."""
-        return float(change.abs() @ self._lengths + others.abs() @ self._other_lengths)
+        vanishing = self._lengths.square() <= self._product_rounding
+        lost = float(torch.where(vanishing, change.abs() * self._product_rounding.sqrt(), 0).sum())
+        others = self._others_fit - self._explained @ change
+        seen = torch.where(vanishing, 0.0, change.abs() * self._lengths).sum()
+        size = self._reference_error + float(seen + others.abs() @ self._other_lengths)
+        return _UNIT * size**2 + lost**2
 
     def shares(self, V: np.ndarray) -> np.ndarray:
         """Return by how much other terms explain the slopes along the entries of V, `[m, k r]`.
@@ -292,6 +283,12 @@ def _back(R: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Solve `R q = z` for upper triangular R."""
     right = torch.from_numpy(z)[:, None]
     return torch.linalg.solve_triangular(torch.from_numpy(R), right, upper=True)[:, 0].numpy()
+
+
+def _triangular_fit(lower: Tensor, scale: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `R = L' diag(scale)`, and f with `R'f = b`."""
+    R = (lower * scale[:, None]).T
+    return R, torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
 
 
 def _least_eigenvalue(lower: Tensor) -> float:

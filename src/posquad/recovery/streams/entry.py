@@ -265,12 +265,14 @@ def recover_by_moments(
     """Return the answer from the moments of the rows, which are read once."""
     moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
     with one_thread(when=moments.d <= SMALL):
-        return _recover_from(moments, source, wanted, level, history, keeper)
+        return _recover_from(moments, source, y, weights, wanted, level, history, keeper)
 
 
 def _recover_from(
     moments: Moments,
     source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
     wanted: Wanted,
     level: float,
     history: History,
@@ -289,7 +291,26 @@ def _recover_from(
     except Interrupted as stop:
         raise Interrupted(_answer(source, problem, stop.result, history)) from stop
     history.residuals.extend(residuals)
+    if found.lost is not None:
+        found = _checked_by_a_pass(source, y, weights, problem, found, level)
     return _answer(source, problem, found, history)
+
+
+def _checked_by_a_pass(
+    source: Rows,
+    y: Tensor,
+    weights: Tensor | None,
+    problem: Compressed,
+    found: Found,
+    level: float,
+) -> Found:
+    """Compute the loss that the moments do not know from the rows themselves."""
+    operator: RankOneRows = RankOneRows(source.to(torch.float64))
+    U = torch.from_numpy(problem.answer(found.V).U)
+    error = operator.apply_factor_kernel(U.to(source.device)).cpu() - y.double()
+    share = _sum_of_squares(source, error, weights) / (_sum_of_squares(source, y, weights) or 1.0)
+    reproduced = max(problem.rounding, level**2 * problem.spread)
+    return found.with_loss(share * problem.spread, reproduced)
 
 
 def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:

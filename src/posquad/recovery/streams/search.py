@@ -83,6 +83,31 @@ class Found(NamedTuple):
     others_agreeing: int  # those that ended at the answer again
     path: list[tuple[int, float, float]]  # ranks tried: rank, residual, score
     confidence: float  # weight of the rank among those tried; 1 if it was given
+    lost: str | None = None  # why rounding hides the loss, and with it the status, if it does
+
+    def without_digits(self) -> Found:
+        """Say that the loss is not known, and warn, if rounding hides it."""
+        if self.lost is None:
+            return self
+        warnings.warn(
+            f"The error of the fit is lost in rounding, because {self.lost}.",
+            UserWarning,
+            stacklevel=3,
+        )
+        path = [(rank, math.nan, score) for rank, _, score in self.path]
+        unknown = {"loss": math.nan, "status": Status.STALLED, "confidence": math.nan}
+        return self._replace(**unknown, path=path)
+
+    def with_loss(self, loss: float, level: float) -> Found:
+        """Replace a loss that rounding hides by the true one.
+
+        The status holds if both losses are at most the `level` of responses that are reproduced, or
+        if they agree.
+        """
+        agrees = abs(loss - self.loss) <= DEFAULT.acceptance.known_loss * loss
+        holds = agrees or max(loss, self.loss) <= level
+        status = self.status if holds else Status.STALLED
+        return self._replace(loss=loss, status=status, lost=None)
 
 
 class _Trial(NamedTuple):
@@ -148,11 +173,7 @@ class _Search:
             status, sought = self._status(V, best.loss, settled)
             if self._is_cancelled(V, best.loss, status):
                 lost = _LARGE if problem.regular else _FREE
-        if lost is not None:
-            warn_lost_digits(lost)
-            path = [(rank, math.nan, score) for rank, _, score in path]
-            return Found(V, math.nan, Status.STALLED, self.starts, *sought, path, math.nan)
-        return Found(V, best.loss, status, self.starts, *sought, path, confidence)
+        return Found(V, best.loss, status, self.starts, *sought, path, confidence, lost)
 
     def choose(self, max_rank: int | None) -> Found:
         """Try ranks from below until the score rises, and search at the best one."""
@@ -379,13 +400,6 @@ class _Search:
             self.limits.progress(
                 Progress(float(budget.steps), float(budget.max_steps), residual, 1)
             )
-
-
-def warn_lost_digits(reason: str) -> None:
-    """Say that the sums do not determine the error of the fit, why, and what to do."""
-    warnings.warn(
-        f"The error of the fit is lost in rounding, because {reason}.", UserWarning, stacklevel=2
-    )
 
 
 def rotated(V: np.ndarray) -> np.ndarray:
