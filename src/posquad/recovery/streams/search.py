@@ -323,10 +323,10 @@ class _Search:
             if self.limits.budget.spent:
                 return Status.INTERRUPTED, (others - 1, agreeing)
             end = self._descend(start)
-            if self._reproduces(end.loss):
-                if float(np.linalg.norm(end.V @ end.V.T - Q)) > apart:
-                    break
-                agreeing += independent
+            if float(np.linalg.norm(end.V @ end.V.T - Q)) <= apart:
+                agreeing += independent and self._reproduces(end.loss)
+            elif self._reproduces(end.loss) or end.loss <= self.problem.cancellation(end.V):
+                break  # rounding does not exclude that it reproduces the responses
         return Status.NOT_IDENTIFIED, (others, agreeing)
 
     def _anywhere(self, V: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
