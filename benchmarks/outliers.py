@@ -15,10 +15,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from posquad import recover
-from timing import machine, write_between
+from timing import machine, use_one_thread, write_between
 
 BEGIN, END = "<!-- outliers -->", "<!-- /outliers -->"
 D, NOISE, SHARE = 3, 0.1, 0.1
@@ -80,7 +79,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20, help="data sets of each cell")
     parser.add_argument("--docs", type=Path, help="page whose table is renewed")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     print(f"outliers, {machine()}")
     made = table(options.repeats)
     if options.docs is not None:

@@ -15,14 +15,12 @@ import importlib.metadata
 import time
 from pathlib import Path
 
-import torch
-
 import peers_abilities
 import peers_recovery
 import peers_settings
 import peers_tools
 from peers_table import Row, notes, replaced, table
-from timing import machine
+from timing import machine, use_one_thread
 
 PROBES = [
     *peers_recovery.ROWS,
@@ -59,7 +57,7 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=None, help="where to write the page")
     parser.add_argument("--readme", type=Path, default=None, help="where to renew the table")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     rows = []
     for probe in PROBES:
         if options.only and probe.__name__ not in options.only:

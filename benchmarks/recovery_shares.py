@@ -15,13 +15,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from adversarial.recovery_problems import GENERIC_ROWS, GENERIC_SHAPES, generic, near_limit
 from posquad import Status, recover
-from timing import machine
+from timing import machine, use_one_thread
 
 
 def cell(shape: tuple[int, int], rows: str, size: str, problems: int) -> tuple[int, int]:
@@ -42,7 +41,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=64, help="number of problems per cell")
     parser.add_argument("--shapes", nargs="+", help="d,r of the shapes; by default all")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     shapes = GENERIC_SHAPES
     if options.shapes:
         shapes = [(int(d), int(r)) for d, r in (text.split(",") for text in options.shapes)]

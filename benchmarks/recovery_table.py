@@ -23,7 +23,7 @@ from posquad import Status, recover
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery import population_lbfgs, spectral_initializer
-from timing import machine
+from timing import machine, use_one_thread
 
 Record = dict[str, object]
 
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of rows")
     parser.add_argument("--out", type=Path, default=Path("build/recovery-table.json"))
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    use_one_thread()
     recover(torch.eye(2), torch.ones(2), 1)  # imports that torch delays belong to nobody's time
     print(machine())
     results: dict[str, Record] = {"machine": {"text": machine()}}

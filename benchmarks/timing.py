@@ -9,6 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
+
+
+def use_one_thread() -> None:
+    """Limit torch and the BLAS of NumPy to one thread, for the rest of the process."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
 
 
 def alternate(functions: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
