@@ -11,10 +11,12 @@ import torch
 from posquad import Status, recover
 from posquad.recovery import judge
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.diagnose import diagnose_any
 from posquad.recovery.others import Sought
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
+from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import DEFAULT, Schedule, Tuning
 from recovery_support import task_of
@@ -28,6 +30,26 @@ def pipeline_of(*, rank=1, max_starts=None, tuning=DEFAULT):
 def identity_problem(responses):
     """Three inputs of length one, so that `x'Qx` is a diagonal entry of Q."""
     return Shared(prepare(torch.eye(3).double(), torch.tensor(responses).double(), None))
+
+
+def test_the_stages_one_after_another_are_recover():
+    """Prepared, Shared, Candidates, Diagnosis and the answer, each from the ones before."""
+    X, U, y = gaussian_problem(torch.Generator().manual_seed(4), 40, 6, 2)
+    task = task_of()
+    prepared = prepare(X, y, None)
+    shared = Shared(prepared)
+    found = search(shared, 2, task, 20)
+    assert float(found.residual) < 1e-14
+    diagnosis = diagnose_any(shared, found, task)
+    assert 0 < float(diagnosis.error) < 1e-10
+    Q = prepared.restore(found.U) @ prepared.restore(found.U).mT
+    torch.testing.assert_close(Q, U @ U.mT, rtol=1e-12, atol=1e-12)
+    answers = judge.judge(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
+    told, whole = answers.recovery(torch.Size(), X, task.history), recover(X, y, 2)
+    torch.testing.assert_close(told.Q.dense(), whole.Q.dense())
+    for name in ("status", "rank", "samples", "needed", "excluded", "others"):
+        assert getattr(told, name) == getattr(whole, name)
+    assert float(told.error_estimate) == pytest.approx(float(diagnosis.error))
 
 
 @pytest.mark.parametrize(

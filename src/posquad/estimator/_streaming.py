@@ -40,8 +40,9 @@ from posquad.recovery.streams.checkpoint import (
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
+from posquad.recovery.streams.found import Found, Limits
 from posquad.recovery.streams.gather import gather_moments, kept_rows
-from posquad.recovery.streams.search import Found, Limits, find_factor
+from posquad.recovery.streams.search import find_factor
 from posquad.recovery.wanted import Wanted
 
 

@@ -55,6 +55,13 @@ class RankOne(Measurements):
 
     X may also be a source of rows (`posquad.problems.rows`): then every kernel is a pass over it.
 
+    The solvers, initializers and diagnoses of `recover` also use what only rank-one measurements
+    have. One row at a time: `project` (XU), `squared_lengths`, `largest_entry` and `at_rows`. Sums
+    over rows: `weighted_adjoint`, `normal_equations`, `gauss_newton_product`, `second_moments`,
+    `fourth_moments`, `absolute_moments` and `symmetric_fit`. Other operators: `transformed`,
+    `normalized`, `single`, `double` and `select`. Only `gram`, the inner products of all rows, is
+    n x n, and is asked for where such systems are affordable.
+
     >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
     array([41., 10.])
     """

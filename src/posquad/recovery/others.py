@@ -16,9 +16,9 @@ from posquad.core.status import Status
 from posquad.dynamics.loop import Rule
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.descend import method_for
 from posquad.recovery.other_starts import anywhere, make_starts, plan_search
 from posquad.recovery.problem import Problem
-from posquad.recovery.search import method_for
 from posquad.recovery.shared import Shared
 from posquad.recovery.sign_patterns import sign_candidates
 from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary

@@ -13,7 +13,6 @@ problems of a batch, so that a problem is searched in a batch as it is alone.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from posquad.core.arrays import host
 from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, singular_values, visible
+from posquad.recovery.descend import descend, method_for
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import (
     perturbed_starts,
@@ -33,23 +33,10 @@ from posquad.recovery.restarts import (
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.cone import bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
-from posquad.recovery.solvers.fit import (
-    FitMethod,
-    FitState,
-    at_rounding,
-    fitted,
-    index_state,
-    stationary,
-)
-from posquad.recovery.solvers.gauss_newton import GaussNewton
-from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
-from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
-from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
+from posquad.recovery.solvers.fit import FitState, at_rounding, index_state, stationary
+from posquad.recovery.solvers.lbfgs import PATIENCE
 from posquad.recovery.solvers.small import Ending, Ends, run_small
 
-# Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
-# choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
-_STATIONARY = 1e-8
 # Steps without a halved residual after which dense steps of the refinement, which converge
 # quadratically, are at rounding. A choice: two, because one may be rejected.
 _DENSE_PATIENCE = 2
@@ -313,39 +300,7 @@ class Search:
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
     def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:
-        """Run the solver for the shape of the problem from the starts `U[S, ..., d, r]`."""
-        schedule = self.schedule
-        if self.small:
-            ending = Ending(
-                steps=self.budget.max_steps,
-                patience=schedule.patience,
-                rate=schedule.rate,
-                fitted=self.task.tolerance,
-            )
-            return run_small(problem, U, ending, self.history)
-        if self.shared.is_dense(self.rank):
-            method = Levenberg(problem, self.rank)
-            rules = screening_rules(self.task.tolerance, schedule.patience, schedule.rate)
-            return self.history.run(method, method.start(U), rules)
-        single = self.shared.single
-        if single is not None and not self.budget.spent:
-            found = descend_in_two_precisions(problem, single, U, self.history, schedule)
-            if bool(torch.isfinite(found.residual).all()):
-                return found
-            U = found.U
-        first = PopulationLBFGS(problem)
-        rounding = LEVEL * torch.finfo(U.dtype).eps
-        ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(PATIENCE)]
-        steps = schedule.first_order_steps
-        state = self.history.run(first, first.start(U), ends, steps=steps)
-        if bool((state.residual <= self.task.tolerance).any(0).all()) or self.budget.spent:
-            return state
-        if bool((state.cosine <= _STATIONARY).all()):
-            return state
-        second = GaussNewton(problem)
-        ends = [fitted(0.0), stationary(_STATIONARY), at_rounding()]
-        steps = schedule.second_order_steps
-        return self.history.run(second, second.start(state.U), ends, steps=steps)
+        return descend(self.shared, problem, U, self.task)
 
     def _restart(self) -> None:
         """Try the open problems from a round of new starts."""
@@ -449,8 +404,3 @@ def _of_starts(U: Tensor, which: np.ndarray) -> Tensor:
         return U[int(which)]
     index = torch.from_numpy(which).to(U.device)
     return U[index, torch.arange(len(which), device=U.device)]
-
-
-def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:
-    """Return dense damped steps in this form, or else first-order ones."""
-    return Levenberg(problem, rank, form) if dense else PopulationLBFGS(problem)

@@ -31,6 +31,7 @@ from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.curvature import Known
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.errors import curvature_and_error
+from posquad.recovery.streams.found import Found, Limits
 from posquad.recovery.streams.gather import first_samples, gather_moments
 from posquad.recovery.streams.passes import (
     Polish,
@@ -39,7 +40,7 @@ from posquad.recovery.streams.passes import (
     relative_residual,
     whitening,
 )
-from posquad.recovery.streams.search import Found, Limits, find_factor
+from posquad.recovery.streams.search import find_factor
 from posquad.recovery.wanted import Wanted
 
 # Inputs up to which fourth moments are formed. Derived: 204 MB, for 5050 x 5050 of them.

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +13,13 @@ from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
-from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.other_starts import partly_known, random_starts
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
 from posquad.recovery.streams.compressed import Compressed
-from posquad.recovery.streams.descents import Descent, Descents
+from posquad.recovery.streams.descents import Descent
 from posquad.recovery.streams.errors import curvature_and_error
+from posquad.recovery.streams.found import Found, Limits
 from posquad.recovery.tuning import DEFAULT
 
 # Maximum number of starts if none is given. A choice: a stream usually has many rows per unknown,
@@ -57,57 +55,6 @@ _AS_WELL = 100.0
 # of the random column that replaces it. A choice: those of `posquad.recovery.restarts`.
 _EMPTY = 1e-3
 _FILLER = 0.03
-
-
-@dataclass
-class Limits:
-    """What limits and watches a search."""
-
-    level: float  # relative residual at which responses count as reproduced
-    budget: Budget
-    seed: int = 0
-    max_starts: int | None = None
-    progress: Callable[[Progress], None] | None = None
-    history: list[float] = field(default_factory=list)  # least relative residual at each step
-    descents: Descents = field(default_factory=Descents)
-
-
-class Found(NamedTuple):
-    """The factor that was found, and how the search ended."""
-
-    V: np.ndarray  # [k, r]  orthogonal columns of descending norm
-    loss: float  # mean squared error, in the units of the problem
-    status: Status
-    starts: int
-    others: int  # starts from which a second solution was sought
-    others_agreeing: int  # those that ended at the answer again
-    path: list[tuple[int, float, float]]  # ranks tried: rank, residual, score
-    confidence: float  # weight of the rank among those tried; 1 if it was given
-    lost: str | None = None  # why rounding hides the loss, and with it the status, if it does
-
-    def without_digits(self) -> Found:
-        """Say that the loss is not known, and warn, if rounding hides it."""
-        if self.lost is None:
-            return self
-        warnings.warn(
-            f"The error of the fit is lost in rounding, because {self.lost}.",
-            UserWarning,
-            stacklevel=3,
-        )
-        path = [(rank, math.nan, score) for rank, _, score in self.path]
-        unknown = {"loss": math.nan, "status": Status.STALLED, "confidence": math.nan}
-        return self._replace(**unknown, path=path)
-
-    def with_loss(self, loss: float, level: float) -> Found:
-        """Replace a loss that rounding hides by the true one.
-
-        The status holds if both losses are at most the `level` of responses that are reproduced, or
-        if they agree.
-        """
-        agrees = abs(loss - self.loss) <= DEFAULT.acceptance.known_loss * loss
-        holds = agrees or max(loss, self.loss) <= level
-        status = self.status if holds else Status.STALLED
-        return self._replace(loss=loss, status=status, lost=None)
 
 
 class _Trial(NamedTuple):

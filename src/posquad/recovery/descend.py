@@ -1,0 +1,68 @@
+"""Descents from given starts, by the solver for the shape of the problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posquad.recovery.candidates import Task
+from posquad.recovery.problem import Problem
+from posquad.recovery.shared import Shared
+from posquad.recovery.solvers.fit import FitMethod, FitState, at_rounding, fitted, stationary
+from posquad.recovery.solvers.gauss_newton import GaussNewton
+from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
+from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
+from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
+from posquad.recovery.solvers.small import Ending, Ends, run_small
+
+# Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
+# choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
+_STATIONARY = 1e-8
+
+
+def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState | Ends:
+    """Descend from the starts `U[S, ..., d, r]` of a problem, or of a part of a batch.
+
+    Small problems take dense steps on NumPy arrays, and so do, in torch, those near the information
+    limit. Others take first-order steps, in single precision where that saves time, and then
+    Gauss-Newton corrections.
+    """
+    schedule, history, rank = shared.tuning.schedule, task.history, U.shape[-1]
+    if shared.is_small(rank):
+        ending = Ending(
+            steps=history.budget.max_steps,
+            patience=schedule.patience,
+            rate=schedule.rate,
+            fitted=task.tolerance,
+        )
+        return run_small(problem, U, ending, history)
+    if shared.is_dense(rank):
+        method = Levenberg(problem, rank)
+        rules = screening_rules(task.tolerance, schedule.patience, schedule.rate)
+        return history.run(method, method.start(U), rules)
+    single = shared.single
+    if single is not None and not history.budget.spent:
+        found = descend_in_two_precisions(problem, single, U, history, schedule)
+        if bool(torch.isfinite(found.residual).all()):
+            return found
+        U = found.U
+    first = PopulationLBFGS(problem)
+    rounding = LEVEL * torch.finfo(U.dtype).eps
+    ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(PATIENCE)]
+    steps = schedule.first_order_steps
+    state = history.run(first, first.start(U), ends, steps=steps)
+    if bool((state.residual <= task.tolerance).any(0).all()) or history.budget.spent:
+        return state
+    if bool((state.cosine <= _STATIONARY).all()):
+        return state
+    second = GaussNewton(problem)
+    ends = [fitted(0.0), stationary(_STATIONARY), at_rounding()]
+    steps = schedule.second_order_steps
+    return history.run(second, second.start(state.U), ends, steps=steps)
+
+
+def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:
+    """Return dense damped steps in this form, or else first-order ones."""
+    return Levenberg(problem, rank, form) if dense else PopulationLBFGS(problem)
