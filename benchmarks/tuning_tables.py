@@ -14,7 +14,7 @@ from typing import Any
 
 Row = dict[str, Any]
 WORSE = 1e-6  # relative excess over the least residual of any setting: not the best fit
-NOISE = 1.25  # factor on the time that counts as the same
+NOISE = 1.4  # factor on the time that counts as the same: sixteen processes disturb each other
 FAMILY_NOISE, FAMILY_SECONDS = 2.0, 0.1  # the same for one kind of problem, whose times are short
 DEFAULT = "default"
 
