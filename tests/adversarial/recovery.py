@@ -344,7 +344,7 @@ def attempt_convex(kind: str, shape: tuple[int, int] | None, seed: int) -> Outco
 
 FAMILIES = (
     {
-        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), 2, 80)
+        f"twins, {name}": Family(partial(attempt_twins, design, name, 4), 1, 80)
         for name, design in DESIGNS.items()
     }
     | {
