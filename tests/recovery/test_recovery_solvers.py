@@ -147,11 +147,12 @@ def test_levenberg_step_is_damped_least_squares(rng, form, n):
     damping = torch.tensor(0.3, dtype=X.dtype)
     method = Levenberg(problem, 2, form)
     assert method.from_moments == (n == 90)  # d(d+1)/2 = 10 takes the place of n
-    D = method._step(method.start(V), damping)
+    D, slope = method._step(method.start(V), damping)
     J = jacobian(X.numpy(), V.numpy())
     stacked = np.vstack([J, np.sqrt(0.3) * np.eye(8)])
     expected = np.linalg.lstsq(stacked, np.concatenate([-e.numpy(), np.zeros(8)]), rcond=None)[0]
     np.testing.assert_allclose(D.numpy().ravel(), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(2 * slope.numpy().ravel(), J.T @ e.numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_damping_follows_nielsen(rng):

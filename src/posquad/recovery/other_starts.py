@@ -1,7 +1,8 @@
 """How and from where a second solution is sought.
 
 A start is random, the end of relaxed reflections from random predictions, or made from the first
-solution: a mirror image of it, another interpolant, or a copy with symmetries of the inputs.
+solution: a mirror image of it, another interpolant, a copy with symmetries of the inputs, or one
+that keeps its leading directions.
 """
 
 from __future__ import annotations

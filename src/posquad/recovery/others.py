@@ -80,7 +80,7 @@ def find_second_solution(
     problem = _Known(shared, found, radii, whole)
     together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
     if not plan.random:
-        together = min(together, _FEW)  # starts that have ended cost as much as the others
+        together = min(together, _FEW)
     where: Tensor | None = None  # the problems that are left of a batch
     for round in range(plan.rounds):
         part = problem if where is None else problem.select(where)

@@ -37,10 +37,10 @@ _FIRST_PLENTY = 2
 _REWEIGHTED = 1e-3
 # Size of a column, relative to the factor, up to which it counts as empty. A choice: columns are
 # zero, or roots of eigenvalues, which are 0.03 at the floor of the reweighting.
-_EMPTY = 1e-3
+EMPTY = 1e-3
 # Size of the random column that replaces an empty one, relative to the factor. Derived: the root of
 # the floor 1e-3 of the reweighting.
-_FILLER = 0.03
+FILLER = 0.03
 # Least size of the factor in this rule. A choice: responses have size one, and a factor that is
 # zero gets columns, too.
 _LEAST_SIZE = 1e-3
@@ -94,8 +94,8 @@ def reweighted_starts(
     state = run_irls(problem, rank, weight, _REWEIGHTED, history)
     size = torch.linalg.matrix_norm(state.U)[..., None, None]
     # Columns that are zero in the positive part start at small random values.
-    filler = filler * (size.clamp_min(_LEAST_SIZE) * _FILLER)
-    empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= _EMPTY * size
+    filler = filler * (size.clamp_min(_LEAST_SIZE) * FILLER)
+    empty = torch.linalg.vector_norm(state.U, dim=-2, keepdim=True) <= EMPTY * size
     return torch.where(empty, filler, state.U)
 
 

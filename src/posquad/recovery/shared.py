@@ -55,7 +55,12 @@ class Shared:
         return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
 
     def select(self, chosen: Tensor) -> Shared:
-        """Return the problems of a batch at these indices; nothing computed is kept."""
+        """Return the problems of a batch at these indices, which ascend.
+
+        What is computed is kept if these are all problems.
+        """
+        if len(chosen) == len(self.problem.y):
+            return self
         return Shared(self.prepared.select(chosen), self.tuning)
 
     def thinned(self, rank: int) -> Shared:

@@ -149,7 +149,7 @@ class Levenberg(FitMethod[LevenbergState]):
         problem, Z, e = self.problem, state.Z, state.e
         least = LEAST_DAMPING * self._mean_curvature(Z)
         damping = torch.maximum(state.damping, least)
-        D = self._step(state, damping)
+        D, slope = self._step(state, damping)
         moved = problem.operator.project(D)
         linear = e + 2 * (Z * moved).sum(-1)
         new = state.moved(problem, state.U + D, Z + moved)
@@ -168,27 +168,30 @@ class Levenberg(FitMethod[LevenbergState]):
             Z=torch.where(mask, new.Z, Z),
             e=torch.where(mask[..., 0], new.e, e),
             residual=torch.where(better, new.residual, state.residual),
-            cosine=cosine(problem, state, problem.operator.weighted_adjoint(e, Z)),
+            cosine=cosine(problem, state, slope),
             steps=state.steps + better,
             passes=state.passes + 3,
             damping=torch.where(better, damping * shrink, damping * state.growth),
             growth=torch.where(better, GROWTH, GROWTH * state.growth),
         )
 
-    def _step(self, state: LevenbergState, damping: Tensor) -> Tensor:
-        Z, e = state.Z, state.e
+    def _step(self, state: LevenbergState, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the damped step, and `J'e / 2`, both `[..., d, r]`."""
+        operator, Z, e = self.problem.operator, state.Z, state.e
         if self.gram is not None:
             K = self.gram * (Z @ Z.mT)
             K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
-            return -2 * self.problem.operator.weighted_adjoint(_solve_positive(K, e), Z)
+            D = -2 * operator.weighted_adjoint(_solve_positive(K, e), Z)
+            return D, operator.weighted_adjoint(e, Z)
         if self.from_moments:
             B = symmetric_jacobian(state.U)
-            K = B.mT @ (self.problem.operator.fourth_moments @ B)
-            right = 2 * self.problem.operator.weighted_adjoint(e, Z).flatten(-2)
+            K = B.mT @ (operator.fourth_moments @ B)
+            right = 2 * operator.weighted_adjoint(e, Z).flatten(-2)
         else:
-            K, right = self.problem.operator.normal_equations(Z, e)
+            K, right = operator.normal_equations(Z, e)
         K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
-        return -_solve_positive(K, right).unflatten(-1, (self.problem.d, Z.shape[-1]))
+        D, slope = (v.unflatten(-1, state.U.shape[-2:]) for v in (_solve_positive(K, right), right))
+        return -D, slope / 2
 
 
 def _solve_positive(K: Tensor, right: Tensor) -> Tensor:

@@ -120,8 +120,8 @@ class Compressed:
             self._gain = float(cross[others] @ self._others_fit)
         self._M, self._b = M, b
 
-    def _resolved(self, M: Tensor) -> Tensor:
-        """Return which products of coordinates vary by more than rounding, `[pairs]`.
+    def _rounding_of_products(self) -> Tensor:
+        """Return the mean square up to which products of coordinates are rounding, `[pairs]`.
 
         A coordinate `s_i` is known up to `e_i`, the rounding of x times the length of its column of
         T, and `s_i s_j` up to `e_i |s_j| + e_j |s_i|`.
@@ -129,31 +129,32 @@ class Compressed:
         i, j = torch.triu_indices(self.k, self.k)
         sizes = self._lengths[i == j]  # root mean fourth powers of the coordinates, squared
         noise = (_RESOLVED * torch.linalg.vector_norm(self.T, dim=0)).square()
-        self._product_rounding = 2 * (noise[i] * sizes[j] + noise[j] * sizes[i])
-        return M.diagonal() > self._product_rounding
+        return 2 * (noise[i] * sizes[j] + noise[j] * sizes[i])
 
     def _factorize(self, squared_error: float) -> None:
         """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
         M, b = self._M, self._b
-        known = self._resolved(M)
+        self._product_rounding = self._rounding_of_products()
+        known = M.diagonal() > self._product_rounding
         scale = torch.where(known, M.diagonal(), 1.0).sqrt()
         correlation = torch.where(known & known[:, None], M / scale / scale[:, None], 0.0)
         lower, failed = torch.linalg.cholesky_ex(correlation)
+        # Small eigenvalues behind large pivots may be rounding, or hidden by large rows.
         self._triangular = not int(failed) and float(lower.diagonal().square().min()) > _PIVOT
         # Whether only one symmetric matrix fits best.
         self.regular = self._triangular and _least_eigenvalue(lower) > _PIVOT * len(M)
-        if self.regular:
-            self.independent = len(M)
-            R, fit = _triangular_fit(lower, scale, b)
+        if self._triangular:
+            R = (lower * scale[:, None]).T
+            fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
         else:
             values, vectors = torch.linalg.eigh(correlation)
-            kept = values > _PIVOT * len(values) * float(values[-1])
-            self.independent = int(kept.sum())
+            kept = _visible(values)
             root = values[kept].sqrt()
             R = (root[:, None] * vectors[:, kept].T) * scale
             fit = (vectors[:, kept].T @ (b / scale)) / root
-            if self._triangular:  # small eigenvalues may be rounding, or hidden by large rows
-                R, fit = _triangular_fit(lower, scale, b)
+        self.independent = len(R)
+        if self._triangular and not self.regular:
+            self.independent = int(_visible(torch.linalg.eigvalsh(correlation)).sum())
         self._R, z = R.numpy(), R @ self._known + fit
         self._z = z.numpy()
         self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
@@ -285,10 +286,9 @@ def _back(R: np.ndarray, z: np.ndarray) -> np.ndarray:
     return torch.linalg.solve_triangular(torch.from_numpy(R), right, upper=True)[:, 0].numpy()
 
 
-def _triangular_fit(lower: Tensor, scale: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `R = L' diag(scale)`, and f with `R'f = b`."""
-    R = (lower * scale[:, None]).T
-    return R, torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
+def _visible(values: Tensor) -> Tensor:
+    """Whether eigenvalues of a matrix of correlations, ascending, are more than rounding."""
+    return values > _PIVOT * len(values) * float(values[-1])
 
 
 def _least_eigenvalue(lower: Tensor) -> float:

@@ -47,11 +47,7 @@ class Found(NamedTuple):
         """Say that the loss is not known, and warn, if rounding hides it."""
         if self.lost is None:
             return self
-        warnings.warn(
-            f"The error of the fit is lost in rounding, because {self.lost}.",
-            UserWarning,
-            stacklevel=3,
-        )
+        self._warn("The error of the fit is lost in rounding")
         path = [(rank, math.nan, score) for rank, _, score in self.path]
         unknown = {"loss": math.nan, "status": Status.STALLED, "confidence": math.nan}
         return self._replace(**unknown, path=path)
@@ -65,4 +61,9 @@ class Found(NamedTuple):
         agrees = abs(loss - self.loss) <= DEFAULT.acceptance.known_loss * loss
         holds = agrees or max(loss, self.loss) <= level
         status = self.status if holds else Status.STALLED
+        if status is Status.STALLED:
+            self._warn("The search did not know the error of the fit")
         return self._replace(loss=loss, status=status, lost=None)
+
+    def _warn(self, what: str) -> None:
+        warnings.warn(f"{what}, because {self.lost}.", UserWarning, stacklevel=4)

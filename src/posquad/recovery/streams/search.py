@@ -16,6 +16,7 @@ from posquad.geometry import dimension
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.other_starts import partly_known, random_starts
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
+from posquad.recovery.restarts import EMPTY, FILLER
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descent
 from posquad.recovery.streams.errors import curvature_and_error
@@ -51,10 +52,6 @@ _NEGLIGIBLE = 1e-8
 # Growth of a squared residual, if both reproduce the responses, up to which a lower rank does as
 # well. Derived: a factor of 10 for the residual, as in `posquad.recovery.rank_changes`.
 _AS_WELL = 100.0
-# Size of a column, relative to the factor, up to which it counts as empty in a start, and the size
-# of the random column that replaces it. A choice: those of `posquad.recovery.restarts`.
-_EMPTY = 1e-3
-_FILLER = 0.03
 
 
 class _Trial(NamedTuple):
@@ -213,8 +210,8 @@ class _Search:
         wide = np.zeros((len(V), rank))
         wide[:, : V.shape[1]] = V
         size = float(np.linalg.norm(wide)) or math.sqrt(self.problem.size) ** 0.5 or 1.0
-        empty = np.linalg.norm(wide, axis=0) <= _EMPTY * size
-        filler = self.rng.standard_normal(wide.shape) * (_FILLER * size / math.sqrt(len(V)))
+        empty = np.linalg.norm(wide, axis=0) <= EMPTY * size
+        filler = self.rng.standard_normal(wide.shape) * (FILLER * size / math.sqrt(len(V)))
         return np.where(empty, filler, wide)
 
     def _zero(self) -> Endpoint:
