@@ -215,7 +215,10 @@ class MeasurementsConformance:
         assert np.all(np.linalg.eigvalsh(T).min(-1) >= -slack)
 
     def test_gradients(self, operator, rng):
-        """Against finite differences, along random directions; Q stays symmetric."""
+        """Against finite differences, along random directions; Q stays symmetric.
+
+        Differences of a wrong value agree with its gradient, so the values are compared, too.
+        """
         a = arguments(operator, rng, r=2).map(lambda t: t.requires_grad_(True))
         inputs = tuple(getattr(a, f.name) for f in fields(a))
         for name, (compute, _) in EVERY.items():
@@ -224,6 +227,7 @@ class MeasurementsConformance:
                 return compute(operator, Arguments((Q + Q.mT) / 2, U, Delta, z, minus_y))
 
             assert torch.autograd.gradcheck(function, inputs, fast_mode=True), name
+            check(name, operator, a)
 
     def test_second_derivative(self, operator, rng):
         U = arguments(operator, rng, r=2).U.requires_grad_(True)
@@ -283,9 +287,9 @@ def check(
 ) -> None:
     """Assert that a method agrees with the twin in value, shape, dtype and device."""
     compute, formula = EVERY[name]
-    given = a.map(torch.as_tensor)
+    given = a.map(lambda t: torch.as_tensor(t).detach())
     dtype = given.U.dtype if dtype is None else dtype
-    result = torch.as_tensor(compute(operator, a))
+    result = torch.as_tensor(compute(operator, a)).detach()
     assert result.dtype == dtype, name
     assert result.device == given.U.device, name
     A, exact = twin(operator), given.map(lambda t: t.double().cpu().numpy())

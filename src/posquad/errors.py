@@ -9,5 +9,6 @@ from posquad.core.errors import MissingExtraError as MissingExtraError
 from posquad.core.errors import NonFiniteError as NonFiniteError
 from posquad.core.errors import PosquadError as PosquadError
 from posquad.core.errors import RankDeficientError as RankDeficientError
+from posquad.core.errors import RowError as RowError
 from posquad.core.errors import ShapeError as ShapeError
 from posquad.core.errors import TangencyError as TangencyError

@@ -70,6 +70,17 @@ def _pivot(tableau: list[Vector], basis: list[int], i: int, j: int) -> None:
     basis[i] = j
 
 
+def form_errors(X: np.ndarray, U: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """`||U'x_i||^2 - y_i`, each computed exactly and rounded once."""
+    columns = [[Fraction(float(u)) for u in column] for column in U.T]
+    errors = []
+    for x, v in zip(X, y, strict=True):
+        row = [Fraction(float(entry)) for entry in x]
+        terms = (sum((a * b for a, b in zip(row, u, strict=True)), Fraction(0)) for u in columns)
+        errors.append(float(sum((z * z for z in terms), -Fraction(float(v)))))
+    return np.array(errors)
+
+
 def weighted_gram(X: np.ndarray, z: np.ndarray) -> list[Vector]:
     """`X' diag(z) X`, exactly."""
     rows = [[Fraction(float(x)) for x in row] for row in X]

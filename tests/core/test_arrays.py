@@ -350,6 +350,7 @@ EXAMPLES = [
     DtypeError("U", expected="a", got="b"),
     NonFiniteError("U", expected="a", got="b"),
     DomainError("U", expected="a", got="b"),
+    errors.RowError("U", expected="a", got="b", found="b", row=3),
     errors.InfeasibleError("U", expected="a", got="b", farkas=torch.ones(2)),
     errors.MissingExtraError("U", expected="a", got="b"),
     RankDeficientError("U", expected="a", got="b", singular_values=torch.tensor([1.0, 0.0])),

@@ -25,9 +25,13 @@ N, D = 5000, 3
 
 
 def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path):
-    """Processes kill themselves (SIGKILL) in the reading of rows, the search, and the passes."""
+    """Processes kill themselves (SIGKILL) in the reading of rows, the search, and the passes.
+
+    Then their files are damaged, or replaced by others of the same size and time.
+    """
     program = [sys.executable, checkpoint_chaos.__file__, str(tmp_path), "0"]
     routes = ["moments=3,15", "linear=5,13", "again=4,16", "passes=15,40", "group=3,5"]
+    routes.append("damaged=3")
     path = os.pathsep.join(entry for entry in sys.path if entry)
     child = subprocess.run(
         [*program, *routes],
@@ -38,8 +42,10 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path):
     )
     assert child.returncode == 0, child.stderr
     told = [json.loads(line) for line in child.stdout.splitlines()]
-    assert [each["killed"] for each in told] == [2, 2, 2, 2, 2]
-    assert all(each["compared"] == 1 for each in told)
+    *killed, damaged = told
+    assert [each["killed"] for each in killed] == [2, 2, 2, 2, 2]
+    assert all(each["compared"] == 1 for each in killed)
+    assert damaged["compared"] == 3
     for k in range(4):  # in a group, the second process may have been killed before its first state
         assert child.stderr.count(f"Going on from {tmp_path}/{k}") == 2
 
@@ -85,8 +91,17 @@ def test_the_rows_of_a_checkpoint_are_not_read_again(table, tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+def replace_rows(path):
+    """Put other rows of the same kind into a file, of which size and time stay."""
+    before = path.stat()
+    np.save(path, np.random.default_rng(1).standard_normal((N, D)))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (before.st_size, before.st_mtime_ns) == (path.stat().st_size, path.stat().st_mtime_ns)
+
+
 CHANGES = {
     "the file": lambda path, y: (os.utime(path, ns=(1, 1)), {})[1],
+    "the rows": lambda path, y: (replace_rows(path), {})[1],
     "a response": lambda path, y: {"y": np.append(y[:-1], 1.0)},
     "the rank": lambda path, y: {"rank": 2},
     "the seed": lambda path, y: {"seed": 1},

@@ -85,8 +85,8 @@ def test_a_loss_or_scale_that_makes_no_sense_is_refused(name, scale, message):
 @pytest.mark.parametrize(
     ("y", "X", "message"),
     [
-        ([1.0, 2.5], [[1.0], [1.0]], r"y: expected counts \(0, 1, 2, ...\) .*; got 2.5 at index 1"),
-        ([-1.0, 2.0], [[1.0], [1.0]], r"y: expected counts .*; got -1 at index 0"),
+        ([1.0, 2.5], [[1.0], [1.0]], r"y: expected counts \(0, 1, 2, ...\) .*; got 2.5 in row 1"),
+        ([-1.0, 2.0], [[1.0], [1.0]], r"y: expected counts .*; got -1 in row 0"),
         ([1.0, 2.0], [[1.0], [0.0]], r"X: expected an input that is not zero .* zeros in row 1"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posquad import Status, recover
-from posquad.recovery import judge
+from posquad.recovery import judge, returned
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any
 from posquad.recovery.others import Sought
@@ -40,7 +40,7 @@ def test_the_stages_one_after_another_are_recover():
     shared = Shared(prepared)
     found = search(shared, 2, task, 20)
     assert float(found.residual) < 1e-14
-    diagnosis = diagnose_any(shared, found, task)
+    diagnosis = diagnose_any(shared, found, np.array(2), task.history.budget)
     assert 0 < float(diagnosis.error) < 1e-10
     Q = prepared.restore(found.U) @ prepared.restore(found.U).mT
     torch.testing.assert_close(Q, U @ U.mT, rtol=1e-12, atol=1e-12)
@@ -49,7 +49,8 @@ def test_the_stages_one_after_another_are_recover():
     torch.testing.assert_close(told.Q.dense(), whole.Q.dense())
     for name in ("status", "rank", "samples", "needed", "excluded", "others"):
         assert getattr(told, name) == getattr(whole, name)
-    assert float(told.error_estimate) == pytest.approx(float(diagnosis.error))
+    # The estimate grows with the residual, which of the returned factor is one of rounding, too.
+    assert 0 < float(told.error_estimate) < 10 * float(diagnosis.error)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_the_stages_one_after_another_are_recover():
 def test_numerical_rank_by_hand(diagonal, rank):
     shared = identity_problem([1.0, 1.0, 1.0])
     root = float(shared.problem.operator.squared_lengths.mean()) ** 0.5
-    assert int(judge.numerical_rank(shared, np.sort(diagonal)[::-1] / root)) == rank
+    assert int(returned.numerical_rank(shared, np.sort(diagonal)[::-1] / root)) == rank
 
 
 def test_zero_responses_are_those_of_zero_if_the_inputs_span_the_space():
@@ -169,15 +170,14 @@ def test_answers_are_padded_to_the_widest_factor():
     assert narrow.select(np.array([1])).rank.tolist() == [2]
 
 
-def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
+def test_a_result_has_the_columns_of_its_rank():
     answers = blank_answers(torch.ones(2, 5, dtype=torch.float64), 3, 3)
-    turn = torch.tensor([[0.6, 0.8, 0.0], [-0.8, 0.6, 0.0], [0.0, 0.0, 1.0]]).double()
-    answers.U[0] = torch.diag(torch.tensor([3.0, 2.0, 1.0]).double()) @ turn
+    answers.U[0, :2, :2] = np.diag([3.0, 2.0])
     answers.rank[0] = 2
     history = History(Budget(max_steps=10))
     told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
     assert told.U.shape == (2, 3, 2)
-    np.testing.assert_allclose(np.abs(told.U[0]), [[3, 0], [0, 2], [0, 0]], atol=1e-15)
+    np.testing.assert_array_equal(told.U[0], [[3, 0], [0, 2], [0, 0]])
     np.testing.assert_array_equal(told.U[1], 0)
     assert told.steps == 0
     np.testing.assert_array_equal(told.history, [0.0])
@@ -190,13 +190,23 @@ def test_a_result_has_orthogonal_columns_of_descending_norm_up_to_its_rank():
     assert told.steps == 0  # records are not steps
 
 
-@pytest.mark.parametrize("size", [1e200, 1e-200])
+TURN = np.array([[0.6, 0.8], [-0.8, 0.6]])
+
+
+@pytest.mark.parametrize("size", [1e200, 1.0, 1e-200])
 def test_columns_are_orthogonal_and_sorted_where_their_squares_leave_the_range(size):
-    answers = blank_answers(torch.ones(2, 5, dtype=torch.float64), 2, 2)
-    turn = np.array([[0.6, 0.8], [-0.8, 0.6]])
-    answers.U[:] = [size * np.diag([2.0, 3.0]), np.diag([2.0, 3.0]) @ turn]
-    answers.rank[:] = 2
-    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 2)), History(Budget(max_steps=1)))
+    U = size * np.array([np.diag([2.0, 3.0]), np.diag([2.0, 3.0]) @ TURN])
+    told = returned.rotated(U, np.array([2, 2]))
     expected = np.array([[0, 2], [3, 0]])
-    np.testing.assert_allclose(np.abs(told.U[0]), size * expected, rtol=1e-14, atol=size * 1e-14)
-    np.testing.assert_allclose(np.abs(told.U[1]), expected, atol=1e-14)
+    for one in told:
+        np.testing.assert_allclose(np.abs(one), size * expected, rtol=1e-14, atol=size * 1e-14)
+
+
+def test_factors_of_several_ranks_are_rotated_one_by_one():
+    """A column that is 1e-20 of the first one is kept, and nothing beyond the rank appears."""
+    U = np.zeros((3, 3, 2))
+    U[0, :2], U[1, 0] = np.diag([1.0, 1e-20]) @ TURN, [2.0, 0.0]
+    told = returned.rotated(U, np.array([2, 1, 0]))
+    np.testing.assert_allclose(told @ told.swapaxes(1, 2), U @ U.swapaxes(1, 2), atol=1e-15)
+    np.testing.assert_allclose(abs(told[0, 1]), [0, 1e-20], rtol=1e-14, atol=1e-34)
+    np.testing.assert_array_equal(abs(told[1:]), abs(U[1:]))

@@ -17,7 +17,7 @@ from posquad.geometry import dimension
 from posquad.recovery import diagnose, logdet_irls, search
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.problem import Problem
+from posquad.recovery.problem import Given, Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.tuning import Schedule, Sizes, Tuning
 from recovery_support import relative_error
@@ -60,7 +60,8 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     y = y + normal(rng, 22_000)
     budget = Budget(max_steps=1000)
     eye, scale = torch.eye(24, dtype=X.dtype), torch.ones((), dtype=X.dtype)
-    prepared = Prepared(Problem(RankOne(X), y), eye, scale, np.array(24), np.array(22_000))
+    problem, given = Problem(RankOne(X), y), Given.of(RankOne(X), None, y, scale)
+    prepared = Prepared(problem, given, eye, scale, np.array(24), np.array(22_000))
     task = search.Task(1e-10, 0, History(budget))
     start = U + 0.01 * normal(rng, 24, 16)
     one = np.array(1)

@@ -207,8 +207,7 @@ def test_constants_are_passed_in(rng):
     strict = Tuning(acceptance=Acceptance(loose=1e-30))
     assert recover(X, y, 2, tuning=strict).status is Status.NOT_IDENTIFIED
     noisy = y * (1 + 0.1 * normal(rng, 76))
-    one = Tuning(schedule=Schedule(highest_rank=1))
-    assert recover(X, noisy, tuning=one).rank_path.rank.tolist() == [1]
+    assert recover(X, noisy, max_rank=1).rank_path.rank.tolist() == [1]
     longer = Tuning(schedule=Schedule(unimproved_ranks=4))
     tried = [len(recover(X, noisy, tuning=t).rank_path.rank) for t in (DEFAULT, longer)]
     assert tried == [4, 6]

@@ -20,15 +20,15 @@ from posquad.recovery.diagnose import (
     Diagnosis,
     diagnose,
     diagnose_any,
-    largest_error,
     needed_samples,
-    status_codes,
 )
 from posquad.recovery.other_starts import block_signs
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.problem import Problem
+from posquad.recovery.problem import Given, Problem
+from posquad.recovery.returned import returned_factor
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
+from posquad.recovery.statuses import largest_error, status_codes
 from posquad.recovery.tuning import DEFAULT
 from recovery_support import task_of
 from support import gaussian_problem, normal, vector
@@ -48,6 +48,7 @@ def shared_of(X, y, **changes):
     n, d = X.shape[-2:]
     values = {
         "problem": Problem(RankOne(X), y),
+        "given": Given.of(RankOne(X), None, y, torch.ones(batch, dtype=X.dtype)),
         "transform": torch.eye(d, dtype=X.dtype).expand(*batch, d, d),
         "scale": torch.ones(batch, dtype=X.dtype), "span": np.full(batch, d),
         "count": np.full(batch, n),
@@ -272,7 +273,7 @@ def test_the_starts_of_runs_are_recorded_but_are_not_steps():
     for total in (3, 6):
         assert halved(history).steps.tolist() == [3]
         assert history.budget.steps == total
-    assert history.least_residuals() == 2 * [1.0, 0.5, 0.25, 0.125]
+    assert history.least_residuals() == (2 * [1.0, 0.5, 0.25, 0.125], 8 * [0])
     assert [p.time for p in seen] == [0, 1, 2, 3, 3, 4, 5, 6]
     assert halved(history, steps=2).steps.tolist() == [2]
     assert history.budget.steps == 8
@@ -319,12 +320,17 @@ def solver_of(residuals):
     return solve, asked
 
 
-def setting(n, distinct=None, *, rows=None, spent=False):
-    """A problem with d = 6 of n samples, and a task; `rows` is the number of rows if not n."""
+def setting(n, distinct=None, *, rows=None, spent=False, shown=0):
+    """A problem with d = 6 of n samples, and a task; `rows` is the number of rows if not n.
+
+    A linear fit has `shown` its rank.
+    """
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), rows or n, 6, 2)
     shared = SimpleNamespace(
-        problem=Problem(RankOne(X), y), prepared=SimpleNamespace(count=np.array(n)),
+        problem=Problem(RankOne(X), y),
+        prepared=SimpleNamespace(count=np.array(n), of_all_samples=float),
         distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
+        visible_rank=np.array(shown),
     )  # fmt: skip
     budget = SimpleNamespace(spent=spent)
     return shared, search.Task(1e-10, 0, SimpleNamespace(budget=budget))
@@ -386,6 +392,34 @@ def test_ranks_without_enough_samples_are_not_tried():
     solve, asked = solver_of([0.5] * 6)
     ranks.choose_rank(solve, *setting(100, rows=9, spent=True), 3, None)
     assert [rank for rank, _ in asked] == [1]
+
+
+def test_a_history_is_the_way_to_the_answer():
+    """Lower ranks before, and its own rank; not higher ones, nor lower ones that came later."""
+    history = History(Budget(max_steps=9))
+    for rank, residual in ((1, 0.9), (1, 0.5), (2, 0.3), (3, 0.1), (2, 0.2), (1, 0.4), (2, 0.15)):
+        history.rank = rank
+        history.add([residual])
+    assert history.least_residuals(2) == ([0.9, 0.5, 0.3, 0.2, 0.15], [1, 1, 2, 2, 2])
+    assert history.least_residuals(3) == ([0.9, 0.5, 0.3, 0.1], [1, 1, 2, 3])
+    assert len(history.least_residuals()[0]) == 7
+    history.restart()
+    assert history.least_residuals() == ([], [])
+
+
+def test_trials_begin_at_the_rank_that_a_linear_fit_shows():
+    """Scores for 100 samples: the trials go up until two do not gain, and down likewise."""
+    solve, asked = solver_of([0.5, 0.4, 0.1, 0.0999, 0.0998, 0.0997])
+    found, _, path = ranks.choose_rank(solve, *setting(100, shown=5), 50, None)
+    assert found.rank == 3
+    assert asked == [(5, 1), (6, 1), (4, 1), (3, 1), (2, 1), (1, 1), (3, 50)]
+    assert [rank for rank, _, _ in path] == [1, 2, 3, 4, 5, 6]
+    solve, asked = solver_of([0.5, 0.4, 0.1, 0.0999, 1e-13, 1e-13])
+    assert ranks.choose_rank(solve, *setting(100, shown=5), 50, None).found.rank == 5
+    assert asked == [(5, 1), (5, 50)]
+    solve, asked = solver_of([0.5, 0.4, 0.1, 0.0999, 0.0998, 0.0997])
+    ranks.choose_rank(solve, *setting(100, shown=3), 50, None)  # low ranks are tried from one on
+    assert asked == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (3, 50)]
 
 
 def test_a_trial_that_missed_the_answer_is_repeated():
@@ -582,8 +616,9 @@ def test_the_word_that_is_said(changes, residual, options, status):
     found = search.Candidates(rank, U, np.array([residual]), one, one, settled, np.zeros(1))
     budget = SimpleNamespace(spent=options.get("interrupted", False))
     task = search.Task(options.get("tolerance", 1e-10), 0, SimpleNamespace(budget=budget))
+    answer = replace(returned_factor(shared, found, task.tolerance), residual=found.residual)
     codes = status_codes(
-        diagnosis(**changes), found, shared, task, ambient=options.get("ambient", 3)
+        diagnosis(**changes), found, answer, shared, task, ambient=options.get("ambient", 3)
     )
     assert codes.tolist() == [status.code]
 
@@ -612,7 +647,8 @@ def test_diagnosis_is_that_of_the_dense_jacobian(rng):
         error *= 60 / (60 - 7)  # the residual of a fit with 7 unknowns is that much smaller
         assert float(found.error) == pytest.approx(error, rel=1e-9)
     own = (y + 1).abs() + X.square().sum(-1) * top
-    off = largest_error(shared_of(X, y + 1, transform=T).problem, U, np.linalg.svd(U)[1])
+    sizes = (y + 1).numpy(), X.square().sum(-1).numpy(), np.linalg.svd(U)[1]
+    off = largest_error(-np.ones(60), *sizes)
     assert float(off) == pytest.approx(float((1 / own).max()), rel=1e-10)
 
 
@@ -633,7 +669,7 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     one, zero = np.array(1), np.zeros((), dtype=U.numpy().dtype)
     fit = search.Candidates(2, U, zero, one, one, one > 0, zero)
     shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
-    found = diagnose_any(shared, fit, task_of())
+    found = diagnose_any(shared, fit, np.array(2), task_of().history.budget)
     assert bool(np.isfinite(found.low)) is known
     assert bool(np.isfinite(found.error)) <= known
 
@@ -723,8 +759,7 @@ def test_samples_of_one_length(rng, weighted):
     e = predicted(X, told.restore(V)) - y
     w = 1 if weights is None else weights.sqrt()
     expected = torch.linalg.vector_norm(e * w) / torch.linalg.vector_norm(y * w)
-    here = told.problem.relative(told.problem.residual(told.problem.operator.project(V)))
-    given = told.given_residual(V, here.numpy())
+    given = told.given_relative(told.given.errors(told.restore(V))[0])
     np.testing.assert_allclose(given, expected, rtol=1e-10)
 
 

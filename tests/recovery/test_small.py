@@ -139,8 +139,8 @@ def test_the_budget_counts_every_step(rng):
     assert history.budget.steps == 4
     assert [p.time for p in seen] == [0, 1, 2, 3, 4]
     assert seen[0].running == 3
-    assert len(history.least_residuals()) == 5
-    assert min(history.least_residuals()) == pytest.approx(float(found.residual.min()))
+    assert len(history.least_residuals()[0]) == 5
+    assert min(history.least_residuals()[0]) == pytest.approx(float(found.residual.min()))
 
 
 def test_an_interrupted_run_keeps_its_last_factors(rng):

@@ -22,6 +22,7 @@ __all__ = [
     "NonFiniteError",
     "PosquadError",
     "RankDeficientError",
+    "RowError",
     "ShapeError",
     "TangencyError",
     "first_line",
@@ -74,6 +75,17 @@ class NonFiniteError(PosquadError, ValueError):
 
 class DomainError(PosquadError, ValueError):
     """A value lies outside the set on which the function is defined."""
+
+
+class RowError(DomainError):
+    """A sample cannot be used: `row` is its place, from 0, and `found` what it holds.
+
+    The message counts from 0, as Python does; commands name the line or row of the file.
+    """
+
+    def __init__(self, argument: str, *, expected: str, got: str, found: str, row: int) -> None:
+        super().__init__(argument, expected=expected, got=got)
+        self.found, self.row = found, row
 
 
 class RankDeficientError(PosquadError, ValueError):

@@ -40,6 +40,19 @@ class Acceptance(Constants):
     """Fewest starts that must agree on the best fit in any case. A definition: one start agrees
     with itself, so that two are the fewest that can agree."""
 
+    stationary: float = 1e-4
+    """Largest relative offset of a best fit: the cosine of the angle between its errors and the
+    tangent space, in the weights of the user. A definition: a Gauss-Newton step would then lower
+    the squared error by less than 1e-8 of it, far less than starts that agree may differ."""
+
+    stationary_rounding: float = 10.0
+    """The same as a multiple of the rounding of U, relative to the errors, where that exceeds
+    `stationary`. A choice: numbers that are rounded cannot be closer to a stationary point."""
+
+    stationary_most: float = 1e-3
+    """The same in any case. A definition: the standard of Bates and Watts (Technometrics 23,
+    1981), at which an answer is within a thousandth of its standard errors."""
+
     # RECOVERED: how accurate the answer is, and whether it is locally unique.
 
     sure: float = 1e-6
@@ -53,6 +66,11 @@ class Acceptance(Constants):
     loose: float = 1e-3
     """Largest estimated relative error of such an answer, whatever the tolerance is. A
     definition."""
+
+    hidden_errors: float = 1000.0
+    """Error of a single response, over the tolerance and sqrt(n), from which weights hide a sample
+    that is not reproduced. Derived: errors whose root mean square is the tolerance are at most
+    sqrt(n) times as large, and relative to responses of `uneven` rows up to 30^2 times."""
 
     independent_errors: float = 10.0
     """Samples are independent checks if they differ by this multiple of the ratio of the residual

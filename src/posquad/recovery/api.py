@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posquad.certificates import certifier
 from posquad.core.arguments import require_boolean
-from posquad.core.arrays import Array, like, require_instance
+from posquad.core.arrays import Array, host, like, require_instance
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.progress import Progress
 from posquad.core.status import Status
@@ -26,14 +26,15 @@ from posquad.recovery import ranks
 from posquad.recovery.admitted import admitted_arrays, admitted_start
 from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task, singular_values
-from posquad.recovery.diagnose import largest_error
 from posquad.recovery.from_rows import recover_from_rows
 from posquad.recovery.losses import LossName, chosen_loss
+from posquad.recovery.merging import farkas_of_all
 from posquad.recovery.options import Options
 from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.problem import Problem
 from posquad.recovery.result import Recovery
+from posquad.recovery.statuses import largest_error
 from posquad.recovery.streams.checkpoint import Checkpoint
 from posquad.recovery.tuning import DEFAULT, Tuning
 
@@ -88,7 +89,8 @@ def recover(
         seed: seed of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
             1e-5 if X or y is float32.
-        max_rank: highest rank tried if none is given; by default 12.
+        max_rank: highest rank tried if none is given; by default as high as d and the samples
+            allow.
         max_starts: maximum number of starts per problem; by default 200,000 / p, between 20 and
             2000.
         max_steps, time_limit: maximum number of steps and of seconds of the whole call. The former
@@ -231,7 +233,10 @@ def _least_squares(
         if call.farkas is not None and not batch:
             # Working responses are those of the user times the square root of the relative weight.
             z = call.farkas.to(w.device)
-            z = z * (w / w.mean()).sqrt() if weighted else z
+            if call.merged is not None:
+                z = farkas_of_all(call.merged, z, responses, w)
+            elif weighted:
+                z = z * (w / w.mean()).sqrt()
             found = replace(found, farkas=like(X, z))
     except KeyboardInterrupt as stop:
         if call.given is None:  # nothing has begun
@@ -261,6 +266,8 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         return found
     except KeyboardInterrupt as stop:
         raise Interrupted(found) from stop
-    each = largest_error(problem, U, singular_values(U)) <= level
+    e = problem.residual(problem.operator.project(U))
+    lengths = host(problem.operator.squared_lengths)
+    each = largest_error(host(e), host(problem.y), lengths, singular_values(U)) <= level
     status = Status.CERTIFIED if certificate.proved and each else found.status
     return replace(found, certificate=certificate, status=status)

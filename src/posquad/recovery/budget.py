@@ -93,8 +93,12 @@ class History:
             require_callable("progress", progress, "progress(Progress)")
         self.budget = budget
         self.progress = progress
-        # One record per start of a run and per step, or the least one of it.
+        # One record per start of a run and per step, or the least one of it; and its rank.
         self.residuals: list[Tensor | float] = []
+        self.ranks: list[int] = []
+        self.rank = 0  # of the current search
+        self.is_told = True  # records of a search for a second solution are not part of the history
+        self.whole: Callable[[Any], Any] = lambda residual: residual  # what a residual is told as
         self.last: Any = None
         self.best: Any = None  # what an interrupted search had found
 
@@ -110,9 +114,10 @@ class History:
         self._record(float(residual.min()) if residual.size else 0.0, residual, running)
 
     def _record(self, record: Tensor | float, residual: Any, running: Any) -> None:
-        self.residuals.append(record)
+        if self.is_told:
+            self.add([self.whole(record)])
         if self.progress is not None:
-            worst = float(residual.max()) if math.prod(residual.shape) else 0.0
+            worst = float(self.whole(residual.max())) if math.prod(residual.shape) else 0.0
             done, end = float(self.budget.steps), float(self.budget.max_steps)
             self.progress(Progress(done, end, worst, int(running.sum())))
 
@@ -129,7 +134,26 @@ class History:
             rules.append(self.budget.quota(steps))
         return iterate(_Counted(method, self.budget), start, rules, record=self)
 
-    def least_residuals(self) -> list[float]:
-        """Return the least residual of each record."""
-        full = [r for r in self.residuals if not isinstance(r, Tensor) or r.numel()]
-        return [float(r.amin()) if isinstance(r, Tensor) else r for r in full]
+    def add(self, residuals: Sequence[Tensor | float]) -> None:
+        """Add records of the current search."""
+        self.residuals += residuals
+        self.ranks += [self.rank] * len(residuals)
+
+    def restart(self) -> None:
+        """Forget the records, of a problem with other rows or weights."""
+        self.residuals, self.ranks = [], []
+
+    def least_residuals(self, rank: int | None = None) -> tuple[list[float], list[int]]:
+        """Return the least residual of each record, and its rank.
+
+        If a rank is given, only those on the way to an answer of this rank: its own, and those of
+        lower ranks before.
+        """
+        told, ranks = [], []
+        for residual, own in zip(self.residuals, self.ranks, strict=True):
+            if isinstance(residual, Tensor) and not residual.numel():
+                continue
+            if rank is None or own == rank or (own < rank and rank not in ranks):
+                told.append(float(residual.amin()) if isinstance(residual, Tensor) else residual)
+                ranks.append(own)
+        return told, ranks

@@ -11,7 +11,6 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.core.linalg import eigenvalue_rounding, spectral_norm
 from posquad.core.ranges import DIAGNOSED_FACTORS
-from posquad.core.status import Status
 from posquad.core.symmetric import (
     svec,
     symmetric_congruence,
@@ -24,8 +23,7 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task, singular_values, visible
-from posquad.recovery.problem import Problem
+from posquad.recovery.candidates import Candidates, singular_values
 from posquad.recovery.shared import Shared
 
 # Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
@@ -91,10 +89,12 @@ def diagnose(
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
     # ||Q - Q*|| <= 2 ||U|| ||Delta||.
     rounding = torch.finfo(U.dtype).eps
-    rms = np.maximum(residual, rounding) * host(problem.size) / problem.n**0.5
+    total = host(problem.size) * (1 + shared.prepared.within) ** 0.5  # of all responses
+    rms = np.maximum(residual, rounding) * total / problem.n**0.5
     positive = np.where(low > 0, low, np.nan)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
-    hidden = problem.n / max(problem.n - p, 1)
+    n = shared.prepared.count
+    hidden = n / np.maximum(n - p, 1)
     stretch = _stretch(shared.prepared.transform, U)
     error = 2 * s[..., 0] * rms * hidden / np.sqrt(positive) * stretch
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
@@ -131,13 +131,6 @@ def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
     Its curvature is used, because a residual would hide the curvature along a weak column of U.
     """
     return LeastSquares(operator, operator.apply_factor_kernel(U))
-
-
-def largest_error(problem: Problem, U: Tensor, s: np.ndarray) -> np.ndarray:
-    """Largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`; `s[..., r]` are those of U."""
-    e = abs(host(problem.residual(problem.operator.project(U))))
-    own = abs(host(problem.y)) + host(problem.operator.squared_lengths) * s[..., :1] ** 2
-    return (e / np.where(own > 0, own, 1.0)).max(-1)
 
 
 def _whole_spectrum(
@@ -237,50 +230,9 @@ def _ends(shared: Shared, U: Tensor, budget: Budget) -> tuple[Tensor, ...]:
     return low, high, smallest.is_kernel[..., 0], smallest.kernel_is_known
 
 
-def status_codes(
-    diagnosis: Diagnosis,
-    found: Candidates,
-    shared: Shared,
-    task: Task,
-    *,
-    ambient: int,
-) -> np.ndarray:
-    """Return the status codes `[...]`; in doubt, the more cautious one.
-
-    `ambient` is the dimension of the user's inputs. Other solutions are not sought here.
-    """
-    residual, acceptance = found.residual, shared.tuning.acceptance
-    reproduced = residual <= task.tolerance
-    most = min(max(acceptance.sure, acceptance.sure_tolerances * task.tolerance), acceptance.loose)
-    known = ~diagnosis.free & diagnosis.isolated & diagnosis.converged
-    known = known & (diagnosis.error <= most)  # False for NaN
-    p = dimension(shared.problem.d, found.rank)
-    # Samples that differ by less than the residual allows are no independent checks.
-    enough = shared.checks(acceptance.independent_errors * residual / most) >= diagnosis.needed
-    enough = enough & (shared.prepared.count > p)
-    sure = reproduced & known & enough
-    if sure.any():
-        U, s = found.U, found.singular_values
-        problem, chosen = shared.problem.where(torch.as_tensor(sure, device=U.device))
-        if chosen is None:
-            sure = sure & (largest_error(problem, U, s) <= task.tolerance)
-        else:
-            sure[sure] = largest_error(problem, U[chosen], s[sure]) <= task.tolerance
-    interrupted = task.history.budget.spent
-    codes = np.full(residual.shape, (Status.INTERRUPTED if interrupted else Status.STALLED).code)
-    codes[found.settled] = Status.BEST_FIT.code
-    codes[reproduced] = Status.NOT_IDENTIFIED.code
-    if interrupted:
-        unknown = np.isnan(diagnosis.low) & ~diagnosis.free
-        codes[reproduced & unknown] = Status.INTERRUPTED.code
-    codes[sure] = Status.RECOVERED.code
-    codes[shared.prepared.span < ambient] = Status.UNDETERMINED.code
-    return codes
-
-
-def undiagnosed(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
+def undiagnosed(shared: Shared, found: Candidates, rank: np.ndarray, budget: Budget) -> Diagnosis:
     """Return the diagnosis of factors of which nothing is known."""
-    del shared, task
+    del shared, rank, budget
     d, r = found.U.shape[-2:]
     nothing = np.full_like(found.residual, np.nan)
     never, zero = np.zeros_like(nothing, dtype=bool), np.zeros_like(nothing)
@@ -288,16 +240,16 @@ def undiagnosed(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
-def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
+def diagnose_any(shared: Shared, found: Candidates, rank: np.ndarray, budget: Budget) -> Diagnosis:
     """Diagnose factors of any rank; of those without full rank, nothing is known.
 
     At rank d the samples leave a direction free if they do not determine every symmetric matrix;
-    then neither the curvature nor the error is computed. A best fit of rank d whose smallest
-    eigenvalue is negligible has a lower rank.
+    then neither the curvature nor the error is computed. Nor is it where the `rank[...]` of what is
+    returned is lower.
     """
-    U, residual, budget = found.U, found.residual, task.history.budget
+    U, residual = found.U, found.residual
     d, r = U.shape[-2:]
-    nothing = undiagnosed(shared, found, task)
+    nothing = undiagnosed(shared, found, rank, budget)
     s, eps, acceptance = found.singular_values, torch.finfo(U.dtype).eps, shared.tuning.acceptance
     least = max(acceptance.full_rank, acceptance.full_rank_rounding * max(d, r) * eps)
     low, high = DIAGNOSED_FACTORS.of(U.dtype)
@@ -305,8 +257,7 @@ def diagnose_any(shared: Shared, found: Candidates, task: Task) -> Diagnosis:
     full = np.isfinite(s).all(-1) & (s[..., -1] > least * s[..., 0]) & within
     if r == d:
         free = shared.distinct < d * (d + 1) // 2
-        smallest = visible(s, acceptance.negligible)[..., -1]
-        full = full & ~free & (smallest | (residual <= task.tolerance))
+        full = full & ~free & (rank == d)
         nothing = replace(nothing, free=free)
     if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
         return nothing  # it could take longer than the search

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from posquad.core.arrays import host
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget
-from posquad.recovery.candidates import Candidates, Task, visible
-from posquad.recovery.diagnose import Diagnosis, diagnose_any, status_codes, undiagnosed
+from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.others import Radii, Sought, find_second_solution
 from posquad.recovery.result import Answers, blank_answers
+from posquad.recovery.returned import returned_factor
 from posquad.recovery.shared import Shared
+from posquad.recovery.statuses import status_codes
 
 
 def judge(
@@ -32,36 +36,38 @@ def judge(
     inputs may have second solutions of their own kind. Without `diagnose`, nothing is said about
     whether the data determine the answer.
     """
-    budget, residual = task.history.budget, found.residual
+    budget = task.history.budget
     task.history.best = found
-    diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, task)
-    codes = status_codes(diagnosis, found, shared, task, ambient=ambient)
+    answer = returned_factor(shared, found, task.tolerance)
+    bound = shared.prepared.of_all_samples(found.bound)
+    found = replace(found, residual=answer.residual, bound=bound, known=found.singular_values)
+    diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, answer.rank, budget)
+    codes = status_codes(diagnosis, found, answer, shared, task, ambient=ambient)
     excluded = _excluded(shared, found, codes, budget)
     open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
+    task.history.is_told = False
     sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
+    task.history.is_told = True
     another = sought.different
     codes[another] = Status.NOT_IDENTIFIED.code
     if budget.spent:  # whether there is another solution is not known
         codes[open & ~another] = Status.INTERRUPTED.code
-    reproduced = residual <= task.tolerance
     if not diagnose:
         codes[codes == Status.NOT_IDENTIFIED.code] = Status.LOSS_REACHED.code
-    rank = np.full_like(codes, found.rank)
-    if not reproduced.all():
-        rank = np.where(reproduced, rank, numerical_rank(shared, found.singular_values))
-    U = host(shared.prepared.restore(found.U))
-    given = shared.prepared.given_residual(found.U, residual)
+    U, rank, given = answer.U, answer.rank, answer.given
     worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
     if worse.any():
-        U = np.where(worse[..., None, None], 0.0, U)
+        U, rank = np.where(worse[..., None, None], 0.0, U), np.where(worse, 0, rank)
+        given = np.minimum(given, 1.0)
     # A bound for rows of length one is none for the user's rows.
     even = shared.prepared.rows is not None
     answers = Answers(
         U=U,
         codes=codes,
-        residual=np.minimum(given, 1.0),
-        rank=np.where(worse, 0, rank),
-        confidence=np.full_like(residual, sure),
+        residual=given,
+        rank=rank,
+        searched=np.full_like(rank, found.rank),
+        confidence=np.full_like(given, sure),
         curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
         error=diagnosis.error,
         samples=shared.distinct,
@@ -70,9 +76,9 @@ def judge(
         excluded=excluded,
         others=sought.starts,
         others_agreeing=sought.agreeing,
-        bound=np.zeros_like(residual) if even else found.bound,
+        bound=np.zeros_like(given) if even else np.minimum(found.bound, given),
     )
-    return answers if residual.ndim else answers.one()
+    return answers if given.ndim else answers.one()
 
 
 def _excluded(shared: Shared, found: Candidates, codes: np.ndarray, budget: Budget) -> np.ndarray:
@@ -138,15 +144,3 @@ def zero_answer(shared: Shared, ambient: int) -> Answers:
     status = Status.RECOVERED if spans else Status.UNDETERMINED
     answers.codes[:] = status.code
     return answers
-
-
-def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
-    """Return the numerical rank of a factor with singular values `s[..., r]`.
-
-    It is 0 if the predictions are negligible beside the responses.
-    """
-    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    predicted = s[..., 0] ** 2 * host(problem.operator.squared_lengths.mean(-1))
-    mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
-    nothing = predicted <= negligible * host(mean)
-    return np.where(nothing, 0, visible(s, negligible).sum(-1))

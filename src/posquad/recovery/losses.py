@@ -21,13 +21,14 @@ a small mean would otherwise have a huge weight, though its loss is m.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, RowError
 
 __all__ = [
     "LOSS_NAMES",
@@ -85,6 +86,11 @@ class Robust:
         The pull of outliers under Huber's loss is bounded, but their squares hide a missing rank.
         """
         return replace(self, name="geman-mcclure")
+
+    @property
+    def redescends(self) -> bool:
+        """Whether gross outliers have no weight, so that the loss has many minima."""
+        return self.name == "geman-mcclure"
 
     def scale(self, y: Tensor, mean: Tensor, w: Tensor, level: float) -> Tensor:
         """Return the scale `[...]`: the given one, or the MAD of the errors.
@@ -202,8 +208,10 @@ def chosen_loss(name: str, scale: float | None) -> Loss | None:
     return Poisson() if name == "poisson" else Robust(name, scale)  # type: ignore[arg-type]
 
 
-def require_counts(X: Tensor, y: Tensor, w: Tensor) -> None:
+def require_counts(X: Tensor, y: Tensor, w: Tensor, rows: np.ndarray | None = None) -> None:
     """Refuse responses that cannot be Poisson counts with means `x_i'Qx_i`.
+
+    `rows` are the places of these samples among those that the user gave, if they are not the same.
 
     >>> ones = torch.ones(2, 1)
     >>> require_counts(ones, torch.tensor([0.0, 3.0]), ones[:, 0])
@@ -212,12 +220,18 @@ def require_counts(X: Tensor, y: Tensor, w: Tensor) -> None:
     if bool(wrong.any()):
         index = _first(wrong)
         expected = "counts (0, 1, 2, ...) for loss='poisson'"
-        raise DomainError("y", expected=expected, got=f"{float(y[index]):g} at index {index[-1]}")
+        _refuse_row("y", expected, f"{float(y[index]):g}", index[-1], rows)
     impossible = (y > 0) & (w > 0) & ~(X != 0).any(-1)
     if bool(impossible.any()):
-        row = _first(impossible)[-1]
         expected = "an input that is not zero wherever the count is positive, because x'Qx is the "
-        raise DomainError("X", expected=expected + "mean of the count", got=f"zeros in row {row}")
+        _refuse_row("X", expected + "mean of the count", "zeros", _first(impossible)[-1], rows)
+
+
+def _refuse_row(
+    argument: str, expected: str, found: str, place: int, rows: np.ndarray | None
+) -> NoReturn:
+    row = place if rows is None else int(rows[place])
+    raise RowError(argument, expected=expected, got=f"{found} in row {row}", found=found, row=row)
 
 
 def describe_likelihood(name: str, scale: float | None = None, *, given: bool = False) -> str:

@@ -15,7 +15,8 @@ from posquad.core.status import Status
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import Loss, Poisson, Robust, require_counts
 from posquad.recovery.result import Recovery, stacked_recoveries, unfinished_answers
-from posquad.recovery.reweight import Reweighted, Squares, relative_residual, reweight
+from posquad.recovery.reweight import Begin, Reweighted, Squares, relative_residual, reweight
+from posquad.recovery.robust_starts import robust_factors
 
 Given = tuple[Array, Tensor, Tensor, Tensor]  # X as the user gave it; checked X, y and weights
 
@@ -106,9 +107,23 @@ class _Reweighting:
         return replace(found, rank_path=path.rank_path, rank_confidence=path.rank_confidence)
 
     def _reweight(self, loss: Loss) -> Reweighted[Recovery]:
-        _, _, y, w = self.given
-        level = self.options["tolerance"]
-        return reweight(self._fit, loss, y, w, level, lambda: self.budget.spent, self._note)
+        _, X, y, w = self.given
+        level, seed = self.options["tolerance"], self.options["seed"]
+
+        def starts(loss: Robust, found: Recovery) -> list[Begin[Recovery]]:
+            rank = self.rank or int(found.rank)
+            if not rank:
+                return []
+            before = self.budget.steps
+            factors = robust_factors(X, y, w, rank, loss, level, seed, self.budget)
+            self.steps += self.budget.steps - before
+            each = list(factors) if self.first is None else [*factors, torch.as_tensor(self.first)]
+            near = [replace(found, U=like(self.given[0], U.to(X)), rank=U.shape[1]) for U in each]
+            return [Begin(answer, self._means(answer)) for answer in near] if len(factors) else []
+
+        return reweight(
+            self._fit, loss, y, w, level, lambda: self.budget.spent, self._note, starts, seed
+        )
 
     def _note(self, end: Reweighted[Recovery]) -> None:
         self.best = end
@@ -130,7 +145,7 @@ class _Reweighting:
         changed |= {"weights": weights, **self.budget.limits}
         found = self.recover(model, responses, **self.options | changed)
         self.budget.count(found.steps)
-        self.history.append(torch.as_tensor(found.history))
+        self.history.append((torch.as_tensor(found.history), torch.as_tensor(found.history_rank)))
         self.steps += found.steps
         return found, self._means(found)
 
@@ -157,14 +172,16 @@ class _Reweighting:
     def _answer(self, end: Reweighted[Recovery], status: Status) -> Recovery:
         """Return the answer for this loss, from that of a weighted fit."""
         model, _, y, w = self.given
-        history = [part.to(y) for part in self.history] or [y.new_zeros(1)]
+        nothing = [(y.new_zeros(1), torch.zeros(1, dtype=torch.int64))]
+        history, ranks = zip(*(self.history or nothing), strict=True)
         return replace(
             end.answer,
             status=status,
             residual=like(model, relative_residual(y, end.mean, w)),
             residual_bound=like(model, torch.zeros_like(end.scale)),
             farkas=None,
-            history=like(model, torch.cat(history)),
+            history=like(model, torch.cat(history).to(y)),
+            history_rank=like(model, torch.cat(ranks)),
             steps=self.steps,
             loss=self.loss.name,
             scale=None if isinstance(self.loss, Poisson) else like(model, end.scale),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,13 +18,17 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.judge import judge, zero_answer
+from posquad.recovery.merging import Merged, merge_equal_rows
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers, unfinished_answers
-from posquad.recovery.search import search
+from posquad.recovery.returned import returned_factor
+from posquad.recovery.search import refine, refine_to_the_end, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.split import flat_designs, select_problems, split_batch
+from posquad.recovery.statuses import reproduces
 from posquad.recovery.tuning import Tuning
+from posquad.recovery.weighting import weight_stages
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Pipeline:
     diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
     farkas: Tensor | None = None  # of the last problem
+    merged: Merged | None = None  # of the last problem, if inputs are equal
     given: tuple[Tensor, int] | None = None  # responses [B, n] of all problems, and d
     current: tuple[Shared, np.ndarray] | None = None  # what is being solved, and its flat indices
 
@@ -91,13 +96,12 @@ class Pipeline:
         best = self.task.history.best
         if best is not None and self.current is not None:
             shared, where = self.current
-            found = best if best.residual.ndim else best.one()
-            U = host(shared.prepared.restore(best.U))
-            U = U.reshape(-1, *U.shape[-2:])
+            answer = returned_factor(shared, best, self.task.tolerance)
             put = self.unfinished.select(where)
-            put.U, put.starts = U, found.starts
-            put.residual = shared.prepared.given_residual(best.U, best.residual).reshape(-1)
-            put.rank = np.where(U.any((-2, -1)), best.rank, 0)
+            put.U, put.starts = answer.U.reshape(len(where), *answer.U.shape[-2:]), best.starts
+            put.residual[:] = answer.given
+            put.rank[:] = np.where(answer.U.any((-2, -1)), answer.rank, 0)
+            put.searched[:] = best.rank
             self.unfinished.put(where, put)
         return self.unfinished
 
@@ -175,6 +179,8 @@ class Pipeline:
             solved, alone, reproduced = self._solve_at_rank(
                 part, rank, first, sure, ambient=answers.U.shape[-2]
             )
+            # In the lengths of the user, what interpolates rows of length one may not.
+            reproduced = reproduced & (solved.codes != Status.STALLED.code)
             taken = ~alone & reproduced if exact else ~alone
             misfits.append(members[~alone & ~taken])
             if not taken.all():
@@ -189,10 +195,12 @@ class Pipeline:
     ) -> list[tuple[int, Tensor, np.ndarray, np.ndarray]]:
         """Choose the ranks; return rank, starts, confidences and indices of each group.
 
-        Problems whose samples do not suffice for a choice are in no group.
+        Problems whose samples do not suffice for a choice are in no group, and neither are those
+        of a rank so high that its trials do not begin at one.
         """
         d = shared.problem.d
         enough = (shared.prepared.span == d) & (shared.distinct >= needed_samples(d, 1))
+        enough = enough & (shared.visible_rank <= self.tuning.schedule.few_ranks)
         chosen = enough.nonzero()[0]
         if not len(chosen):
             return []
@@ -270,23 +278,57 @@ class Pipeline:
         if X.numel() <= self.tuning.sizes.host_entries:
             X, y = X.cpu(), y.cpu()
             weights, start = (t if t is None else t.cpu() for t in (weights, start))
+        self.merged = merge_equal_rows(X, y, weights)
+        if self.merged is not None:
+            X, y, weights = self.merged[:3]
         even = normalize_rows(X, y, weights, self.tuning)
-        prepared = prepare(X, y, weights, self.tuning) if even is None else even
-        shared = Shared(prepared, self.tuning)
-        if not bool(prepared.problem.y.any()) or int(prepared.span) == 0:
+        if even is not None and self._is_inconsistent:
+            even = None  # no matrix interpolates
+        shared = self._shared(prepare(X, y, weights, self.tuning) if even is None else even)
+        if not bool(shared.problem.y.any()) or int(shared.prepared.span) == 0:
             return zero_answer(shared, X.shape[-1])
         self._begin(shared, np.array([index]))
         found, sure = self._solved(shared, start)
-        reproduced = float(found.residual) <= self.task.tolerance
-        if even is not None and not reproduced and not self.budget.spent:
+        if even is not None and not self._reproduces(shared, found) and not self.budget.spent:
             # No matrix interpolates, so the best fit depends on lengths and weights.
-            shared = Shared(prepare(X, y, weights, self.tuning), self.tuning)
+            convex = self.rank is not None and self.rank >= X.shape[-1]
+            first, *further = [weights] if convex else weight_stages(weights)
+            shared = self._shared(prepare(X, y, first, self.tuning))
             self._begin(shared, np.array([index]))
             found, sure = self._solved(shared, start)
+            for w in further:
+                U = shared.prepared.restore(found.U)
+                shared = self._shared(prepare(X, y, w, self.tuning))
+                self._begin(shared, np.array([index]))
+                if found.rank == shared.problem.d:  # convex: solved anew, with a proof
+                    found = search(shared, found.rank, self.task, self._starts(found.rank, 1))
+                else:
+                    found = refine(shared, shared.prepared.enter(U), self.task, found)
         D = X.shape[-1] * (X.shape[-1] + 1) // 2
         repeated = int(shared.distinct) < min(int(shared.prepared.count), D)
         nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))
         return self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
+
+    def _reproduces(self, shared: Shared, found: Candidates) -> bool:
+        """Whether what was found for one problem reproduces the responses."""
+        tolerance = self.task.tolerance
+        answer = returned_factor(shared, found, tolerance)
+        return bool(reproduces(shared.prepared, answer, tolerance))
+
+    @property
+    def _is_inconsistent(self) -> bool:
+        """Whether equal inputs have different responses."""
+        return self.merged is not None and self.merged.within > self.task.tolerance**2
+
+    def _shared(self, prepared: Prepared) -> Shared:
+        """Return what is shared by the ranks of one problem, whose equal inputs may be merged."""
+        if self.merged is not None:
+            count, within = np.array(self.merged.samples), self.merged.within
+            prepared = replace(prepared, count=count, within=within)
+        if self.given is None or len(self.given[0]) == 1:
+            self.task.history.restart()
+            self.task.history.whole = prepared.of_all_samples
+        return Shared(prepared, self.tuning)
 
     def _starts(self, d: int, rank: int) -> int:
         if self.max_starts is not None:
@@ -323,9 +365,12 @@ class Pipeline:
         self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
     ) -> Answers:
         """Diagnose what was found, and keep the vector that proves the bound of one problem."""
+        found = refine_to_the_end(shared, found, self.task)
         proved = found.farkas is not None and not found.bound.ndim and found.bound > 0
         if proved and shared.prepared.rows is None:
             self.farkas = found.farkas
+        elif self._is_inconsistent:  # equal inputs alone prove a bound
+            self.farkas = torch.zeros_like(shared.problem.y)
         return judge(
             shared,
             found,

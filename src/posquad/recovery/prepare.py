@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from posquad.core.ranges import PLAIN_LENGTHS, ROW_ENTRIES, UNSCALED_INPUTS, tin
 from posquad.problems.measurements import RankOne, one_design
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
-from posquad.recovery.problem import Problem
+from posquad.recovery.problem import Given, Problem
 from posquad.recovery.tuning import DEFAULT, Tuning
 
 # Entries of X that are inspected for repetition. A choice: sorting them takes about a millisecond.
@@ -56,21 +57,30 @@ class Prepared:
     """One problem or a batch in working coordinates: `x = x_user T` and `U_user = T U`."""
 
     problem: Problem
+    given: Given
     transform: Tensor  # [..., d, k]
     scale: Tensor  # [...]  y_user = scale * y
     span: np.ndarray  # [...]  dimension of the span of the inputs
     count: np.ndarray  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
+    within: float = 0.0  # squared responses that merging equal inputs left out, over the others
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether samples count by weights of the user."""
+        return self.rows is None and self.given.rows is not None
 
     def select(self, chosen: Tensor) -> Prepared:
         """Return the problems of a batch at these indices."""
         return Prepared(
             problem=self.problem.select(chosen),
+            given=self.given.select(chosen),
             transform=self.transform[chosen],
             scale=self.scale[chosen],
             span=self.span[host(chosen)],
             count=self.count[host(chosen)],
             rows=None if self.rows is None else self.rows[chosen],
+            within=self.within,
         )
 
     def one(self) -> Prepared:
@@ -79,20 +89,34 @@ class Prepared:
             problem=Problem(
                 RankOne.of_checked(self.problem.operator.X[None]), self.problem.y[None]
             ),
+            given=self.given.one(),
             transform=self.transform[None],
             scale=self.scale[None],
             span=self.span[None],
             count=self.count[None],
             rows=None if self.rows is None else self.rows[None],
+            within=self.within,
         )
 
-    def given_residual(self, U: Tensor, residual: np.ndarray) -> np.ndarray:
-        """Return the relative residual for the lengths and weights that the user gave."""
+    def relative(self, e: Tensor) -> np.ndarray:
+        """Return the size of errors `e[..., n]` relative to the responses, both as in `given`."""
+        return host(torch.linalg.vector_norm(e, dim=-1) / _norm_or_one(self.given.y))
+
+    def given_relative(self, e: Tensor) -> np.ndarray:
+        """Return the same for the lengths and weights that the user gave."""
         if self.rows is None:
-            return residual
-        e = self.problem.residual(self.problem.operator.project(U)) * self.rows
-        size = torch.linalg.vector_norm(self.problem.y * self.rows, dim=-1)
-        return host(torch.linalg.vector_norm(e, dim=-1) / torch.where(size > 0, size, 1.0))
+            return self.relative(e)
+        size = _norm_or_one(self.given.y * self.rows)
+        return host(torch.linalg.vector_norm(e * self.rows, dim=-1) / size)
+
+    def of_all_samples(self, residual: Any) -> Any:
+        """Return the relative residual of all samples, from that of the merged ones."""
+        return ((residual**2 + self.within) / (1 + self.within)) ** 0.5 if self.within else residual
+
+    def working_errors(self, e: Tensor) -> Tensor:
+        """Return errors in the units of the working responses, from those of `Given.errors`."""
+        unit = self.given.unit
+        return e * (unit / self.scale * unit)[..., None]
 
     def enter(self, U: Tensor) -> Tensor:
         """Return a factor in working coordinates, from the user's."""
@@ -128,12 +152,14 @@ def prepare(
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
     acceptance, large = tuning.acceptance, _is_large(X, tuning)
+    scale = _response_scale(y)
+    inputs = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
+    unchanged = Given.of(inputs, rows, y, scale)
     if rows is not None and not large:
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
     unit = _units(X, rows, tuning, y.dtype)
-    scale = _response_scale(y)
-    given = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
+    given = unchanged.operator if large else RankOne.of_checked(X)
     x = None if large else host(X)
     q = min(math.sqrt(d / n), _MOST_ASPECT)
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur
@@ -167,7 +193,7 @@ def prepare(
         plain = whole and rows is None and unit is None and bool((root == 1).all())
         operator = given if plain else RankOneView(given, T, rows)
         count = (host(operator.squared_lengths) > 0).sum(-1)
-    return Prepared(Problem(operator, y / scale[..., None]), T, scale, span, count)
+    return Prepared(Problem(operator, y / scale[..., None]), unchanged, T, scale, span, count)
 
 
 def _clear_spread(single: RankOne, least: float) -> np.ndarray | None:
@@ -210,6 +236,12 @@ def _whitening(
     return transform
 
 
+def _norm_or_one(y: Tensor) -> Tensor:
+    """Return the norm of `y[..., n]`, or 1 if it is zero, `[...]`."""
+    size = torch.linalg.vector_norm(y, dim=-1)
+    return torch.where(size > 0, size, 1.0)
+
+
 def _response_scale(y: Tensor) -> Tensor:
     """Largest `|y_i|` of each problem, or 1 if all are zero, `[...]`."""
     size = largest_entry(y)
@@ -233,6 +265,7 @@ def _repeated(one: Prepared, y: Tensor) -> Prepared:
     scale, X = _response_scale(y), spread(one.problem.operator.X)
     return Prepared(
         problem=Problem(RankOne.of_checked(X), y / scale[:, None]),
+        given=Given.of(RankOne.of_checked(spread(one.given.operator.X)), None, y, scale),
         transform=spread(one.transform),
         scale=scale,
         span=repeat(one.span),
@@ -275,12 +308,15 @@ def normalize_rows(
         responses = torch.where(weights > 0, responses, 0.0)
     if not bool(torch.isfinite(responses).all()):
         return None
+    shorten = torch.where(present, 1 / peak / lengths, 0.0)
     if _is_large(X, tuning):
-        shorten = torch.where(present, 1 / peak / lengths, 0.0)
         even = prepare(X, responses, None, tuning, rows=shorten)
     else:
         unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
         even = prepare(unit.expand(*batch, *unit.shape[-2:]), responses, None, tuning)
+        given = RankOne.of_checked(X.expand(*batch, *X.shape[-2:]))
+        shorten = shorten.expand(responses.shape)
+        even = replace(even, given=Given.of(given, shorten, responses, even.scale))
     top = torch.where(present, factor, -torch.inf).amax(-1, keepdim=True)
     rows = torch.where(present, (factor - top).exp2(), 0.0)
     return replace(even, rows=rows.expand(responses.shape))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from posquad.core.arrays import host
+from posquad.core.twofold import from_doubles
 from posquad.problems.measurements import RankOne
 
 
@@ -59,3 +62,69 @@ class Problem:
             return self, None
         chosen = mask.nonzero()[:, 0]
         return self.select(chosen), chosen
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The same problem in the user's coordinates, in which an answer is returned and measured.
+
+    Responses are in units of a power of four, factors in units of its root, so that squares of
+    neither leave the range of the precision; a change of these units is exact.
+    """
+
+    operator: RankOne  # the inputs of the user
+    rows: Tensor | None  # [..., n]  factors of the rows, for weights or equal lengths
+    y: Tensor  # [..., n]  responses times the square of these factors, in these units
+    unit: Tensor  # [...]  the root of the unit
+
+    @classmethod
+    def of(cls, operator: RankOne, rows: Tensor | None, y: Tensor, scale: Tensor) -> Given:
+        """Choose units for responses `y[..., n]` of size `scale[...]`."""
+        unit = (scale.log2() / 2).round().exp2()
+        return cls(operator, rows, y / unit[..., None] / unit[..., None], unit)
+
+    def project(self, U: Tensor) -> Tensor:
+        """Return `s_i U'x_i`, `[..., n, r]`, for the factors s of the rows."""
+        return self._scaled(self.operator.project(U / self.unit[..., None, None]))
+
+    def errors(self, U: Tensor) -> tuple[Tensor, np.ndarray]:
+        """Return `e_i = s_i^2 (||U'x_i||^2 - y_i)`, `[..., n]`, and a bound on their rounding.
+
+        The bound `[...]` is on the norm of what `rounding` returns, over that of the responses.
+        """
+        squares = self.project(U).square()
+        V = U / self.unit[..., None, None]
+        largest = self.operator.column_sizes.to(V.dtype)[..., :, None] * V
+        rows = squares if self.rows is None else self.rows.square()[..., None] * squares
+        bound = 2 * (rows.sum(-2).sqrt() * torch.linalg.vector_norm(largest, dim=-2)).sum(-1)
+        size = torch.linalg.vector_norm(self.y, dim=-1)
+        bound = 1 + bound / torch.where(size > 0, size, 1.0)
+        return squares.sum(-1) - self.y, host(torch.finfo(V.dtype).eps * bound)
+
+    def rounding(self, U: Tensor) -> Tensor:
+        """Return what the rounding of the numbers in U contributes to each error, `[..., n]`."""
+        sizes = self._scaled(self.operator.product_sizes(U / self.unit[..., None, None]))
+        terms = 2 * (self.project(U).abs() * sizes).sum(-1) + self.y.abs()
+        return torch.finfo(terms.dtype).eps * terms
+
+    def precise_errors(self, U: Tensor) -> Tensor:
+        """Return the same errors `[..., n]`, computed in double-double arithmetic."""
+        Z = self.operator.project_precisely(U / self.unit[..., None, None])
+        if self.rows is not None:
+            Z = Z.times(self.rows.double()[..., None])
+        e = (Z * Z).sum(-1) + -from_doubles(self.y.double())
+        return e.high.to(self.y.dtype)
+
+    def _scaled(self, Z: Tensor) -> Tensor:
+        return Z if self.rows is None else self.rows[..., None] * Z
+
+    def one(self) -> Given:
+        """Return one problem as a batch of one."""
+        rows = None if self.rows is None else self.rows[None]
+        X = self.operator.X[None]
+        return Given(RankOne.of_checked(X), rows, self.y[None], self.unit[None])
+
+    def select(self, index: Tensor) -> Given:
+        """Return the problems of a batch at these indices."""
+        rows = None if self.rows is None else self.rows[index]
+        return Given(self.operator.select(index), rows, self.y[index], self.unit[index])

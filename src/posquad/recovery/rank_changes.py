@@ -33,7 +33,7 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
     if float(found.residual) <= task.tolerance:
         for rank in range(int(_visible_rank(found, shared)), found.rank):
             candidate = refine(shared, leading_columns(found.U, rank), task, found)
-            if bool(_still_reproduces(candidate, found)):
+            if bool(_still_reproduces(candidate, found, task.tolerance)):
                 return candidate
     d, distinct = shared.problem.d, int(shared.distinct)
     hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
@@ -64,7 +64,7 @@ def lower_together(
         index = torch.from_numpy(tried).to(found.U.device)
         part = found.select(index)
         candidate = refine(shared.select(index), leading_columns(part.U, rank), task, part)
-        good = _still_reproduces(candidate, part)
+        good = _still_reproduces(candidate, part, task.tolerance)
         taken = candidate.select(torch.from_numpy(good).to(index.device))
         yield tried[good], taken
         chosen = np.concatenate([chosen[~now], tried[~good]])
@@ -76,10 +76,11 @@ def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
     return np.maximum(seen.sum(-1), 1)
 
 
-def _still_reproduces(lower: Candidates, found: Candidates) -> np.ndarray:
+def _still_reproduces(lower: Candidates, found: Candidates, tolerance: float) -> np.ndarray:
     """Whether a lower rank reproduces as well; a small eigenvalue may still be needed, `[...]`."""
     rounding = _ROUNDING * torch.finfo(found.U.dtype).eps
-    return lower.residual <= np.maximum(_AS_WELL * found.residual, rounding)
+    most = np.maximum(_AS_WELL * found.residual, rounding)
+    return lower.residual <= np.minimum(most, tolerance)
 
 
 def raise_if_better(

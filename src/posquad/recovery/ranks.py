@@ -100,14 +100,14 @@ def weight_of_best(scores: np.ndarray) -> np.ndarray:
 
 
 def highest_rank(d: int, max_rank: int | None, allowed: Callable[[int], bool]) -> int:
-    """Return the highest rank to try: at most d and `max_rank` (12 by default), and allowed.
+    """Return the highest rank to try: at most d and `max_rank`, if it is given, and allowed.
 
     `allowed(rank)` says whether there are enough samples for a rank; rank 1 is always tried.
 
-    >>> highest_rank(20, None, lambda rank: rank <= 5), highest_rank(20, None, lambda rank: True)
-    (5, 12)
+    >>> highest_rank(20, None, lambda rank: rank <= 5), highest_rank(20, 3, lambda rank: True)
+    (5, 3)
     """
-    highest = min(d, max_rank or DEFAULT.schedule.highest_rank)
+    highest = min(d, max_rank or d)
     while highest > 1 and not allowed(highest):
         highest -= 1
     return highest
@@ -118,11 +118,13 @@ def try_ranks(
     highest: int,
     stopped: Callable[[], bool],
     unimproved: int = DEFAULT.schedule.unimproved_ranks,
+    first: int = 1,
 ) -> tuple[list[_T], int]:
-    """Try ranks from 1 upwards; return the trials, and the index of the chosen one.
+    """Try ranks from the `first` upwards; return the trials by rank, and the index of the chosen.
 
     The first rank that reproduces the responses is chosen, else the one of the lowest score. The
-    trials also end when two ranks in a row do not improve the score, or when `stopped()`.
+    trials also end when two ranks in a row do not improve the score, or when `stopped()`. Then
+    ranks below the first are tried in the same way.
 
     >>> class Scored(NamedTuple):
     ...     score: float
@@ -130,17 +132,29 @@ def try_ranks(
     >>> trials, best = try_ranks(lambda rank: Scored(abs(rank - 2)), 10, lambda: False)
     >>> len(trials), best
     (4, 1)
+    >>> trials, best = try_ranks(lambda rank: Scored(abs(rank - 4)), 10, lambda: False, first=6)
+    >>> [int(trial.score) for trial in trials], best
+    ([2, 1, 0, 1, 2, 3, 4], 2)
     """
-    trials: list[_T] = []
-    best = 0
-    for rank in range(1, highest + 1):
-        trials.append(trial(rank))
-        if trials[-1].reproduced:
-            return trials, len(trials) - 1
-        best = min(range(len(trials)), key=lambda k: trials[k].score)
-        if len(trials) - 1 - best >= unimproved or stopped():
-            break
-    return trials, best
+    first = min(first, highest)
+    trials: dict[int, _T] = {}
+
+    def told(best: int) -> tuple[list[_T], int]:
+        ranks = sorted(trials)
+        return [trials[rank] for rank in ranks], ranks.index(best)
+
+    best = first
+    for ranks in (range(first, highest + 1), range(first - 1, 0, -1)):
+        for rank in ranks:
+            trials[rank] = trial(rank)
+            if trials[rank].reproduced:
+                return told(rank)
+            best = min(sorted(trials), key=lambda k: trials[k].score)
+            if stopped():
+                return told(best)
+            if abs(rank - best) >= unimproved:
+                break
+    return told(best)
 
 
 def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:
@@ -233,55 +247,68 @@ def choose_rank(
     weight of the rank among those tried. It is 0 if the highest rank tried is the best and higher
     ones exist.
 
-    With ample samples, every rank starts at the last one plus a direction of negative curvature of
-    what is left; near the information limit that start is one of several. A full search is made at
-    the chosen rank only. A `given[d, k]` factor is the start of rank k, and its best approximations
-    are those of lower ranks, unless the last rank leads to a better one.
+    If the samples determine Q as a linear fit, and its spectrum shows a high rank, the trials begin
+    there. With ample samples, every rank starts at the last one plus a direction of negative
+    curvature of what is left; near the information limit that start is one of several. A full
+    search is made at the chosen rank only. A `given[d, k]` factor is the start of rank k, and its
+    best approximations are those of lower ranks, unless the last rank leads to a better one.
     """
     n, d = int(shared.prepared.count), shared.problem.d
     schedule, budget = shared.tuning.schedule, task.history.budget
-    tried: list[Candidates] = []
+    tried: dict[int, Candidates] = {}
+    first = first_rank(int(shared.visible_rank), schedule.few_ranks)
 
     def trial(rank: int) -> _SearchTrial:
         p = dimension(d, rank)
-        ample = shared.problem.n >= schedule.ample * p
-        start = with_next_column(shared, tried[-1].U) if tried else None
+        ample = first > 1 or shared.problem.n >= schedule.ample * p
+        start = None
+        if rank - 1 in tried:
+            start = with_next_column(shared, tried[rank - 1].U)
+        elif rank + 1 in tried:
+            start = leading_columns(tried[rank + 1].U, rank)
         if given is not None and rank <= given.shape[-1]:
             start = _better(shared, leading_columns(given, rank), start)
         starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
-        found = solve(rank, starts, start, rough=ample)
-        tried.append(found)
-        residual = float(found.residual)
+        found = tried[rank] = solve(rank, starts, start, rough=ample)
+        residual = shared.prepared.of_all_samples(float(found.residual))
         return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
     distinct = int(shared.distinct)
-    most = max_rank or schedule.highest_rank
-    highest = _highest(d, most, distinct)
-    trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks)
-    path = [(t.rank, t.residual, t.score) for t in trials]
+    highest = _highest(d, max_rank, distinct)
+    trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks, first)
+    path = {t.rank: (t.rank, t.residual, t.score) for t in trials}
     chosen = trials[best]
     found = chosen.found
-    ample = shared.problem.n >= schedule.ample * dimension(d, chosen.rank)
+    ample = first > 1 or shared.problem.n >= schedule.ample * dimension(d, chosen.rank)
     if ample or not (chosen.reproduced or budget.spent):
-        found = _confirmed(chosen, trials, solve, task, max_starts)
-        residual = float(found.residual)
-        refined = found.rank, residual, bic(residual, n, dimension(d, found.rank))
-        path[found.rank - 1] = refined
-    if float(found.residual) <= task.tolerance:
+        found = _confirmed(chosen, trials[:best], solve, task, max_starts)
+        residual = shared.prepared.of_all_samples(float(found.residual))
+        path[found.rank] = found.rank, residual, bic(residual, n, dimension(d, found.rank))
+    told = list(path.values())
+    if path[found.rank][1] <= task.tolerance:
         p = dimension(d, found.rank)
         enough = distinct >= needed_samples(d, found.rank) and n > p
-        return RankChoice(found, float(enough), path)
+        return RankChoice(found, float(enough), told)
     if budget.spent:  # the choice was not completed
         undecided = np.zeros_like(found.settled)
-        return RankChoice(replace(found, settled=undecided), 0.0, path)
-    if best == len(trials) - 1 and highest < d:
-        return RankChoice(found, 0.0, path)  # a higher rank might be better, but was not tried
-    return RankChoice(found, float(weight_of_best(np.array([t.score for t in trials]))), path)
+        return RankChoice(replace(found, settled=undecided), 0.0, told)
+    if chosen.rank == highest and highest < d:
+        return RankChoice(found, 0.0, told)  # a higher rank might be better, but was not tried
+    return RankChoice(found, float(weight_of_best(np.array([t.score for t in trials]))), told)
 
 
-def _highest(d: int, most: int, distinct: int) -> int:
+def first_rank(shown: int, few: int) -> int:
+    """Return the rank at which the trials begin, if a linear fit has shown this rank.
+
+    >>> first_rank(0, 3), first_rank(3, 3), first_rank(14, 3)
+    (1, 1, 14)
+    """
+    return shown if shown > few else 1
+
+
+def _highest(d: int, max_rank: int | None, distinct: int) -> int:
     """Return the highest rank to try of a problem with so many independent samples."""
-    return highest_rank(d, most, lambda rank: distinct >= needed_samples(d, rank))
+    return highest_rank(d, max_rank, lambda rank: distinct >= needed_samples(d, rank))
 
 
 class RankChoices(NamedTuple):
@@ -307,8 +334,7 @@ def choose_ranks(
     """
     d, count, schedule = shared.problem.d, shared.prepared.count, shared.tuning.schedule
     total = len(count)
-    most = max_rank or schedule.highest_rank
-    highest = torch.tensor([_highest(d, most, int(own)) for own in shared.distinct])
+    highest = torch.tensor([_highest(d, max_rank, int(own)) for own in shared.distinct])
     scores = torch.full((total, int(highest.max())), torch.inf, dtype=torch.float64)
     reproduced = torch.zeros(total, dtype=torch.bool)
     tried = torch.zeros(total, dtype=torch.int64)
@@ -348,7 +374,7 @@ def choose_ranks(
 
 def _confirmed(
     chosen: _SearchTrial,
-    trials: list[_SearchTrial],
+    lower_trials: list[_SearchTrial],
     solve: Solve,
     task: Task,
     max_starts: int,
@@ -358,7 +384,7 @@ def _confirmed(
     A trial that started from the last rank may have missed the answer.
     """
     found = solve(chosen.rank, max_starts, chosen.found.U)
-    for trial in reversed(trials[: chosen.rank - 1]):
+    for trial in reversed(lower_trials):
         if float(found.residual) > task.tolerance or task.history.budget.spent:
             break
         lower = solve(trial.rank, max_starts, trial.found.U)

@@ -16,14 +16,10 @@ from posquad.core.ranges import ANSWERS
 from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.recovery.budget import History
+from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
-
-# Multiple of d eps, over the lengths of two columns, up to which their product is rounding.
-# Derived: the bound of an inner product of d terms is d eps / 2, for each of the steps that made
-# the columns orthogonal, and there is a margin.
-_ORTHOGONAL = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,7 +30,9 @@ class Recovery(Result):
     Q: Predictor  # UU', as an operator; Q.dense() forms the matrix
     status: Status | list  # CERTIFIED, RECOVERED, NOT_IDENTIFIED, BEST_FIT, STALLED, ...
     certificate: Certificate | None  # of U[:, :rank], if `recover(..., certify=True)`
-    history: Any  # [T]  least relative residual at each start of a run and each step
+    history: Any  # [T]  least relative residual at each start of a run and each step; of one
+    #     problem, on the way to the answer: at its rank, and before at lower ones
+    history_rank: Any  # [T]  rank at these steps
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found
     rank_confidence: Any  # [...]  1 if given or certain, else the weight among the ranks tried
@@ -66,9 +64,29 @@ class Recovery(Result):
     def message(self) -> str | list:
         """Cause and remedy in words, for one problem or for each problem of a batch.
 
-        For another loss than least squares they end with the likelihood that it assumes.
+        They name the limit that ended the choice of a rank. For another loss than least squares
+        they end with the likelihood that it assumes.
         """
-        return _messages(self.status, "" if self.loss == "least-squares" else self.likelihood)
+        words = [self.rank_limit] if self.rank_limit else []
+        if self.loss != "least-squares":
+            words.append(f"assumed: {self.likelihood}")
+        return _messages(self.status, words)
+
+    @property
+    def rank_limit(self) -> str | None:
+        """What kept higher ranks from being tried, if the highest that was tried is the best.
+
+        None also for a batch, where it is not known.
+        """
+        if self.rank_path is None or self.status not in (Status.BEST_FIT, Status.STALLED):
+            return None
+        rank, d = int(self.rank), self.U.shape[-2]
+        if float(self.rank_confidence) or rank == d or rank < int(self.rank_path.rank[-1]):
+            return None
+        told = f"rank {rank} is the highest that was tried, and the best: "
+        if int(self.samples) < needed_samples(d, rank + 1):
+            return f"{told}{int(self.samples)} independent samples allow no higher one, so add some"
+        return f"{told}allow higher ones by max_rank"
 
     @property
     def likelihood(self) -> str:
@@ -80,10 +98,11 @@ class Recovery(Result):
 class Answers:
     """Answers to a flat batch of problems."""
 
-    U: np.ndarray  # [B, d, k] in the user's coordinates
+    U: np.ndarray  # [B, d, k] in the user's coordinates; columns beyond the rank are zero
     codes: np.ndarray  # [B]
     residual: np.ndarray
     rank: np.ndarray
+    searched: np.ndarray  # rank of the search, before directions that contribute nothing were left
     confidence: np.ndarray
     curvature: np.ndarray  # [B, 2]
     error: np.ndarray
@@ -138,22 +157,20 @@ class Answers:
     def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
-        U = _with_orthogonal_columns(self.U)[..., :widest]
-        beyond = np.arange(widest) >= self.rank[:, None]
-        if beyond.any():
-            U = np.where(beyond[:, None, :], 0.0, U)
-        least = np.array(history.least_residuals() or [0.0], dtype=self.residual.dtype)
+        residuals, ranks = history.least_residuals(None if batch else int(self.searched[0]))
+        least = np.array(residuals or [0.0], dtype=self.residual.dtype)
 
         def out(value: np.ndarray) -> Any:
             return like(model, value.reshape(batch + value.shape[1:]))
 
-        factor = out(U)
+        factor = out(self.U[..., :widest])
         return Recovery(
             U=factor,
             Q=Predictor(factor),
             status=from_codes(self.codes.reshape(batch)),
             certificate=None,
             history=like(model, least),
+            history_rank=like(model, np.array(ranks or [0], dtype=np.int64)),
             residual=out(self.residual),
             rank=out(self.rank),
             rank_confidence=out(self.confidence),
@@ -169,27 +186,6 @@ class Answers:
             steps=history.budget.steps,
             rows=model.shape[-2],
         )
-
-
-def _with_orthogonal_columns(U: np.ndarray) -> np.ndarray:
-    """Rotate factors `U[B, d, k]` so that their columns are orthogonal, of descending norm.
-
-    Rotating U keeps the relative accuracy of small rows, which belong to large inputs. Columns that
-    are orthogonal already are only sorted.
-    """
-    largest = abs(U).max((-2, -1), keepdims=True, initial=0.0)
-    unit = U / np.where(largest > 0, largest, 1.0)  # squares are in range
-    gram = unit.swapaxes(-1, -2) @ unit
-    norms = np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
-    rounding = _ORTHOGONAL * U.shape[-2] * np.finfo(U.dtype).eps
-    rounding = rounding * norms[..., :, None] * norms[..., None, :]
-    wrong = (abs(gram) > rounding).sum((-2, -1)) > (norms > 0).sum(-1)  # the diagonal exceeds it
-    if wrong.any():
-        return U @ np.linalg.svd(unit, full_matrices=False)[2].swapaxes(-1, -2)
-    if (norms[..., 1:] <= norms[..., :-1]).all():
-        return U
-    order = (-norms).argsort(-1, kind="stable")
-    return np.take_along_axis(U, order[..., None, :], -1)
 
 
 def stacked_recoveries(parts: list[Recovery], batch: torch.Size, model: Array) -> Recovery:
@@ -209,20 +205,21 @@ def stacked_recoveries(parts: list[Recovery], batch: torch.Size, model: Array) -
     changed: dict[str, Any] = {}
     for field in fields(Recovery):
         values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.generic | np.ndarray | Tensor) and field.name != "history":
-            same = field.name != "U"
-            changed |= {field.name: out([torch.as_tensor(v) for v in values])} if same else {}
+        own = field.name in ("U", "history", "history_rank")  # of different lengths
+        if isinstance(values[0], np.generic | np.ndarray | Tensor) and not own:
+            changed[field.name] = out([torch.as_tensor(v) for v in values])
     codes = torch.tensor([part.status.code for part in parts if isinstance(part.status, Status)])
-    history = torch.cat([torch.as_tensor(part.history) for part in parts])
+    for name in ("history", "history_rank"):
+        column = torch.cat([torch.as_tensor(getattr(part, name)) for part in parts])
+        changed[name] = like(model, column)
     changed |= {"U": U, "Q": Predictor(U), "status": from_codes(codes.reshape(batch))}
-    changed |= {"history": like(model, history), "rank_path": None}
-    return replace(parts[0], **changed, steps=sum(part.steps for part in parts))
+    return replace(parts[0], **changed, rank_path=None, steps=sum(part.steps for part in parts))
 
 
-def _messages(status: Status | list, likelihood: str) -> str | list:
+def _messages(status: Status | list, words: list[str]) -> str | list:
     if not isinstance(status, Status):
-        return [_messages(s, likelihood) for s in status]
-    return f"{status.value}; assumed: {likelihood}" if likelihood else status.value
+        return [_messages(s, words) for s in status]
+    return "; ".join([status.value, *words])
 
 
 def unfinished_answers(y: Tensor, d: int, columns: int) -> Answers:
@@ -244,6 +241,7 @@ def blank_answers(y: Tensor, d: int, columns: int) -> Answers:
         codes=none + Status.STALLED.code,
         residual=zero.copy(),
         rank=none.copy(),
+        searched=none.copy(),
         confidence=zero + 1,
         curvature=np.full((count, 2), np.nan, dtype=zero.dtype),
         error=zero.copy(),

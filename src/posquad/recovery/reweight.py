@@ -7,11 +7,16 @@ fit is the same. If it is not, the loop goes on from there, as long as that lowe
 
 A fit maps the means of its weights to new means, and the answer is a fixed point of that map. The
 iteration is accelerated (Anderson 1965), because it converges slowly with many outliers.
+
+A loss that gives outliers no weight has many minima. There the loop begins at several means: those
+near minima that `posquad.recovery.robust_starts` found, or, where there are none, those of trimmed
+fits from Huber's answer and from random halves of the samples. The fixed point of least loss is
+kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +25,7 @@ from torch import Tensor
 
 from posquad.core.status import Status
 from posquad.recovery.losses import Loss, Robust
+from posquad.recovery.robust_starts import nearest_half
 
 __all__ = ["Reweighted", "Squares", "WeightedFit", "relative_residual", "reweight"]
 
@@ -48,6 +54,23 @@ _ROUNDING = 1e-12
 # which differences of means are rounding.
 _CUTOFF = 1e-8
 
+# Fits of a start that is compared with others before it is accurate: Huber's answer, trimmed fits,
+# and the loss itself. A choice: twice as many trimmed fits or fits of the loss find no better ones.
+_HUBER_FITS = 10
+_TRIMMED_FITS = 2
+_ROUGH_FITS = 5
+# Factor by which the scale falls from one fit to the next, until it is the given one. A choice: 1.5
+# takes more fits and finds no better ones.
+_FALL = 2.0
+# Relative change of the means at which these fits end. A choice: accurate fits follow.
+_ROUGH = 1e-3
+# Random halves of the samples that are tried, and starts that must lead to the best fixed point so
+# that no more are tried. A choice: all starts together take two to three times the fits of one.
+_HALVES = 8
+_AGREEING = 3
+# Relative distance of means that lead to the same fixed point. A choice: ten times `_ROUGH`.
+_AGREED = 1e-2
+
 _A = TypeVar("_A")
 
 
@@ -64,6 +87,13 @@ class WeightedFit(Protocol[_A]):
     def __call__(self, squares: Squares, start: _A | None, *, full: bool) -> tuple[_A, Tensor]:
         """Fit these responses; `full` searches from all starts, otherwise from `start` alone."""
         ...
+
+
+class Begin(NamedTuple, Generic[_A]):
+    """An answer and its means, at which a reweighting begins."""
+
+    answer: _A
+    mean: Tensor  # [n]
 
 
 @dataclass(frozen=True)
@@ -97,6 +127,8 @@ def reweight(
     level: float,
     is_spent: Callable[[], bool] = lambda: False,
     note: Callable[[Reweighted[_A]], None] = lambda _: None,
+    starts: Callable[[Robust, _A], Sequence[Begin[_A]]] = lambda loss, first: (),
+    seed: int = 0,
 ) -> Reweighted[_A]:
     """Return a stationary point of `sum_i w_i l(y_i, m_i)` by least-squares fits with new weights.
 
@@ -107,6 +139,9 @@ def reweight(
         level: relative residual at which responses count as reproduced.
         is_spent: whether nothing more may be computed.
         note: called with every fit that is the best so far.
+        starts: for a loss with many minima, returns starts near some of them, from the answer of
+            the first fit; none if they are to be found by fits.
+        seed: seed of the random halves by which they are found.
 
     >>> def weighted_mean(squares, start, *, full):
     ...     mean = (squares.weights * squares.responses).sum() / squares.weights.sum()
@@ -122,67 +157,143 @@ def reweight(
     note(end)
     if float(relative_residual(y, mean, w)) <= level:
         return replace(end, reproduced=True, fixed=True, settled=True)
-    best = None
+    if is_spent():
+        return end
+    run = _Reweighting(fit, loss, y, w, level, is_spent)
+    begins: Iterable[Begin[_A]] = [Begin(answer, mean)]
+    if isinstance(loss, Robust) and loss.redescends:
+        begins = starts(loss, answer) or run.begins(loss, Begin(answer, mean), seed)
+    best = run.best_of(begins, note)
     for _ in range(_ROUNDS):
-        # The means of a later round are better only if its fixed point has a lower loss.
-        each = note if best is None else lambda _: None
-        end = _fixed_point(fit, loss, y, w, level, end, is_spent, each)
+        if not best.fixed or is_spent():
+            return best
+        answer, mean = fit(best.squares, best.answer, full=True)
+        if float(_distance(mean, best.mean)) <= _FOUND_AGAIN:
+            return replace(best, answer=answer, mean=mean, settled=True)
+        end = run.fixed_point(Begin(answer, mean))
         if not end.fixed or is_spent():
-            return best or end
-        if best is not None and not _is_lower(loss, y, w, end, best):
+            return best
+        if not run.is_lower(end.mean, best):
             return replace(best, settled=True)
         best = end
         note(best)
-        answer, mean = fit(end.squares, end.answer, full=True)
-        end = replace(end, answer=answer, mean=mean)
-        if float(_distance(mean, best.mean)) <= _FOUND_AGAIN:
-            return replace(end, settled=True)
-    return best or end
+    return best
 
 
-def _fixed_point(
-    fit: WeightedFit[_A],
-    loss: Loss,
-    y: Tensor,
-    w: Tensor,
-    level: float,
-    begin: Reweighted[_A],
-    is_spent: Callable[[], bool],
-    note: Callable[[Reweighted[_A]], None],
-) -> Reweighted[_A]:
-    """Return the fixed point of the reweighting that begins at these means."""
-    answer, mean, squares, scale = begin.answer, begin.mean, begin.squares, begin.scale
-    mixing, fixed = Mixing(), False
-    origin = loss.bounded(mean, y, mean)  # the means of the weights
-    for _ in range(_FITS):
-        if is_spent():
-            break
-        scale = loss.scale(y, origin, w, level)
-        v, z = loss.squares(y, origin, scale)
-        squares = Squares(w * v, z)
-        answer, mean = fit(squares, answer, full=False)
-        note(Reweighted(answer, mean, squares, scale))
-        fixed = bool(_distance(mean, origin) <= _SAME)
-        if fixed:
-            break
-        mixed = loss.bounded(mixing.next(origin, mean, squares.weights), origin, mean)
-        lower = _total(loss, y, w, mixed, scale), _total(loss, y, w, mean, scale)
-        plain = bool(lower[0] > lower[1] + _ROUNDING * lower[1].abs())
-        origin = loss.bounded(mean, origin, mean) if plain else mixed
-    return Reweighted(answer, mean, squares, scale, fixed=fixed)
+class _Reweighting(Generic[_A]):
+    """The loop for one loss of one problem."""
 
+    def __init__(
+        self,
+        fit: WeightedFit[_A],
+        loss: Loss,
+        y: Tensor,
+        w: Tensor,
+        level: float,
+        is_spent: Callable[[], bool],
+    ) -> None:
+        self.fit, self.loss, self.y, self.w = fit, loss, y, w
+        self.level, self.is_spent = level, is_spent
 
-def _total(loss: Loss, y: Tensor, w: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    return (w * loss.values(y, mean, scale)).sum()
+    def best_of(
+        self, begins: Iterable[Begin[_A]], note: Callable[[Reweighted[_A]], None]
+    ) -> Reweighted[_A]:
+        """Return the fixed point of least loss from one or more starts.
 
+        `note` is called with the fits of the first one, and with the better fixed points.
+        """
+        best, agreeing = None, 0
+        for begin in begins:
+            if best is not None and self.is_spent():
+                break
+            if best is not None and not self.is_lower(begin.mean, best):
+                agreeing += bool(_distance(begin.mean, best.mean) <= _AGREED)
+                if agreeing >= _AGREEING:
+                    break
+                continue
+            # The fits of a later start are better only if its fixed point has a lower loss.
+            end = self.fixed_point(begin, note if best is None else lambda _: None)
+            if best is None or (end.fixed and self.is_lower(end.mean, best)):
+                best, agreeing = end, 0
+                note(best)
+        assert best is not None, "there is at least one start"
+        return best
 
-def _is_lower(loss: Loss, y: Tensor, w: Tensor, new: Reweighted[_A], old: Reweighted[_A]) -> bool:
-    """Tell whether the loss fell; estimated scales are compared with it."""
-    a, b = (_total(loss, y, w, end.mean, old.scale) for end in (new, old))
-    if isinstance(loss, Robust) and loss.given_scale is None:
-        # The smaller loss may belong to the larger scale; each is judged by its own.
-        a = torch.where(new.scale < old.scale, b - 1, a)
-    return bool(a < b - _SAME * b.abs())
+    def begins(self, loss: Robust, first: Begin[_A], seed: int) -> Iterator[Begin[_A]]:
+        """Yield the first means, and those near other minima, found by fits."""
+        yield first
+        huber = _Reweighting(
+            self.fit, replace(loss, name="huber"), self.y, self.w, self.level, self.is_spent
+        )
+        end = huber.fixed_point(first, same=_ROUGH, fits=_HUBER_FITS)
+        yield self._trimmed(loss, Begin(end.answer, end.mean))
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(_HALVES):
+            errors = torch.rand(len(self.y), generator=generator).to(self.y)
+            yield self._trimmed(loss, self._fit_half(errors, first.answer))
+
+    def _trimmed(self, loss: Robust, begin: Begin[_A]) -> Begin[_A]:
+        """Return where trimmed fits, and then some fits of the loss, lead from these means."""
+        for _ in range(_TRIMMED_FITS):
+            if self.is_spent():
+                return begin
+            begin = self._fit_half((self.y - begin.mean).abs(), begin.answer)
+        if loss.given_scale is not None:
+            # At a larger scale the loss has fewer minima; the given one is reached from above.
+            estimated = replace(loss, given_scale=None)
+            scale = estimated.scale(self.y, begin.mean, self.w, self.level)
+            while float(scale) > loss.given_scale and not self.is_spent():
+                v, z = loss.squares(self.y, begin.mean, scale)
+                begin = Begin(*self.fit(Squares(self.w * v, z), begin.answer, full=False))
+                scale = scale / _FALL
+        end = self.fixed_point(begin, same=_ROUGH, fits=_ROUGH_FITS)
+        return Begin(end.answer, end.mean)
+
+    def _fit_half(self, errors: Tensor, start: _A) -> Begin[_A]:
+        """Fit the samples of least error by least squares, up to half of all weights."""
+        half = Squares(nearest_half(errors, self.w), self.y)
+        return Begin(*self.fit(half, start, full=False))
+
+    def fixed_point(
+        self,
+        begin: Begin[_A],
+        note: Callable[[Reweighted[_A]], None] = lambda _: None,
+        *,
+        same: float = _SAME,
+        fits: int = _FITS,
+    ) -> Reweighted[_A]:
+        """Return the fixed point of the reweighting that begins at these means."""
+        loss, y, w = self.loss, self.y, self.w
+        answer, mean = begin
+        mixing, end = Mixing(), None
+        origin = loss.bounded(mean, y, mean)  # the means of the weights
+        for _ in range(fits):
+            if end is not None and self.is_spent():
+                break
+            scale = loss.scale(y, origin, w, self.level)
+            v, z = loss.squares(y, origin, scale)
+            squares = Squares(w * v, z)
+            answer, mean = self.fit(squares, answer, full=False)
+            fixed = bool(_distance(mean, origin) <= same)
+            end = Reweighted(answer, mean, squares, scale, fixed=fixed)
+            note(end)
+            if fixed:
+                break
+            mixed = loss.bounded(mixing.next(origin, mean, squares.weights), origin, mean)
+            lower = self._total(mixed, scale), self._total(mean, scale)
+            plain = bool(lower[0] > lower[1] + _ROUNDING * lower[1].abs())
+            origin = loss.bounded(mean, origin, mean) if plain else mixed
+        assert end is not None, "at least one fit is made"
+        return end
+
+    def _total(self, mean: Tensor, scale: Tensor) -> Tensor:
+        return (self.w * self.loss.values(self.y, mean, scale)).sum()
+
+    def is_lower(self, mean: Tensor, old: Reweighted[_A]) -> bool:
+        """Tell whether these means have a lower loss, at the smaller of the two scales."""
+        scale = torch.minimum(self.loss.scale(self.y, mean, self.w, self.level), old.scale)
+        new, before = self._total(mean, scale), self._total(old.mean, scale)
+        return bool(new < before - _SAME * before.abs())
 
 
 class Mixing:

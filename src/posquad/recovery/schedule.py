@@ -234,8 +234,13 @@ class Schedule(Constants):
     """Unknowns from which a start for a rank that may be wrong is expensive. A choice: the n^3/3
     operations of a dense step at n = `ample` p are then 6e6."""
 
-    highest_rank: int = 12
-    """Highest rank tried if neither a rank nor a limit is given. A choice, named in the result."""
+    estimated_columns: int = 12
+    """Columns of the estimate with bounded weights that are computed once for all lower ranks. A
+    choice: higher ranks compute their own."""
+
+    few_ranks: int = 3
+    """Rank shown by the spectrum of the linear fit up to which ranks are tried from one on. A
+    choice: above, the trials begin at that rank."""
 
     unimproved_ranks: int = 2
     """Consecutive ranks without a better score that end the trials. A choice: a single rank may

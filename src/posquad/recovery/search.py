@@ -13,6 +13,7 @@ problems of a batch, so that a problem is searched in a batch as it is alone.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -31,15 +32,22 @@ from posquad.recovery.restarts import (
     reweighted_starts,
 )
 from posquad.recovery.shared import Shared
-from posquad.recovery.solvers.cone import bound_by_residual, is_optimal, positive_fit
+from posquad.recovery.solvers.cone import OPTIMAL, bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
 from posquad.recovery.solvers.fit import FitState, at_rounding, index_state, stationary
 from posquad.recovery.solvers.lbfgs import PATIENCE
 from posquad.recovery.solvers.small import Ending, Ends, run_small
+from posquad.recovery.stationarity import relative_offset
 
 # Steps without a halved residual after which dense steps of the refinement, which converge
 # quadratically, are at rounding. A choice: two, because one may be rejected.
 _DENSE_PATIENCE = 2
+# Share of its squared error by which one more step may lower that of a fit that is refined to the
+# end. Derived: the square of a hundredth of `Acceptance.stationary`.
+_GAIN = 1e-12
+# Most steps of that refinement. A choice: weak directions of a noisy fit converge slowly, and a
+# step of a small problem costs little.
+_LAST_STEPS = 1000
 # Multiple of eps down to which a residual is refined, up to so many unknowns, and above. A choice:
 # with many unknowns refining costs more than the search, so the last digit is not worth it.
 _REFINED = 10
@@ -66,12 +74,40 @@ def search(
 
 def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidates:
     """Refine a factor of another rank instead of searching; the starts are those of `found`."""
-    run = Search(shared, U.shape[-1], task, 1)
-    run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
-    run.bound, run.farkas = found.bound, found.farkas
+    run = _resumed(shared, U, task, found)
     run.residual = host(shared.problem.relative_residual(U)).copy()
     run.polish()
     return run.candidates()
+
+
+def _resumed(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Search:
+    """Return a search that goes on from these factors, with the starts of `found`."""
+    run = Search(shared, U.shape[-1], task, 1)
+    run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
+    run.bound, run.farkas = found.bound, found.farkas
+    return run
+
+
+def refine_to_the_end(shared: Shared, found: Candidates, task: Task) -> Candidates:
+    """Refine the best fits to small problems that are not stationary yet, in weak directions.
+
+    The refinement of a search ends when the whole gradient is small.
+    """
+    missed = found.settled & (found.residual > task.tolerance) & np.isfinite(found.residual)
+    missed &= found.residual - found.bound > OPTIMAL * found.residual
+    if not shared.is_small(found.rank) or not missed.any():
+        return found
+    problem, chosen = shared.problem.where(torch.as_tensor(missed, device=found.U.device))
+    U = found.U if chosen is None else found.U[chosen]
+    Z = problem.operator.project(U)
+    offset = host(relative_offset(problem.operator, U, Z, problem.residual(Z)))
+    if not (offset > _GAIN**0.5).any():
+        return found
+    ending = Ending(steps=_LAST_STEPS, gain=_GAIN, rounding=_DENSE_PATIENCE)
+    run = _resumed(shared, found.U, task, found)
+    run.residual, run.working = found.residual.copy(), chosen
+    run._keep(run_small(problem, U[None], ending, task.history), chosen, count=False)
+    return replace(found, U=run.U, residual=run.residual, known=None)
 
 
 class Search:
@@ -90,6 +126,7 @@ class Search:
         self.sizes, self.schedule = shared.tuning.sizes, shared.tuning.schedule
         self.acceptance = shared.tuning.acceptance
         self.history, self.budget = task.history, task.history.budget
+        self.history.rank = rank
         y = self.problem.y
         batch = y.shape[:-1]
         self.U = y.new_zeros(*batch, self.problem.d, rank)

@@ -28,6 +28,9 @@ from posquad.recovery.tuning import DEFAULT, Tuning
 # Share of the largest eigenvalue to which others are raised in a start. Derived: its root, the size
 # of the column, is 1e-4, so that U has full rank and the start hardly changes.
 _LEAST_EIGENVALUE = 1e-8
+# Multiple of the noise of eigenvalues from which one stands out. A choice: the trials of ranks that
+# begin there go both ways, and inputs that are not Gaussian have more noise.
+_EIGENVALUE_NOISE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +192,26 @@ class Shared:
         return values, vectors
 
     @cached_property
+    def visible_rank(self) -> np.ndarray:
+        """Eigenvalues of the best symmetric matrix that stand out of its noise, `[...]`.
+
+        It is 0 where the samples do not determine that matrix. Noise of standard deviation s in the
+        responses gives its entries one of `s / (2 sqrt(n))` for isotropic inputs, and the noise of
+        its eigenvalues ends at `s sqrt(d / n)`, twice that times sqrt(d) (Wigner's semicircle).
+        """
+        problem, n, d = self.problem, self.problem.n, self.problem.d
+        if self.symmetric is None:
+            return np.zeros(problem.y.shape[:-1], dtype=np.int64)
+        S, complete = self.symmetric
+        values = host(self._symmetric_pairs[0])
+        e = problem.operator.apply_kernel(S) - problem.y
+        spare = max(n - d * (d + 1) // 2, 1)
+        noise = host(torch.linalg.vector_norm(e, dim=-1)) * (d / (n * spare)) ** 0.5
+        least = self.tuning.acceptance.negligible * abs(values).max(-1)
+        seen = values > np.maximum(_EIGENVALUE_NOISE * noise, least)[..., None]
+        return np.where(host(complete), seen.sum(-1), 0)
+
+    @cached_property
     def interpolant(self) -> Tensor:
         """The interpolant of least Frobenius norm, `[..., d, d]`."""
         return least_interpolant(self.problem.operator, self.problem.y)
@@ -202,7 +225,7 @@ class Shared:
     @cached_property
     def _bounded_directions(self) -> Tensor:
         """Eigenvectors `[..., d, k]`, descending, of the estimate with bounded weights."""
-        most = min(self.problem.d, self.tuning.schedule.highest_rank)
+        most = min(self.problem.d, self.tuning.schedule.estimated_columns)
         y = self.problem.y
         if self.single is None:
             return bounded_directions(self.problem.operator, y, most)

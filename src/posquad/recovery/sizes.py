@@ -24,8 +24,7 @@ class Sizes(Constants):
 
     start_unknowns: int = 500
     """Largest k(k+1)/2 for which a k x k matrix is fitted to make the first start; further columns
-    get the least size. Derived: k = 31, above any rank that is chosen without being given
-    (`Schedule.highest_rank`)."""
+    get the least size. Derived: k = 31, and a system of 500 unknowns takes milliseconds."""
 
     sample_rank: int = 1500
     """Largest min(n, d(d+1)/2) for which the rank of the sample matrices is computed. Measured: as

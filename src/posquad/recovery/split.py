@@ -11,6 +11,7 @@ from posquad.problems.measurements import one_design, select_designs
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.prepare import has_uneven_rows, largest_entry, looks_nongeneric
 from posquad.recovery.tuning import Tuning
+from posquad.recovery.weighting import has_stages
 
 Given = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # X, y, weights and starts of a batch
 
@@ -39,7 +40,8 @@ def split_batch(
 
     Problems of rank d are convex, and any number of samples will do. At lower ranks there must be
     enough samples to identify a predictor, and no pattern in the inputs that may have second
-    solutions of its own. Without a given rank, a start has no rank either.
+    solutions of its own, nor weights of very different sizes. Without a given rank, a start has
+    no rank either.
     """
     n, d = X.shape[-2:]
     none = np.zeros(len(X), dtype=bool)
@@ -51,6 +53,7 @@ def split_batch(
     usable = host((largest_entry(counted) > 0) & (largest_entry(inputs).amax(-1) > 0))
     if rank != d:
         usable = usable & ~looks_nongeneric(X, tuning)
+        usable = usable if weights is None else usable & ~host(has_stages(weights))
     uneven = host(has_uneven_rows(X, weights, tuning))
     return usable & ~uneven, usable & uneven
 

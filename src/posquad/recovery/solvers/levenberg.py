@@ -60,6 +60,11 @@ MOST_FACTOR = 2.0
 # of n terms is rounded by log2(n) eps / 2 (Higham, Accuracy and Stability of Numerical Algorithms,
 # 2002, section 4.2), which is 8 eps at n = 65,536.
 HIDDEN_GAIN = 8
+# The same over the relative residual: errors are differences of predictions and responses, each
+# rounded by about eps. Derived: ||e||^2 changes by 2 eps ||y|| ||e||, with a margin of two.
+HIDDEN_ERRORS = 4
+# Largest gain that rounding is taken to hide. A choice: below it steps cannot lead far away.
+MOST_HIDDEN = 1e-4
 # Square root of the steps over which the cost of fourth moments is spread. A choice: about ten
 # steps are usual.
 _AMORTIZED = 3
@@ -157,7 +162,9 @@ class Levenberg(FitMethod[LevenbergState]):
         actual = e.square().sum(-1) - new.e.square().sum(-1)
         gain = (actual / torch.where(predicted > 0, predicted, 1.0)).clamp(0.0, 1.0)
         # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
-        rounding = HIDDEN_GAIN * torch.finfo(e.dtype).eps
+        eps = torch.finfo(e.dtype).eps
+        errors = HIDDEN_ERRORS * eps / state.residual.clamp_min(eps)
+        rounding = errors.clamp(HIDDEN_GAIN * eps, MOST_HIDDEN)
         hidden = predicted <= rounding * e.square().sum(-1)
         better = new.residual - state.residual < torch.where(hidden, rounding * state.residual, 0)
         shrink = (1 - (2 * gain - 1) ** 3).clamp(LEAST_FACTOR, MOST_FACTOR)

@@ -10,6 +10,7 @@ starts; the grid is as wide as the widest of them, and `active` marks the entrie
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,9 +31,11 @@ from posquad.recovery.solvers.fit import (
 from posquad.recovery.solvers.levenberg import (
     FIRST_DAMPING,
     GROWTH,
+    HIDDEN_ERRORS,
     HIDDEN_GAIN,
     LEAST_DAMPING,
     LEAST_FACTOR,
+    MOST_HIDDEN,
 )
 
 # Ratio of residuals above which a start that fits is no longer improving. A choice: one that
@@ -43,6 +46,9 @@ _PROGRESS = 0.9
 _CLOSE = 0.1
 # Share of a grid in use below which it is made smaller. Measured: `benchmarks/tuning.py --methods`.
 _COMPACT = 0.8
+# Factor by which the damping grows at a rejected step from which no step is accepted any more. A
+# choice: it is reached after ten such steps, when the damping has grown by 2^55.
+_HOPELESS = 2.0**10
 # Multiple of eps at which a residual cannot be less. Derived: each response is rounded by eps / 2,
 # and so is its prediction, at least.
 _LEAST_UNITS = 2
@@ -64,6 +70,9 @@ class Ending:
     """Relative residual of one start at which the other starts of its problem end. It goes on to
     rounding, or until its residual hardly changes in `patience` steps: the responses themselves may
     be rounded."""
+
+    gain: float = math.inf
+    """Share of its squared error by which the next step of a stationary start may lower it."""
 
     rounding: int = 2
     """Steps in which a residual at the level of rounding must be halved. Starts end there, at a
@@ -179,9 +188,11 @@ class _Run:
         # ||e||^2 - ||e + JD||^2 for the solution of (J'J + damping) D = -J'e
         predicted = np.vecdot(D, damping[..., None] * D - g)
         # Near the best fit of noisy data, rounding hides the gain of a step: accept it anyway.
-        rounding = HIDDEN_GAIN * self.eps
+        rounding = HIDDEN_ERRORS * self.eps / np.maximum(self.residual, self.eps)
+        rounding = np.clip(rounding, HIDDEN_GAIN * self.eps, MOST_HIDDEN)
         better = new < np.where(predicted <= rounding * square, 1 + 2 * rounding, 1.0) * square
         self.slope = g, trace * square
+        self.gain = predicted / square, rounding * rounding
         surplus = 2 * (square - new) / predicted - 1
         factor = np.where(
             better, np.fmax(1 - surplus * surplus * surplus, LEAST_FACTOR), self.growth
@@ -199,7 +210,7 @@ class _Run:
     def _ended(self, taken: int) -> np.ndarray:
         """Which starts have ended after so many steps."""
         ending, residual = self.ending, self.residual
-        ended = ~np.isfinite(residual)
+        ended = ~np.isfinite(residual) | (self.growth > _HOPELESS)
         stuck = ended
         if ending.patience is not None and (taken + 1) % ending.patience == 0:
             stuck = ended | (residual > _PROGRESS * self.window)
@@ -220,8 +231,9 @@ class _Run:
 
     def _is_stationary(self) -> np.ndarray:
         """Whether the cosine between the errors and the range of J was negligible."""
-        g, size = self.slope
-        return np.vecdot(g, g) <= GRADIENT**2 * size
+        (g, size), (gain, rounding) = self.slope, self.gain
+        least = np.maximum(self.ending.gain, rounding)
+        return (np.vecdot(g, g) <= GRADIENT**2 * size) & (gain <= least)
 
     def _is_rounding(self, patience: int) -> np.ndarray | bool:
         """Whether residuals are rounding, as `fit.at_rounding` says, or cannot be less."""

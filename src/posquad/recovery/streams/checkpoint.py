@@ -1,8 +1,9 @@
 """Checkpoints: the state of long work on the rows of a file, from which a later process goes on.
 
 A checkpoint is one file, written atomically: a line of JSON, and the arrays as `.npz`. Its key is
-a checksum of what determines the answer: the files (size, time, shape), the responses and weights,
-the options and the version of posquad. A state of another key is never used.
+a checksum of what determines the answer: the files (size, time, shape, and samples of their rows),
+the responses and weights, the options and the version of posquad. A state of another key is never
+used.
 """
 
 from __future__ import annotations
@@ -188,9 +189,10 @@ def open_keeper(
     If several processes share the rows, each has its own file, PATH or PATH.rank1 and so on; all
     of them must be there and belong together.
     """
-    known, problem, admitted = source.fingerprint(), None, None
+    known, problem, admitted = None, None, None
     try:
         admitted = admitted_checkpoint(checkpoint, source)
+        known = None if admitted is None else source.fingerprint()
     except PosquadError as found:
         problem = found
     if source.is_shared or problem is not None:

@@ -25,6 +25,7 @@ from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
+from posquad.recovery.returned import rotated
 from posquad.recovery.streams.begun import Begun
 from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Compressed
@@ -108,8 +109,8 @@ def moments_pay(source: Rows) -> bool:
     """Tell whether to form moments, which take `n d^4 / 16` products, or to pass over the rows.
 
     >>> from posquad.problems import rows
-    >>> [moments_pay(rows.in_memory(np.ones((9, d)))) for d in (10, 300)]
-    [True, False]
+    >>> [moments_pay(rows.in_memory(np.ones((9, d)))) for d in (10, 60, 300)]
+    [True, True, False]
     """
     pairs = source.d * (source.d + 1) // 2
     few = source.n * pairs**2 <= _MOMENT_OPERATIONS or source.d <= _MOMENT_ALWAYS
@@ -158,11 +159,11 @@ def recover_by_passes(
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
     size = _sum_of_squares(source, y, weights)
-    history.budget.steps = begun.steps  # the limit is on all steps
+    history.budget.steps, history.rank = begun.steps, begun.U.shape[1]  # the limit is on all steps
     run = begin_polish(begun.U, metric)
     if state is not None:
         run = Polish.from_store(state.numbers, state.arrays)
-        history.residuals += [relative_residual(loss, size) for loss in run.losses[: run.steps]]
+        history.add([relative_residual(loss, size) for loss in run.losses[: run.steps]])
         history.budget.count(max(run.steps - 1, 0))
         keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
 
@@ -203,8 +204,8 @@ def recover_by_passes(
         status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
     r = begun.U.shape[1]
     answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), source.d, r)
-    answers.U[0], answers.codes[:] = run.U, status.code
-    answers.residual[:], answers.rank[:] = residual, r
+    answers.U[0], answers.codes[:] = rotated(run.U.numpy(), np.array(r)), status.code
+    answers.residual[:], answers.rank[:], answers.searched[:] = residual, r, r
     answers.confidence[:] = begun.confidence
     answers.curvature[0] = begun.curvature
     answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), tiny())
@@ -291,7 +292,7 @@ def _recover_from(
         found, residuals, history.budget.steps = source.decided(solve)
     except Interrupted as stop:
         raise Interrupted(_answer(source, problem, stop.result, history)) from stop
-    history.residuals.extend(residuals)
+    history.add(residuals)
     if found.lost is not None:
         found = _checked_by_a_pass(source, y, weights, problem, found, level)
     return _answer(source, problem, found, history)
@@ -315,10 +316,10 @@ def _checked_by_a_pass(
 
 
 def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:
-    U = torch.from_numpy(problem.answer(found.V).U)
+    U = problem.answer(found.V).U
     d, r = U.shape
     answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), d, max(1, r))
-    answers.U[0, :, :r] = U
+    answers.U[0, :, :r] = rotated(U, np.array(r))
     answers.codes[:] = found.status.code
     answers.residual[:] = problem.residual(found.loss)
     answers.rank[:], answers.confidence[:] = r, found.confidence

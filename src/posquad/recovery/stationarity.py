@@ -1,0 +1,81 @@
+"""How far an answer is from a stationary point, in units of its own residual.
+
+The relative offset is `||P e|| / ||e||`, where P projects onto the tangent space, the range of the
+Jacobian J of the predictions: a Gauss-Newton step would lower the squared error by the share of its
+square (Bates and Watts, A relative offset orthogonality convergence criterion for nonlinear least
+squares, Technometrics 23, 1981). Unlike the norm of a gradient it depends neither on units nor on
+the sizes of the weights, so that few heavy samples cannot hide the others.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posquad.geometry.horizontal import horizontal_part
+from posquad.problems.measurements import RankOne
+from posquad.recovery.solvers.fit import regularized_frame
+from posquad.recovery.solvers.gauss_newton import NormalEquations
+
+# Operations n m^2 up to which J, of m = dr columns, is decomposed. Measured: about 0.2 s.
+_DENSE_OPERATIONS = 2**28
+# Entries of the Jacobians of a batch that are decomposed at a time. Derived: 64 MB.
+_ENTRIES = 2**23
+# Multiple of the rounding of J up to which a singular value is rounding. A choice: of directions
+# above it, offsets of 1e-3 are known, the largest that are accepted.
+_ROUNDING = 1000
+# Accuracy to which conjugate gradients solve for the step of a large problem. A choice: the offset
+# is then known to a few percent, and five to ten products are usual.
+_ACCURACY = 0.3
+
+
+def relative_offset(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
+    """Return `||P e|| / ||e||`, `[...]`, from 0 (stationary) to 1, for errors `e[..., n]`.
+
+    J has the rows `vec(x_i z_i')`, for the inputs x of the operator and `Z[..., n, r]`. The inputs
+    may be in any coordinates; U is the factor in these. The offset is infinite where the rounding
+    of heavy rows hides the light ones. In large problems it is that which conjugate gradients find,
+    a lower bound.
+    """
+    n, m = e.shape[-1], U.shape[-2] * U.shape[-1]
+    if n * m**2 > _DENSE_OPERATIONS:
+        return _by_gradients(operator, U, Z, e)
+    if e.ndim == 1:
+        return _by_decomposition(operator.X, Z, e)
+    parts = torch.arange(len(e), device=e.device).split(max(1, _ENTRIES // (n * m)))
+    offsets = [_by_decomposition(operator.select(p).X, Z[p], e[p]) for p in parts]
+    return torch.cat(offsets) if offsets else e.new_zeros(0)
+
+
+def _by_decomposition(X: Tensor, Z: Tensor, e: Tensor) -> Tensor:
+    J = (X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., n, m]
+    # Heavy rows first: then light ones keep their digits (Cox and Higham, BIT 38, 1998).
+    sizes, order = torch.linalg.vector_norm(J, dim=-1).sort(-1, descending=True)
+    Q, R = torch.linalg.qr(J.gather(-2, order[..., None].expand(J.shape)))
+    W, s, _ = torch.linalg.svd(R, full_matrices=False)
+    # The gauge, and directions that the samples leave free, are rounding.
+    least = _ROUNDING * max(J.shape[-2:]) * torch.finfo(s.dtype).eps * s[..., :1]
+    along = (W.mT @ (Q.mT @ e.gather(-1, order)[..., None]))[..., 0]
+    offset = _share(torch.linalg.vector_norm(torch.where(s > least, along, 0.0), dim=-1), e)
+    # More of them than the gauge may be what light rows see.
+    r = Z.shape[-1]
+    free = (s <= least).sum(-1) > r * (r - 1) // 2
+    light = ((sizes > 0) & (sizes <= least)).any(-1)
+    return torch.where(free & light, torch.inf, offset)
+
+
+def _by_gradients(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
+    frame = regularized_frame(U)
+    slope = operator.weighted_adjoint(e, Z)
+    accuracy = torch.full(e.shape[:-1], _ACCURACY, dtype=e.dtype, device=e.device)
+    system = NormalEquations(operator, Z, frame)
+    step, _ = system.solve(horizontal_part(U, -slope, frame), accuracy)
+    change = 2 * (Z * operator.project(step)).sum(-1)
+    # ||e||^2 - ||e + JD||^2, which is ||P e||^2 for the Gauss-Newton step D.
+    gain = -(change * (2 * e + change)).sum(-1)
+    return _share(gain.clamp_min(0.0).sqrt(), e)
+
+
+def _share(size: Tensor, e: Tensor) -> Tensor:
+    total = torch.linalg.vector_norm(e, dim=-1)
+    return size / torch.where(total > 0, total, 1.0)
