@@ -1,13 +1,13 @@
 """One problem in memory, on disk, in a stream, on ranks and on Dask: time, passes, memory, answers.
 
-    python benchmarks/rows.py [--n N] [--d D] [--rank R] [--only NAME ...]
+    python benchmarks/rows.py [--n N] [--d D] [--rank R] [--only NAME ...] [--checksums]
 
 Every case runs in a process of its own, on one thread; its time is that of the processor, and its
 peak memory is measured from outside. Of several processes, the largest time and memory count; on
 Dask they are those of a worker, which also holds its rows. The difference is that of the predictor
 from the one found on disk. The last table counts the reads of X that L-BFGS needs to a relative
 residual of 1e-10, with one read per step and with the two reads of the solver for arrays, and from
-a start in memory.
+a start in memory. `--checksums` shows only what those of a Parquet cache cost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as distributed
 
-from posquad import RankOne, recover
+from posquad import LeastSquares, RankOne, recover
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.geometry import dimension
 from posquad.problems import rows
@@ -208,12 +209,45 @@ def count_reads(d: int, rank: int) -> None:
             print(f"  {name}: two reads per step, from a spectral start: {float(found.passes):.0f}")
 
 
+def compare_checksums(folder: Path, n: int, d: int, rank: int) -> None:
+    """A pass over the cache of a Parquet file with and without its checksums, in turn."""
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    torch.set_num_threads(1)
+    X = np.random.default_rng(0).standard_normal((n, d))
+    table = pyarrow.table({f"x{k}": column for k, column in enumerate(X.T)})
+    parquet.write_table(table, folder / "x.parquet", compression="none", use_dictionary=False)
+    checked = rows.from_parquet(folder / "x.parquet")
+    plain = rows.from_parquet(folder / "x.parquet")
+    plain.shards = [replace(shard, checks=()) for shard in plain.shards]
+    U = np.random.default_rng(1).standard_normal((d, rank))
+    y = ((X @ U) ** 2).sum(1)
+    work = {
+        "reading alone": (9, lambda source: [None for _ in source.blocks()]),
+        "loss and gradient": (9, lambda source: LeastSquares(RankOne(source), y).gradient(U)),
+        "recover": (3, lambda source: recover(source, y, rank)),
+    }
+    print(f"\nChecksums of a Parquet cache: {n} rows, {d} columns, rank {rank}, in the page cache")
+    for name, (repeats, call) in work.items():
+        best = {}
+        for _ in range(repeats):
+            for source in (checked, plain):
+                begin = time.process_time()
+                call(source)
+                seconds = time.process_time() - begin
+                best[source] = min(seconds, best.get(source, seconds))
+        ratio = best[checked] / best[plain] - 1
+        print(f"  {name:<20}{best[checked]:.3f} and {best[plain]:.3f} s of CPU, {ratio:+.0%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=400_000)
     parser.add_argument("--d", type=int, default=40)
     parser.add_argument("--rank", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=list(CASES))
+    parser.add_argument("--checksums", action="store_true")
     parser.add_argument("--case")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--process", type=int, default=0)
@@ -223,8 +257,11 @@ def main() -> None:
         return
     print(machine())
     with tempfile.TemporaryDirectory() as folder:
-        compare(Path(folder), given.n, given.d, given.rank, given.only)
-    count_reads(500, 5)
+        if not given.checksums:
+            compare(Path(folder), given.n, given.d, given.rank, given.only)
+        compare_checksums(Path(folder), given.n, given.d, given.rank)
+    if not given.checksums:
+        count_reads(500, 5)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def test_npy_that_is_refused(tmp_path, content, words):
         (npz(X=X, y=Y, weights=np.zeros(7)), "not all zero"),
         (npz(X=X, y=Y[:, None]), "y: expected 1 axis"),
         (npz(X=X[0], y=Y), "X: expected 2 axes"),
-        (npz(X=X, y=np.where(Y[5] == Y, np.inf, Y)), "y[5]: expected a finite number"),
+        (npz(X=X, y=np.where(Y[5] == Y, np.inf, Y)), "y, row 6: expected a finite number"),
         (npz(a=Y, b=Y[:-1]), "columns of one length"),
         (zipped({"X.npy": b"text", "y.npy": b"text"}), "magic"),
         (zipped({"X.npy": npy(X), "y.npy": header((10**12,))}), "y: expected 8000000000000 bytes"),

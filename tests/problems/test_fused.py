@@ -39,7 +39,8 @@ def test_sizes_that_plain_products_do_as_well(d, r, line):
     assert planned(d, r, torch.float32, line=line) is None
 
 
-def test_on_the_cpu_plain_products_are_used(rng):
+def test_on_the_cpu_plain_products_are_used(rng, monkeypatch):
+    monkeypatch.setattr(fused, "_LEAST_ENTRIES", 1)
     X, U, D, y = normal(rng, 300, 100), normal(rng, 100, 2), normal(rng, 100, 2), normal(rng, 300)
     assert fused_sweep(X, U, y) is None
     assert fused_line(X, U, D, y, None) is None

@@ -14,7 +14,7 @@ import torch
 
 from conformance import MeasurementsConformance
 from posquad import LeastSquares, RankOne, recover
-from posquad.core.errors import DomainError, NonFiniteError, ShapeError
+from posquad.core.errors import DomainError, NonFiniteError, PosquadError, ShapeError
 from posquad.core.files import FileError
 from posquad.problems import rows
 from posquad.problems.rows import disk, operator, source
@@ -230,6 +230,24 @@ def test_files_that_cannot_be_used(rng, tmp_path):
         rows.from_npy(tmp_path / "a.npy", columns=[2])
 
 
+def test_a_damaged_header_is_refused_in_one_sentence(tmp_path):
+    """Any bit of it: NumPy raises errors of several kinds."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((20, 3)))
+    whole = path.read_bytes()
+    told = []
+    for place in range(8, 96):
+        for bit in (0, 3, 6):
+            other = bytes([whole[place] ^ (1 << bit)])
+            path.write_bytes(whole[:place] + other + whole[place + 1 :])
+            try:
+                rows.from_npy(path)
+            except PosquadError as problem:
+                told.append(str(problem))
+    assert len(told) > 200
+    assert not any("\n" in words for words in told)
+
+
 def test_a_file_that_changes_while_it_is_read(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, np.ones((400, 2)))
@@ -352,3 +370,12 @@ def test_converted_rows_are_of_the_same_process():
     source = rows.in_memory(np.ones((2, 2)))
     source.rank = 1
     assert source.to(torch.float32).rank == 1
+
+
+def test_rows_on_another_device_are_not_those_of_the_cpu(tmp_path):
+    """A checkpoint holds sums of the device that made them; rows without a file have none."""
+    np.save(tmp_path / "a.npy", np.ones((3, 2)))
+    table = rows.from_npy(tmp_path / "a.npy")
+    assert table.to(torch.float32).fingerprint() == table.fingerprint()
+    assert table.to(device="meta").fingerprint() == ["meta", *table.fingerprint()]
+    assert rows.in_memory(np.ones((3, 2))).to(device="meta").fingerprint() is None

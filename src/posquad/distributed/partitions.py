@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posquad.core.errors import DtypeError, NonFiniteError, ShapeError
+from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.core.extras import import_extra
 
 _KINDS = "fiub"  # of numbers that convert to double precision
@@ -28,7 +28,7 @@ class _Pieces(NamedTuple):
 
     blocks: list[Any]
     lengths: list[int]
-    kept: Any = None  # the collection, which the cluster forgets with the last reference to it
+    kept: Any = None  # an array, which the cluster forgets with the last reference to it
 
 
 def held_parts(client: Any, X: Any, y: Any, weights: Any = None) -> tuple[list[Any], list[Any]]:
@@ -40,7 +40,7 @@ def held_parts(client: Any, X: Any, y: Any, weights: Any = None) -> tuple[list[A
     """
     dask = import_extra("dask", "dask")
     width, dtype = _described(X)
-    inputs = _pieces(client, X)
+    inputs = _pieces(client, "X", X)
     others = {"y": y} if weights is None else {"y": y, "weights": weights}
     known = {name: _side(client, name, value, inputs.lengths) for name, value in others.items()}
     cut = {name: _cut(pieces, inputs.lengths) for name, pieces in known.items()}
@@ -88,17 +88,35 @@ def _is_series(value: Any) -> bool:
     return collection and hasattr(value, "npartitions") and getattr(value, "ndim", 0) == 1
 
 
-def _pieces(client: Any, value: Any) -> _Pieces:
+def _pieces(client: Any, name: str, value: Any) -> _Pieces:
     """Return the partitions of a collection; lengths that are not known are computed."""
     if _is_array(value) and value.ndim == 2 and value.numblocks[1] > 1:
         value = value.rechunk({1: -1})
-    value = client.persist(value)
-    blocks = list(np.ravel(value.to_delayed()))
-    if _is_array(value) and not any(np.isnan(size) for size in value.chunks[0]):
-        return _Pieces(blocks, [int(size) for size in value.chunks[0]], value)
+    if _is_array(value):
+        kept = client.persist(value)
+        blocks = list(np.ravel(kept.to_delayed()))
+        if not any(np.isnan(size) for size in value.chunks[0]):
+            return _Pieces(blocks, [int(size) for size in value.chunks[0]], kept)
+    else:
+        kept, blocks = None, _computed(client, name, value)
     count = import_extra("dask", "dask").delayed(len, pure=False)
     lengths = client.gather(client.compute([count(block) for block in blocks]))
-    return _Pieces(blocks, [int(length) for length in lengths], value)
+    return _Pieces(blocks, [int(length) for length in lengths], kept)
+
+
+def _computed(client: Any, name: str, frame: Any) -> list[Any]:
+    """Return a future per partition of a data frame or series.
+
+    Dask joins partitions of which few columns are read, for example those of Parquet files. What
+    its `persist` then returns (Dask 2026.8) claims as many partitions as before, and has fewer.
+    """
+    delayed = frame.to_delayed()
+    there = sum(each.key in each.__dask_graph__() for each in delayed)
+    if there < len(delayed):
+        expected = "a collection that was not persisted, because Dask then joined its partitions"
+        got = f"{there} of its {len(delayed)} partitions"
+        raise DomainError(name, expected=expected, got=got)
+    return list(client.compute(delayed))
 
 
 def _side(client: Any, name: str, value: Any, lengths: Sequence[int]) -> _Pieces:
@@ -113,7 +131,7 @@ def _side(client: Any, name: str, value: Any, lengths: Sequence[int]) -> _Pieces
         shape = f" of {value.ndim} dimensions" if hasattr(value, "ndim") else ""
         expected = "a dask array or series, or a NumPy array, of one dimension"
         raise DtypeError(name, expected=expected, got=f"{type(value).__name__}{shape}")
-    known = _pieces(client, value)
+    known = _pieces(client, name, value)
     _require_length(name, sum(known.lengths), n)
     return known
 
@@ -192,8 +210,9 @@ def _numbers(name: str, block: Any, dtype: str | None, number: int) -> np.ndarra
 
 
 def _require_finite(name: str, values: np.ndarray, number: int) -> None:
-    if np.isfinite(values.sum()) or np.isfinite(values).all():
-        return
+    with np.errstate(all="ignore"):  # a sum of finite numbers may overflow
+        if np.isfinite(values.sum()) or np.isfinite(values).all():
+            return
     first = np.argwhere(~np.isfinite(values))[0]
     what = "NaN" if np.isnan(values[tuple(first)]) else "an infinity"
     place = f"row {first[0]} of partition {number}"

@@ -22,6 +22,7 @@ from posquad.core.arrays import Array, positive_integer, require_symmetric, tens
 from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
+from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.fused import fused_sweep
 from posquad.problems.operator import Measurements, factor_scale
 from posquad.problems.products import (
@@ -39,6 +40,7 @@ __all__ = ["Dense", "GaussianPopulation", "Measurements", "RankOne"]
 
 _BLOCK_BYTES = {"cpu": 2 * 2**20}
 _BLOCK_BYTES_ELSEWHERE = 2**28  # accelerators work best with few large products
+_TERM_ENTRIES = 2**17  # terms x_ij u_jk of a product in double-double arithmetic, formed at a time
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
@@ -56,11 +58,12 @@ class RankOne(Measurements):
     X may also be a source of rows (`posquad.problems.rows`): then every kernel is a pass over it.
 
     The solvers, initializers and diagnoses of `recover` also use what only rank-one measurements
-    have. One row at a time: `project` (XU), `squared_lengths`, `largest_entry` and `at_rows`. Sums
-    over rows: `weighted_adjoint`, `normal_equations`, `gauss_newton_product`, `second_moments`,
-    `fourth_moments`, `absolute_moments` and `symmetric_fit`. Other operators: `transformed`,
-    `normalized`, `single`, `double` and `select`. Only `gram`, the inner products of all rows, is
-    n x n, and is asked for where such systems are affordable.
+    have. One row at a time: `project` (XU; `project_precisely` in double-double arithmetic, and
+    `product_sizes` for its rounding), `squared_lengths` and `at_rows`. Sums and maxima over rows:
+    `column_sizes`, `largest_entry`, `weighted_adjoint`, `normal_equations`, `second_moments`,
+    `gauss_newton_product`, `fourth_moments`, `absolute_moments` and `symmetric_fit`. Other
+    operators: `transformed`, `normalized`, `single`, `double` and `select`. Only `gram`, the inner
+    products of all rows, is n x n, and is asked for where such systems are affordable.
 
     >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
     array([41., 10.])
@@ -163,6 +166,45 @@ class RankOne(Measurements):
     def project(self, U: Tensor) -> Tensor:
         """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
         return tall_product(self.X, U)
+
+    def project_precisely(self, U: Tensor) -> Twofold:
+        """`XU`, `[..., n, r]`, as if computed with twice the digits of `U[..., d, r]`."""
+        parts = []
+        for _, Xb in self._blocks():
+            if U.dtype != torch.float64:
+                parts.append(from_doubles(Xb.double() @ U.double()))
+                continue
+            rows = _TERM_ENTRIES // (max(1, math.prod(Xb.shape[:-2])) * U.shape[-2] * U.shape[-1])
+            for part in Xb.split(max(1, rows), -2):
+                terms = from_doubles(part[..., None]).times(U[..., None, :, :])
+                parts.append(terms.sum(-2))
+        return Twofold(*(torch.cat(column, -2) for column in zip(*parts, strict=True)))
+
+    @cached_property
+    def column_sizes(self) -> Tensor:
+        """`max_i |x_ij|`, `[..., d]`."""
+        shared = one_design(self.X) if self.batch_shape else None
+        if shared is not None:
+            return RankOne.of_checked(shared).column_sizes
+        parts = [torch.maximum(Xb.amax(-2), -Xb.amin(-2)) for _, Xb in self._blocks()]
+        return torch.stack(parts).amax(0)
+
+    def product_sizes(self, U: Tensor) -> Tensor:
+        """`(sum_j (x_ij u_jk)^2)^(1/2)`, `[..., n, r]`, for `U[..., d, r]`.
+
+        Rounding of X, of U or of their product changes `XU` by about eps times these numbers. They
+        exceed `|XU|` where the terms cancel.
+        """
+        shared = one_design(self.X) if self.batch_shape else None
+        if shared is not None:
+            return RankOne.of_checked(shared).product_sizes(U)
+        unit, _ = factor_scale(U)
+        squares, parts = (U / unit).square(), []
+        for _, Xb in self._blocks():
+            size = Xb.abs().amax((-2, -1), keepdim=True)
+            size = torch.where(size > 0, size, 1.0)  # so that squares are in range
+            parts.append(((Xb / size).square() @ squares).sqrt() * size)
+        return torch.cat(parts, dim=-2) * unit
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""

@@ -11,6 +11,7 @@ from posquad.io.tables._cells import NumberFormat as NumberFormat
 from posquad.io.tables._memory import available_memory as available_memory
 from posquad.io.tables._streamed import Extremes as Extremes
 from posquad.io.tables._table import STDIN as STDIN
+from posquad.io.tables._table import Caching as Caching
 from posquad.io.tables._table import Table as Table
 from posquad.io.tables._table import TableError as TableError
 from posquad.io.tables.encoding import Encoding as Encoding

@@ -23,6 +23,8 @@ import numpy as np
 
 from posquad.io.tables._memory import format_bytes, is_streamed, require_memory
 from posquad.io.tables._table import (
+    TEMPORARY,
+    Caching,
     Report,
     Table,
     TableError,
@@ -80,7 +82,9 @@ def open_npy(path: Path) -> Table:
         return table
     places = {name: k for k, name in enumerate(table.names)}
 
-    def source(names: Sequence[str], report: Report | None = None) -> Rows:
+    def source(
+        names: Sequence[str], report: Report | None = None, *, caching: Caching = TEMPORARY
+    ) -> Rows:
         from posquad.problems.rows import from_npy  # torch is imported when it is needed
 
         return from_npy(path, columns=[places[name] for name in names])

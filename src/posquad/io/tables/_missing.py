@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 import numpy as np
 
-from posquad.io.tables._table import Fact, Table, TableError
+from posquad.io.tables._table import Fact, Table, TableError, name_rows
 from posquad.io.tables.encoding import Encoding, quoted_names
 
 __all__ = ["Gaps"]
@@ -99,10 +98,7 @@ class Gaps:
 
     def _refuse(self, names: Sequence[str], means: bool, *, keep_rows: bool) -> NoReturn:
         row = int(np.argmax(np.any([self.masks[name] for name in names], axis=0)))
-        place = f"row {row + 1}"
-        if self.table.lines is not None:
-            with suppress(OSError, TableError, LookupError):  # the file has changed since
-                place = f"line {self.table.lines([row])[0]}"
+        [place] = name_rows([row], self.table.lines)
         remedy = "--missing drop leaves such rows out, --missing mean fills in column means"
         if keep_rows:
             remedy = "leave such rows out or fill them in"

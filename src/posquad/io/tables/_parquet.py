@@ -14,6 +14,8 @@ from posquad.core.parquet import data_columns
 from posquad.io.tables._memory import is_streamed
 from posquad.io.tables._table import (
     INDEX,
+    TEMPORARY,
+    Caching,
     NotNumbers,
     Report,
     Row,
@@ -79,15 +81,20 @@ def _holds_numbers(kind: Any) -> bool:
 
 
 def _source(
-    path: Path, used: Sequence[str], wanted: Sequence[str], report: Report | None = None
+    path: Path,
+    used: Sequence[str],
+    wanted: Sequence[str],
+    report: Report | None = None,
+    *,
+    caching: Caching = TEMPORARY,
 ) -> Rows:
-    """Return the rows of some of the columns that are used; these are converted once."""
+    """Return the rows of some of the columns that are used; all of these are converted."""
     # torch is imported when it is needed
     from posquad.problems.rows.parquet import MissingNumberError, from_parquet
 
-    told = None if report is None else partial(report, f"converting {path.name} once")
+    told = None if report is None else partial(report, f"converting {path.name}")
     try:
-        whole = from_parquet(path, used, progress=told)
+        whole = from_parquet(path, used, **caching._asdict(), progress=told)
     except MissingNumberError as found:  # in tables, rows count from 1
         where = f"{path}: row {found.row + 1}, column {found.column!r}"
         expected, got = found.expected, "a missing value"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -20,10 +21,22 @@ Report = Callable[[str, float], None]
 """A function that is told the work at hand and the share of it that is done."""
 
 
+class Caching(NamedTuple):
+    """Where a file that must be converted has its copy, and whether the copy is kept."""
+
+    folder: Path | None = None  # by default that of the file
+    keep: bool = False  # or else it is deleted by the last process that reads it
+
+
+TEMPORARY = Caching()
+
+
 class Source(Protocol):
     """The rows of chosen columns of a table that stays in its file."""
 
-    def __call__(self, names: Sequence[str], report: Report | None = None, /) -> Rows:
+    def __call__(
+        self, names: Sequence[str], report: Report | None = None, *, caching: Caching = TEMPORARY
+    ) -> Rows:
         """Return the rows; a file that must be converted first is, and `report` is told."""
         ...
 
@@ -116,6 +129,20 @@ def refuse_cell(where: str, cell: str, numbers: NumberFormat, *, formatted: bool
         raise NotNumbers(where, expected="a finite number", got=got) from None
 
 
+def name_rows(
+    places: Sequence[int], lines: Callable[[Sequence[int]], list[int]] | None
+) -> list[str]:
+    """Name rows of a file (from 0): by their lines in a text file, else by their numbers from 1.
+
+    >>> name_rows([0, 2], None), name_rows([0, 2], lambda places: [k + 2 for k in places])
+    (['row 1', 'row 3'], ['line 2', 'line 4'])
+    """
+    if lines is not None:
+        with suppress(OSError, TableError, LookupError):  # the file has changed since
+            return [f"line {line}" for line in lines(places)]
+    return [f"row {place + 1}" for place in places]
+
+
 def is_index(name: str) -> bool:
     """Tell whether the name of the first column is the one of an index (pandas, R): none."""
     return name in ("", "Unnamed: 0")
@@ -200,6 +227,9 @@ def exact(
 
 
 def _place(path: Path, name: str, place: tuple[int, ...], columns: Sequence[str]) -> str:
+    row, *rest = (k + 1 for k in place)  # from 1
     if columns and len(place) == 2:
-        return f"{path}: row {place[0] + 1}, column {columns[place[1]]!r}"
-    return f"{path}: {name}[{', '.join(map(str, place))}]"
+        return f"{path}: row {row}, column {columns[place[1]]!r}"
+    if len(place) <= 2:
+        return f"{path}: {name}, row {row}" + (f", column {rest[0]}" if rest else "")
+    return f"{path}: {name}, matrix {row}, row {rest[0]}, column {rest[1]}"

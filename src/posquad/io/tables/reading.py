@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,18 @@ from posquad.io.tables._loading import (
     require_types,
     settle_levels,
 )
-from posquad.io.tables._memory import require_memory
+from posquad.io.tables._memory import format_bytes, require_memory
 from posquad.io.tables._missing import Gaps
 from posquad.io.tables._streamed import Extremes, Scanned, Share, scan
-from posquad.io.tables._table import Fact, Report, Table, TableError
+from posquad.io.tables._table import (
+    TEMPORARY,
+    Caching,
+    Fact,
+    Report,
+    Table,
+    TableError,
+    name_rows,
+)
 from posquad.io.tables.choosing import Choice, choose_columns, require_column
 from posquad.io.tables.encoding import NO_REQUEST, NO_RULES, Encoding, Places, Request, Rules
 from posquad.io.tables.opening import open_table, unreadable
@@ -52,16 +60,9 @@ class Samples:
         return list(dict.fromkeys(column.get(name, name) for name in features))
 
     def rows(self, places: Sequence[int]) -> list[str]:
-        """Name rows (from 0) by their number (from 1), and by their line if it differs."""
+        """Name rows (from 0) by their lines in a text file, else by their numbers from 1."""
         stored = list(places) if self.kept is None else self.kept[list(places)].tolist()
-        lines = [place + 1 for place in stored]
-        if self.lines is not None:
-            with suppress(OSError, TableError, LookupError):  # the file has changed since
-                lines = self.lines(stored)
-        return [
-            f"row {place + 1}" + (f" (line {line})" if line != place + 1 else "")
-            for place, line in zip(stored, lines, strict=True)
-        ]
+        return name_rows(stored, self.lines)
 
 
 def read_samples(
@@ -78,6 +79,7 @@ def read_samples(
     copies: int = 2,
     report: Report | None = None,
     share: Share | None = None,
+    caching: Caching = TEMPORARY,
 ) -> Samples:
     """Read inputs, responses and weights of a data file; `rules` of the result say how.
 
@@ -90,6 +92,7 @@ def read_samples(
     table = open_table(path, numbers)
     choice = choose_columns(table, response=response, weights=weights, features=features, drop=drop)
     how: dict[str, Any] = {"encode": encode, "missing": missing, "constant": constant}
+    how["caching"] = caching
     return load_samples(table, choice, copies=copies, report=report, share=share, **how)
 
 
@@ -106,6 +109,7 @@ def load_samples(
     whole: bool = False,
     report: Report | None = None,
     share: Share | None = None,
+    caching: Caching = TEMPORARY,
 ) -> Samples:
     """Read the chosen columns, if `copies` copies of them fit into memory.
 
@@ -125,6 +129,7 @@ def load_samples(
         report: called with the work at hand and its share that is done, for a table that stays in
             its file.
         share: how several processes read a large table together; None for one process.
+        caching: where the copy of the numbers of a large .parquet file is, and whether it is kept.
 
     >>> table = Table(Path("a.npy"), ("x1",), 10**15, False, read=lambda names: np.ones((1, 1)))
     >>> load_samples(table, Choice(("x1",), None, None))  # doctest: +ELLIPSIS
@@ -134,7 +139,7 @@ def load_samples(
     encoded = encode.columns or (rules is not None and rules.inputs)
     source = None if whole or encoded else table.source([*choice.features, *choice.others])
     if source is not None:
-        known = scan(table, choice, source, report, share)
+        known = scan(table, choice, partial(source, caching=caching), report, share)
         return _streamed_samples(table, known, choice, rules, missing)
     known = rules if rules is not None and (rules.inputs or rules.response) else None
     try:
@@ -211,11 +216,25 @@ def _streamed_samples(
         table.named,
         choice.response,
         rules=rules or Rules((), None, known.means, missing, table.numbers, _places(table, choice)),
-        facts=(*table.facts(), ("read", "block by block: the table stays in its file")),
+        facts=(*table.facts(), ("read", _how_it_is_read(known.X))),
         extremes=known.extremes,
     )
     _require_weights(samples, choice)
     return samples
+
+
+def _how_it_is_read(X: Any) -> str:
+    """Say where the numbers of a large table are read from, and what becomes of a copy."""
+    cache = getattr(X, "cache", None)
+    if cache is None:
+        return "block by block: the table stays in its file"
+    size = format_bytes(cache.path.stat().st_size)
+    if cache.keep:
+        return f"block by block, from a copy of its numbers that is kept: {cache.path} ({size})"
+    return (
+        f"block by block, from a copy of its numbers in {cache.folder} ({size}), which is deleted "
+        "at the end"
+    )
 
 
 def _places(table: Table, choice: Choice) -> Places | None:

@@ -1,59 +1,92 @@
 """Caches of tables: `.npy` files that belong to one version of another file, and their leftovers.
 
 A cache is written under another name and then renamed, so that it is complete or missing. Its
-writer and its readers hold locks on it (`flock`), which end with their process. So whoever writes a
-cache later can tell what is left of a writer that was killed, and caches of older versions that no
-process reads, and deletes them. Where a file system has no locks, they stay.
+writer and its readers hold locks on it (`flock`), which end with their process. A cache that is not
+kept is deleted by the last of its readers, when that ends or no longer uses it. What readers and
+writers that were killed left behind, and caches of older versions that no process reads, are
+deleted by whoever writes a cache later. Where a file system has no locks, they stay.
+
+Behind its numbers a cache has a checksum of each block of rows, with which every block that is read
+is compared: what is derived from a file must not be wrong where the file is right.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
+import struct
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
 
-__all__ = ["Cache", "Hold"]
+__all__ = ["Cache", "Hold", "living_holds", "pack_checks", "unpack_checks"]
 
+_T = TypeVar("_T")
 _KEY = "[0-9a-f]{16}"
+_CHECKS = b"posquad checks 1"  # begins the checksums behind the numbers
 
 
 class Cache(NamedTuple):
-    """The place of a cache: `.OWNER.VERSION.COLUMNS.posquad.npy` in a folder."""
+    """The place of a cache: `.OWNER.VERSION.COLUMNS.posquad.npy` in a folder.
+
+    The name of one that is not kept ends in `.temporary.npy`, so that every process knows it.
+    """
 
     folder: Path
     owner: str  # name of the file that it belongs to
     version: str  # key of the content of that file
     columns: str  # key of the chosen columns
+    keep: bool = True  # or else it is deleted by the last process that reads it
 
     @property
     def path(self) -> Path:
         """The file."""
-        return self.folder / f".{self.owner}.{self.version}.{self.columns}.posquad.npy"
+        end = "posquad" if self.keep else "temporary"
+        return self.folder / f".{self.owner}.{self.version}.{self.columns}.{end}.npy"
 
-    @contextmanager
-    def written(self) -> Iterator[BinaryIO]:
-        """Context in which the file is written; it is in place at the end, or not at all."""
+    def hold(self) -> Hold:
+        """Lock the file for reading; `FileNotFoundError` if there is none."""
+        return Hold(self.path, keep=self.keep)
+
+    def remove(self) -> bool:
+        """Delete the file; return whether it is gone."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+        return not self.path.exists()
+
+    def write(self, fill: Callable[[BinaryIO], None], opened: Callable[[], _T | None]) -> _T | None:
+        """Write the file with `fill(file)`, and return `opened()`, which locks and opens it.
+
+        The file is in place when it is whole, or not at all. If another process has written it
+        meanwhile and may be reading it, that one stays.
+        """
         self._remove_leftovers()
-        partial, out = self._new_partial()
+        begun, out = self._new_partial()
         try:
             with out:
-                yield out
+                fill(out)
                 out.flush()
                 os.fsync(out.fileno())
-                partial.replace(self.path)
+                found = opened()
+                if found is not None:
+                    begun.unlink()
+                    return found
+                _lock(out.fileno(), shared=True)  # never let go, or others may delete the file
+                begun.replace(self.path)
+                return opened()
         except BaseException:
             with suppress(OSError):
-                partial.unlink()
+                begun.unlink()
             raise
 
     def _new_partial(self) -> tuple[Path, BinaryIO]:
@@ -66,35 +99,82 @@ class Cache(NamedTuple):
             out.close()  # another process took the file for a leftover before it was locked
 
     def _remove_leftovers(self) -> None:
-        """Delete what killed writers left, and caches of other versions of the file."""
+        """Delete what killed processes left, and caches of other versions of the file."""
         begin = rf"\.{re.escape(self.owner)}"
-        known = re.compile(rf"{begin}\.({_KEY})\.{_KEY}\.(?:partial|posquad\.npy)")
+        ends = r"partial|temporary\.npy|posquad\.npy"
+        known = re.compile(rf"{begin}\.({_KEY})\.{_KEY}\.({ends})")
         with suppress(OSError):
             for file in list(self.folder.iterdir()):
                 found = known.fullmatch(file.name)
-                partial = file.suffix == ".partial"
-                if found and (partial or found[1] != self.version):
+                if found and (found[2] != "posquad.npy" or found[1] != self.version):
                     _unlink_unheld(file)
 
 
+def pack_checks(rows: int, checks: Sequence[int]) -> bytes:
+    """Return the checksums of blocks of so many rows as bytes, with one of their own.
+
+    >>> len(pack_checks(100, [7, 8]))
+    72
+    """
+    body = _CHECKS + struct.pack(f"<{1 + len(checks)}Q", rows, *checks)
+    return body + hashlib.sha256(body).digest()
+
+
+def unpack_checks(data: bytes, rows: int, count: int) -> tuple[int, ...] | None:
+    """Return what `pack_checks` packed for so many blocks; None if it is not that, unchanged.
+
+    >>> unpack_checks(pack_checks(100, [7, 8]), 100, 2), unpack_checks(b"other", 100, 2)
+    ((7, 8), None)
+    """
+    body, form = data[:-32], f"<{1 + count}Q"
+    if len(body) != len(_CHECKS) + struct.calcsize(form) or not body.startswith(_CHECKS):
+        return None
+    found, *checks = struct.unpack(form, body[len(_CHECKS) :])
+    whole = data[-32:] == hashlib.sha256(body).digest() and found == rows
+    return tuple(checks) if whole else None
+
+
 class Hold:
-    """A lock on a file, which others share, until this object is gone.
+    """A lock on a file, which others share, until this object is gone or the process ends.
+
+    Unless the file is kept, it is then deleted if no other process and no other object holds it.
 
     >>> Hold(Path("missing"))
     Traceback (most recent call last):
     FileNotFoundError: [Errno 2] No such file or directory: 'missing'
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, keep: bool = True) -> None:
+        self.path, self.keep = path, keep
         descriptor = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, descriptor)
+        self.let_go = weakref.finalize(self, _let_go, descriptor, None if keep else path)
+        _holds.add(self)
         _lock(descriptor, shared=True)
         if not os.fstat(descriptor).st_nlink:  # deleted before it was locked
             raise FileNotFoundError(2, "No such file or directory", str(path))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Hold, (self.path,)
+        return partial(Hold, keep=self.keep), (self.path,)
+
+
+def living_holds() -> list[Hold]:
+    """Return the locks that this process has.
+
+    A program that ends without cleaning up calls their `let_go` first.
+
+    >>> all(hold.path.exists() for hold in living_holds())
+    True
+    """
+    return [hold for hold in _holds if hold.let_go.alive]
+
+
+_holds: weakref.WeakSet[Hold] = weakref.WeakSet()
+
+
+def _let_go(descriptor: int, temporary: Path | None) -> None:
+    os.close(descriptor)  # first, because two that end together would hold the file for each other
+    if temporary is not None:
+        _unlink_unheld(temporary)
 
 
 def _lock(descriptor: int, *, shared: bool) -> None:

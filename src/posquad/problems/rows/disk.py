@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posquad.core.errors import DomainError, ShapeError
-from posquad.core.files import FileError
+from posquad.core.errors import DomainError, ShapeError, first_line
+from posquad.core.files import FileError, sample_checksum
 from posquad.problems.rows.reader import Piece, read_ahead
 from posquad.problems.rows.source import BLOCK_BYTES, Rows
 
@@ -36,11 +37,20 @@ class Shard:
     changed: int  # time, in nanoseconds
     first: int = 0  # first row that is used
     stored_rows: int = 0  # rows of the whole file
+    checks: tuple[int, ...] = ()  # `block_checksum` of each block of the whole file, if known
 
     @property
     def width(self) -> int:
         """Bytes of a number."""
         return np.dtype(self.kind).itemsize
+
+    @property
+    def bytes_used(self) -> tuple[int, int]:
+        """First byte of the rows that are used, and the one after the last."""
+        if self.by_column:  # the rows are spread over the whole file
+            return self.begin, self.begin + self.stored_rows * self.columns * self.width
+        row = self.columns * self.width
+        return self.begin + self.first * row, self.begin + (self.first + self.rows) * row
 
 
 class NpyRows(Rows):
@@ -56,7 +66,7 @@ class NpyRows(Rows):
 
     @property
     def block_rows(self) -> int:
-        return max(1, BLOCK_BYTES // (self.stored * self.dtype.itemsize))
+        return rows_of_block(self.stored * self.dtype.itemsize)
 
     def with_columns(self, columns: Sequence[int]) -> NpyRows:
         """Return the rows of other columns of the same files."""
@@ -94,7 +104,8 @@ class NpyRows(Rows):
             [s.path.name, s.size, s.changed, s.first, s.rows, s.columns, s.kind, s.by_column]
             for s in self.shards
         ]
-        return [files, self.columns, self.block_rows]
+        samples = [sample_checksum(s.path, *s.bytes_used) for s in self.shards]
+        return [files, samples, self.columns, self.block_rows]
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
         return self._blocks_from(0)
@@ -155,8 +166,9 @@ class NpyRows(Rows):
                     ]
                 else:
                     row = shard.columns * shard.width
-                    place = shard.begin + (shard.first + start) * row
-                    pieces = [Piece(index, place, 0, count * row)]
+                    begin = shard.first + start
+                    check = shard.checks[begin // self.block_rows] if shard.checks else None
+                    pieces = [Piece(index, shard.begin + begin * row, 0, count * row, check)]
                 yield slice(done + start, done + start + count), shard.by_column, pieces
             done += shard.rows
 
@@ -251,8 +263,9 @@ def described(path: Path) -> Shard:
     except OSError as problem:
         got = problem.strerror or str(problem)
         raise FileError(str(path), expected="a readable .npy file", got=got) from None
-    except (ValueError, KeyError, EOFError) as problem:
-        raise FileError(str(path), expected="a NumPy array (.npy)", got=str(problem)) from None
+    except (ValueError, KeyError, EOFError, SyntaxError, TokenError) as problem:
+        got = first_line(problem)
+        raise FileError(str(path), expected="a NumPy array (.npy)", got=got) from None
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         expected = "real numbers of at most 8 bytes"
         raise FileError(str(path), expected=expected, got=str(dtype))
@@ -273,6 +286,15 @@ def described(path: Path) -> Shard:
         known.st_mtime_ns,
         stored_rows=shape[0],
     )
+
+
+def rows_of_block(width: int) -> int:
+    """Return how many rows of `width` bytes are read at a time.
+
+    >>> rows_of_block(8 * 40)
+    52428
+    """
+    return max(1, BLOCK_BYTES // width)
 
 
 def _is_single(dtype: np.dtype) -> bool:

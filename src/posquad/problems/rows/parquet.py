@@ -1,22 +1,25 @@
-"""Parquet files as rows: converted once to a `.npy` file beside them, which is then read."""
+"""Parquet files as rows: converted to a `.npy` file beside them, which is then read."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
+from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError
 from posquad.core.extras import import_extra
-from posquad.core.files import FileError
+from posquad.core.files import FileError, sample_checksum
 from posquad.core.parquet import data_columns
-from posquad.problems.rows.cache import Cache, Hold
-from posquad.problems.rows.disk import NpyRows, Shard, described, require_unchanged
-from posquad.problems.rows.source import BLOCK_BYTES
+from posquad.problems.rows.cache import Cache, Hold, pack_checks, unpack_checks
+from posquad.problems.rows.disk import NpyRows, Shard, described, require_unchanged, rows_of_block
+from posquad.problems.rows.reader import DamagedFileError, block_checksum
 
 __all__ = ["MissingNumberError", "ParquetRows", "from_parquet"]
 
@@ -24,6 +27,7 @@ _FOOTER = 8  # last bytes of a Parquet file: the length of the footer, and a mar
 _BATCH = 65_536  # most rows converted at a time
 _BUFFERS = 16 * 2**20  # bytes of the buffers of all columns
 _BUFFER = 2**20  # bytes of the buffer of a column at most
+_FORMAT = 2  # of a cache; the first had no checksums
 
 
 class MissingNumberError(FileError):
@@ -34,10 +38,11 @@ class MissingNumberError(FileError):
 
 
 class _Origin(NamedTuple):
-    """The Parquet file, its columns, and a lock on their cache."""
+    """The Parquet file, its columns, their cache, and a lock on it."""
 
     path: Path
     names: Sequence[str]
+    cache: Cache
     hold: Hold
 
 
@@ -53,6 +58,32 @@ class ParquetRows(NpyRows):
     def _made(self, shards: Sequence[Shard], columns: Sequence[int] | None) -> NpyRows:
         return ParquetRows(shards, columns, self.origin)
 
+    @property
+    def cache(self) -> Cache:
+        """The file with the numbers: its `path`, and whether it is kept (`keep`)."""
+        return self.origin.cache
+
+    def fingerprint(self) -> list[Any]:
+        # The cache may be written again, at another time: the checksums tell its numbers.
+        (shard,), cache = self.shards, self.origin.cache
+        stored = [cache.version, cache.columns, _key(*shard.checks)]
+        return [self.origin.path.name, stored, shard.first, shard.rows, self.columns, shard.kind]
+
+    def _blocks_from(self, begin: int) -> Iterator[tuple[slice, Tensor]]:
+        try:
+            yield from super()._blocks_from(begin)
+        except DamagedFileError as found:
+            (shard,), cache = self.shards, self.origin.cache
+            row = (found.offset - shard.begin) // (shard.columns * shard.width)
+            place = f"block {row // self.block_rows + 1} of {len(shard.checks)}"
+            remedy = "it was deleted" if cache.remove() else "delete it"
+            got = (
+                f"others in {place}, by their checksum: the disk or the memory may be faulty; "
+                f"{remedy}, and the next call converts the file again"
+            )
+            expected = f"the numbers of {self.origin.path}, of which it is a cache"
+            raise FileError(str(cache.path), expected=expected, got=got) from None
+
     def name_row(self, row: int) -> str:
         return f"row {row + self.shards[0].first} of {self.origin.path}"
 
@@ -66,21 +97,32 @@ def from_parquet(
     columns: Sequence[str] | None = None,
     *,
     folder: str | os.PathLike[str] | None = None,
+    keep: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> ParquetRows:
     """Return the rows of a Parquet file, from a cache of its numbers in row order.
 
-    The cache is `.NAME.VERSION.COLUMNS.posquad.npy` beside the file, or in `folder`. The version is
-    made from the size and time of the file and the checksum of its footer; so a changed file gets a
-    new cache, and those of other versions are deleted if no process reads them. It is written under
-    another name and then renamed, so that it is complete or missing; one that was cut later is
-    written again.
+    The cache is a hidden file, as large as the numbers, beside the Parquet file or in `folder`; its
+    path is `cache.path` of the result. By default it is deleted when nothing uses it any more: when
+    the result and the sources made from it are gone, or the process ends, also by an error or
+    Ctrl-C. If several processes read it, the last one deletes it. A process that is killed leaves
+    it; the next call uses it and deletes it then. With `keep=True` it stays for later calls, with
+    or without `keep`, until the Parquet file changes or you delete it.
+
+    A cache is `.NAME.VERSION.COLUMNS.posquad.npy`, or `...temporary.npy` if it is not kept. The
+    version is made from the size and time of the file and checksums of its footer and of samples
+    of its bytes; so a changed file gets a new cache, and those of other versions are deleted if no
+    process reads them. It is written under another name and then renamed, so that it is complete or
+    missing; one that was cut later is written again. Every block that is read is compared with its
+    checksum. If it has changed, a `FileError` says so and the cache is deleted, so that the next
+    call writes it again; a checkpoint (`posquad.recovery.Checkpoint`) still belongs to it.
 
     Args:
         path: the Parquet file.
         columns: names of the columns to use; by default all, except an index that pandas stored.
             They must hold real numbers, or true and false for 1 and 0, without missing values.
         folder: the folder of the cache.
+        keep: leave the cache for later calls.
         progress: called with the share of the rows that are converted.
 
     >>> import pyarrow, pyarrow.parquet, tempfile
@@ -93,6 +135,7 @@ def from_parquet(
     parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
     if not isinstance(path, str | os.PathLike):
         raise DomainError("path", expected="a path", got=type(path).__name__)
+    require_boolean(keep=keep)
     if isinstance(columns, str):
         raise DomainError("columns", expected="a list of names", got=repr(columns))
     given = Path(path)
@@ -111,15 +154,18 @@ def from_parquet(
         raise FileError(str(given), expected="rows and columns", got=got)
     narrow = all(schema.field(name).type == arrow.float32() for name in names)
     table = _Table(given, names, rows, np.dtype("<f4" if narrow else "<f8"), known)
-    version = _key(known.st_size, known.st_mtime_ns, footer.hex())
+    samples = sample_checksum(given)
+    version = _key(_FORMAT, known.st_size, known.st_mtime_ns, footer.hex(), samples)
     place, owner = given.parent, given.name
     if folder is not None:  # which may hold caches of files of the same name
         place, owner = Path(folder), f"{given.name}.{_key(given.resolve().parent)}"
-    cache = Cache(place, owner, version, _key(*names))
-    found = _opened(cache, table)
-    if found is None:
-        _convert(table, cache, progress)
+    kept = Cache(place, owner, version, _key(*names))
+    cache = kept._replace(keep=keep)
+    found = _opened(kept, table)
+    if found is None and not keep:
         found = _opened(cache, table)
+    if found is None:
+        found = _convert(table, cache, progress)
     if found is None:
         got = "one that another process deleted or cut"
         raise FileError(str(cache.path), expected="a whole cache", got=got)
@@ -134,6 +180,21 @@ class _Table(NamedTuple):
     rows: int
     dtype: np.dtype[Any]
     known: os.stat_result  # of the file when it was opened
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return len(self.names) * self.dtype.itemsize
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block, which has a checksum."""
+        return rows_of_block(self.width)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.rows // self.block_rows)
 
     def require_unchanged(self) -> None:
         """Refuse a file that was changed since it was opened."""
@@ -151,14 +212,18 @@ def _key(*parts: object) -> str:
 def _opened(cache: Cache, table: _Table) -> ParquetRows | None:
     """Return the rows of a cache; None if there is none, or not a whole one."""
     try:
-        hold = Hold(cache.path)
+        hold = cache.hold()
         shard = described(cache.path)
+        with cache.path.open("rb") as file:
+            file.seek(shard.bytes_used[1])
+            checks = unpack_checks(file.read(), table.block_rows, table.blocks)
     except (OSError, FileError):
         return None
     shape = (shard.rows, shard.columns, shard.kind, shard.by_column)
-    if shape != (table.rows, len(table.names), table.dtype.str, False):
+    if checks is None or shape != (table.rows, len(table.names), table.dtype.str, False):
         return None
-    return ParquetRows([shard], None, _Origin(table.path, table.names, hold))
+    shard = replace(shard, checks=checks)
+    return ParquetRows([shard], None, _Origin(table.path, table.names, cache, hold))
 
 
 def _footer(path: Path) -> bytes:
@@ -185,27 +250,52 @@ def _require_numbers(path: Path, schema: Any, names: Sequence[str], arrow: Any) 
             raise FileError(where, expected="real numbers", got=f"type {kind}")
 
 
-def _convert(table: _Table, cache: Cache, progress: Callable[[float], None] | None) -> None:
+def _convert(
+    table: _Table, cache: Cache, progress: Callable[[float], None] | None
+) -> ParquetRows | None:
+    """Write the cache and open it."""
     parquet, arrow = import_extra("pyarrow.parquet", "lab"), import_extra("pyarrow", "lab")
-    shape, done = (table.rows, len(table.names)), 0
-    width = shape[1] * table.dtype.itemsize
-    step = max(1, min(_BATCH, BLOCK_BYTES // width))
+    shape = table.rows, len(table.names)
     # By default pyarrow reads whole row groups ahead, that is a file with one of them.
     small = {"pre_buffer": False, "buffer_size": min(_BUFFER, max(4096, _BUFFERS // shape[1]))}
-    try:
-        with parquet.ParquetFile(table.path, **small) as file, cache.written() as out:
-            header = {"descr": table.dtype.str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(out, header)
-            for batch in file.iter_batches(step, columns=list(table.names)):
-                out.write(_numbers(table, batch, done).data)
-                done += batch.num_rows
+
+    def fill(out: BinaryIO) -> None:
+        header = {"descr": table.dtype.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(out, header)
+        checks = []
+        with parquet.ParquetFile(table.path, **small) as file:
+            for done, block in _full_blocks(table, file):
+                out.write(block.data)
+                checks.append(block_checksum(block))
                 if progress is not None:
                     progress(done / table.rows)
-            table.require_unchanged()
+        out.write(pack_checks(table.block_rows, checks))
+        table.require_unchanged()
+
+    try:
+        return cache.write(fill, lambda: _opened(cache, table))
     except (OSError, arrow.ArrowException) as problem:
-        expected = f"{table.rows * width / 1e9:.3g} GB for a cache of {table.path.name}"
+        expected = f"{table.rows * table.width / 1e9:.3g} GB for a cache of {table.path.name}"
         got = getattr(problem, "strerror", None) or str(problem)
         raise FileError(str(cache.folder), expected=expected, got=got) from None
+
+
+def _full_blocks(table: _Table, file: Any) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the numbers in blocks of rows, and how many rows there are with them.
+
+    A block is valid until the next one is taken.
+    """
+    block, done, filled = np.empty((table.block_rows, len(table.names)), table.dtype), 0, 0
+    for batch in file.iter_batches(min(_BATCH, table.block_rows), columns=list(table.names)):
+        numbers = _numbers(table, batch, done + filled)
+        while len(numbers):
+            part, numbers = np.split(numbers, [len(block) - filled])
+            block[filled : filled + len(part)] = part
+            filled += len(part)
+            if filled == len(block) or done + filled == table.rows:
+                done += filled
+                yield done, block[:filled]
+                filled = 0
 
 
 def _numbers(table: _Table, batch: Any, done: int) -> np.ndarray:
