@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import clarabel
+import nibabel
 import numpy as np
 import pytest
 import scipy.sparse
+from dipy.core.gradients import gradient_table
 from dipy.reconst import dti
 from dti_support import S0, needles, signals, table, tensors, unconstrained
 
 import posquad
 from posquad.core.errors import DomainError, DtypeError, NonFiniteError, ShapeError
 from posquad.dipy import Flag, fit_tensors, positive_ols, positive_rwls, positive_wls
+from posquad.dipy.gradients import GradientTable
+from posquad.dipy.images import Image
+from posquad.dipy.volumes import fit_image
+from posquad.recovery.solvers import cone_newton
 
 
 def dipy_weights(design: np.ndarray, data: np.ndarray) -> np.ndarray:
@@ -55,6 +61,24 @@ def test_optimality_conditions_of_every_voxel(method):
     assert np.abs((G * D * 1e3).sum((1, 2))).max() < 1e-11
     assert fits.residual == pytest.approx((we * e).sum(1), rel=1e-9)
     assert (fits.gap <= 1e-12 * fits.residual).all()
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("method", ["ols", "wls"])
+def test_the_gap_bounds_how_far_an_unsolved_voxel_is(monkeypatch, method, steps):
+    """Newton's method ended early: a tensor that is positive has no residual below the bound."""
+    gtab, data = needles(400)
+    design = dti.design_matrix(gtab)
+    best = fit_tensors(design, data, method)
+    monkeypatch.setattr(cone_newton, "_STEPS", steps)
+    monkeypatch.setattr(cone_newton, "_PATH_STEPS", 0)
+    fits = fit_tensors(design, data, method)
+    early = fits.flags & Flag.NOT_SOLVED > 0
+    assert 0.1 < early.mean() < 0.5
+    assert not (best.flags & Flag.NOT_SOLVED).any()
+    excess = fits.residual[early] - best.residual[early]
+    assert (excess <= fits.gap[early] * (1 + 1e-9)).all()
+    assert excess.max() > 1e-4 * best.residual[early].mean()  # so that there is something to bound
 
 
 def test_against_clarabel():
@@ -151,6 +175,56 @@ def test_voxels_with_too_few_signals_are_zero_and_said_to_be():
     assert not fits.S0[:2].any()
     assert np.isnan(fits.errors.md[:2]).all()
     assert np.isfinite(fits.errors.md[2:]).all()  # two b-values determine S0
+
+
+def test_an_S0_beyond_the_range_of_numbers_is_said(tmp_path):
+    """A tenth of the signals lies 15 decades above the rest; 60 digits are in the adversaries."""
+    gtab, rng = table(), np.random.default_rng(0)
+    data = 10 ** np.where(rng.random((3000, 44)) < 0.1, 12.0, -3.0) * rng.uniform(
+        0.5, 2, (3000, 44)
+    )
+    fits = fit_tensors(dti.design_matrix(gtab), data)
+    beyond = np.abs(fits.log_S0) > np.log(np.finfo(float).max)
+    beyond &= (fits.flags & Flag.UNDETERMINED) == 0
+    assert beyond.sum() > 5
+    assert np.array_equal(fits.flags & Flag.OUT_OF_RANGE > 0, beyond)
+    assert np.isinf(fits.S0[beyond]).all()
+    found, _ = positive_wls(dti.design_matrix(gtab), data[beyond], return_lower_triangular=True)
+    e = np.log(data[beyond]) - found @ dti.design_matrix(gtab).T
+    assert np.isfinite(e).all()
+    np.testing.assert_allclose(
+        (fits.weights[beyond] * e**2).sum(1), fits.residual[beyond], rtol=1e-9
+    )
+    # Maps are in single precision, whose range is smaller.
+    image = Image(tmp_path / "a.nii", nibabel.Nifti1Image(data[:, None, None], np.eye(4)))
+    maps = fit_image(image, GradientTable(gtab.bvals, gtab.bvecs), np.ones((3000, 1, 1), bool))
+    flags, S0_map = maps.values["flags"].ravel(), maps.values["s0"].ravel()
+    usable = np.isfinite(S0_map) & (S0_map > 0)
+    assert (flags & Flag.OUT_OF_RANGE > 0).sum() > beyond.sum()
+    assert np.array_equal(usable, flags & (Flag.OUT_OF_RANGE | Flag.UNDETERMINED) == 0)
+
+
+@pytest.mark.parametrize("method", ["ols", "wls", "rwls"])
+def test_signals_of_one_plane_determine_no_tensor(method):
+    """In a plane in general position they do so up to rounding; tilted by 0.01, they do."""
+    rng = np.random.default_rng(0)
+    flat = np.c_[rng.standard_normal((30, 2)), np.zeros(30)]
+    tilted = np.c_[rng.standard_normal((30, 2)), 0.01 * rng.standard_normal(30)]
+    other = rng.standard_normal((20, 3))
+    g = np.concatenate([flat, tilted, other]) @ np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    g /= np.linalg.norm(g, axis=1, keepdims=True)
+    b = np.r_[np.zeros(4), np.resize([800.0, 1600.0], len(g))]
+    gtab = gradient_table(b, bvecs=np.concatenate([np.zeros((4, 3)), g]), b0_threshold=1)
+    D = tensors([1.7e-3, 0.4e-3, 0.2e-3], 200)
+    data = signals(gtab, D, 0.0)
+    plane, near = data.copy(), data.copy()
+    plane[:, 34:], near[:, 4:34], near[:, 64:] = 0.0, 0.0, 0.0
+    for k in range(200):  # signals are left out one by one, so that every voxel rounds differently
+        plane[k, 4 + k % 30] = near[k, 34 + k % 30] = 0.0
+    fits = fit_tensors(dti.design_matrix(gtab), np.concatenate([plane, near]), method)
+    assert (fits.flags & Flag.UNDETERMINED > 0).tolist() == [True] * 200 + [False] * 200
+    assert not fits.tensor[:200].any()
+    assert np.abs(dti.from_lower_triangular(fits.tensor[200:]) - D).max() < 1e-8  # of 1e-3
 
 
 def test_shapes_and_precisions():

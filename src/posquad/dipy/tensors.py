@@ -40,6 +40,7 @@ class Flag(IntFlag):
     UNDETERMINED = 4  # too few usable signals; the tensor is set to zero
     NOT_SOLVED = 8  # the optimum was not reached to rounding; `gap` says how far it is
     OUTSIDE = 16  # outside the mask of an image
+    OUT_OF_RANGE = 32  # S0 is beyond the range of numbers, infinite or zero; `log_S0` is right
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,13 +50,23 @@ class TensorFits(Result):
     tensor: np.ndarray  # [..., 6]  Dxx, Dxy, Dyy, Dxz, Dyz, Dzz
     evals: np.ndarray  # [..., 3]  eigenvalues, descending, none below zero
     evecs: np.ndarray  # [..., 3, 3]  eigenvectors in columns
-    S0: np.ndarray  # [...]  the signal without diffusion; 0 where undetermined
+    log_S0: np.ndarray  # [...]  log of the signal without diffusion; -inf where undetermined
     weights: np.ndarray  # [..., g]  weights of the squared errors of log S
     kept: np.ndarray  # [..., g]  whether a signal was used
     residual: np.ndarray  # [...]  weighted sum of the squared errors of log S
     gap: np.ndarray  # [...]  no positive tensor has a residual below `residual - gap`
     flags: np.ndarray  # [...]  `Flag`
     errors: TensorErrors | None = None  # standard errors, if `fit_tensors(..., errors=True)`
+
+    @property
+    def S0(self) -> np.ndarray:
+        """Signal without diffusion, `[...]`; 0 where undetermined.
+
+        Signals that span many decades may determine one beyond the range of numbers: it is then
+        infinite or zero, and the voxel has the flag `OUT_OF_RANGE`.
+        """
+        with np.errstate(over="ignore", under="ignore"):
+            return np.exp(self.log_S0)
 
     @property
     def md(self) -> np.ndarray:
@@ -186,7 +197,7 @@ def _fit_part(
     usable = torch.isfinite(signals) & (signals > LEAST_SIGNAL)
     signals = torch.where(usable, signals, 1.0)
     logs = signals.log()
-    kept = usable
+    kept, cutoff = usable, None
     if own is not None:
         weights = torch.from_numpy(np.ascontiguousarray(own)) * usable
     elif method == "ols":
@@ -194,7 +205,7 @@ def _fit_part(
     elif method == "wls":
         weights = two_step_weights(design, logs, usable)
     else:
-        weights, kept = robust_weights(design, signals, logs, usable, rounds)
+        weights, kept, cutoff = robust_weights(design, signals, logs, usable, rounds)
     bounded = torch.isfinite(weights) & (weights < DIFFUSION_WEIGHTS.of().high)
     weights = torch.where(bounded, weights, 0.0)
     equal = own is None and method == "ols"
@@ -205,7 +216,8 @@ def _fit_part(
     if not errors:
         return result
     residual = torch.from_numpy(result.residual)
-    return replace(result, errors=tensor_errors(design, fit, found, kept.sum(-1), residual))
+    known = tensor_errors(design, fit, found, kept.sum(-1), residual, cutoff)
+    return replace(result, errors=known)
 
 
 def _result(
@@ -230,16 +242,18 @@ def _result(
     tensor = e @ (TO_DIPY @ design.congruence).mT
     residual = (weights * (logs - fit.predicted(design, e)).square()).sum(-1)
     determined = fit.determined
-    S0 = torch.where(determined, fit.constant(e).exp(), 0.0)
+    log_S0 = torch.where(determined, fit.constant(e), -torch.inf)
+    representable = log_S0.exp().isfinite() & (log_S0.exp() > 0)
     flags = (found.steps > 0) * Flag.POSITIVE.value
     flags = flags | ((kept.sum(-1) < design.size) * Flag.LEFT_OUT.value)
     flags = flags | (~found.solved * Flag.NOT_SOLVED.value)
+    flags = flags | (~representable * Flag.OUT_OF_RANGE.value)
     flags = torch.where(determined, flags, Flag.UNDETERMINED.value)
     return TensorFits(
         tensor=tensor.numpy(),
         evals=values.flip(-1).numpy(),
         evecs=vectors.flip(-1).numpy(),
-        S0=S0.numpy(),
+        log_S0=log_S0.numpy(),
         weights=weights.numpy(),
         kept=kept.numpy(),
         residual=residual.numpy(),
@@ -256,6 +270,4 @@ def parameters(fits: TensorFits) -> np.ndarray:
 
 def lower_triangular(fits: TensorFits) -> np.ndarray:
     """DIPY's coefficients `[..., 7]`: the six entries of the tensor, and `-log S0`."""
-    with np.errstate(divide="ignore"):
-        constant = -np.log(fits.S0)
-    return np.concatenate([fits.tensor, constant[..., None]], axis=-1)
+    return np.concatenate([fits.tensor, -fits.log_S0[..., None]], axis=-1)

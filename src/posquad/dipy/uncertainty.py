@@ -11,10 +11,17 @@ covariance
 
 which is `sigma^2 H^{-1}` where the tensor is positive definite. Nothing depends on a choice of
 eigenvectors. `sigma^2` is the residual over its degrees of freedom.
+
+Where signals beyond a cutoff `k sigma` were left out, the residual of the others is too small, and
+the answer varies more than least squares does, because noise decides which signals are left out.
+For normal noise the residual gives `sigma^2 (1 - q)`, and the covariance of the answer is that
+above with `sigma^2 / (1 - q)`, where `q = 2 k phi(k) / (2 Phi(k) - 1)`: the variance of a truncated
+normal variable, and of a mean after rejection of outliers (Huber, Robust Statistics, 1981, 3.2).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +36,8 @@ from posquad.recovery.solvers.cone_newton import PositiveQuadratics
 
 __all__ = ["TensorErrors", "tensor_errors"]
 
+_LEAST_CUTOFF = 3**0.5  # in standard deviations: with a lower one, kept errors look uniform
+_ROUNDS = 3  # of the equation for the cutoff in standard deviations
 _SAME = 1e-6  # anisotropy below which a tensor is isotropic, where FA has no derivative
 
 
@@ -49,11 +58,13 @@ def tensor_errors(
     found: PositiveQuadratics,
     used: Tensor,
     residual: Tensor,
+    cutoff: Tensor | None = None,
 ) -> TensorErrors:
     """Return the standard errors of the voxels of a fit.
 
     `used[B]` counts the signals of positive weight, and `residual[B]` is the weighted sum of their
-    squared errors. `fit_tensors(..., errors=True)` calls this.
+    squared errors. Signals with errors beyond `cutoff[B]`, if that is given, were left out.
+    `fit_tensors(..., errors=True)` calls this.
 
     >>> from posquad.dipy.weighted import fit_equal
     >>> from posquad.recovery.solvers.cone_newton import minimise_positive
@@ -77,8 +88,10 @@ def tensor_errors(
     freedom = used.long() - free.sum(-1).long() - 1
     defined = (freedom > 0) & fit.determined
     variance = torch.where(defined, residual / freedom.clamp_min(1), torch.nan)
+    loss = torch.zeros_like(variance) if cutoff is None else _rejected(cutoff, variance)
+    variance = variance / (1 - loss)
     # At zero, the corner of the cone, the errors to first order say nothing.
-    known = torch.where((free > 0).any(-1), variance, torch.nan)
+    known = torch.where((free > 0).any(-1), variance / (1 - loss), torch.nan)
     covariance = known[:, None, None] * spread
     entries = covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0.0).sqrt()
     D = found.entries @ design.congruence.mT
@@ -109,6 +122,19 @@ def _tangent_space(fit: WeightedFit, found: PositiveQuadratics, C: Tensor) -> tu
     outward = torch.maximum(along[:, i], along[:, j])
     mixed = (low <= 0) & (high > 0)
     return free, torch.where(mixed, outward / torch.where(mixed, high, 1.0), 0.0)
+
+
+def _rejected(cutoff: Tensor, variance: Tensor) -> Tensor:
+    """Return the share q of the variance that a cutoff takes away, from the variance left, `[B]`.
+
+    With `k = cutoff / sigma`, it is `2 k phi(k) / (2 Phi(k) - 1)`, the share of a normal variable.
+    """
+    share = torch.zeros_like(variance)
+    for _ in range(_ROUNDS):
+        k = (cutoff * ((1 - share) / variance).sqrt()).clamp_min(_LEAST_CUTOFF)
+        density = torch.exp(-k.square() / 2) / math.sqrt(2 * math.pi)
+        share = torch.where(k < torch.inf, 2 * k * density / torch.erf(k / math.sqrt(2)), 0.0)
+    return share
 
 
 def _error(covariance: Tensor, slope: Tensor) -> Tensor:

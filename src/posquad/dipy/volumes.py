@@ -27,7 +27,7 @@ MAPS = {
     "md_se": "standard error of the mean diffusivity",
     "sigma": "standard deviation of the signals around the fit",
     "flags": "sum of 1 (the constraint is active), 2 (signals left out), 4 (too few signals), "
-    "8 (optimum not reached to rounding), 16 (outside the mask)",
+    "8 (optimum not reached to rounding), 16 (outside the mask), 32 (S0 out of range)",
 }
 """The maps that are written, by file name, and what they hold."""
 
@@ -123,14 +123,17 @@ def _blank(name: str, shape: tuple[int, ...]) -> np.ndarray:
 def _maps_of(fits: TensorFits) -> dict[str, np.ndarray]:
     errors = fits.errors
     assert errors is not None, "asked for by fit_image"
+    with np.errstate(over="ignore", under="ignore"):
+        S0 = fits.S0.astype(np.float32)  # in which maps are stored, and whose range is smaller
+    lost = ~(np.isfinite(S0) & (S0 > 0)) & ((fits.flags & Flag.UNDETERMINED) == 0)
     return {
         "tensor": fits.tensor,
         "fa": fits.fa,
         "md": fits.md,
-        "s0": fits.S0,
+        "s0": S0,
         "tensor_se": errors.tensor,
         "fa_se": errors.fa,
         "md_se": errors.md,
         "sigma": errors.sigma,
-        "flags": fits.flags,
+        "flags": fits.flags | (lost * Flag.OUT_OF_RANGE.value).astype(np.uint8),
     }

@@ -32,8 +32,11 @@ def two_step_weights(design: TensorDesign, logs: Tensor, usable: Tensor) -> Tens
 
 def robust_weights(
     design: TensorDesign, signals: Tensor, logs: Tensor, usable: Tensor, rounds: int
-) -> tuple[Tensor, Tensor]:
-    """Weights of the last fit of DIPY's robust method, `[B, g]`, and which signals are kept.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of the last fit of DIPY's robust method, which signals are kept, and the cutoff.
+
+    The first two are `[B, g]`. The cutoff `[B]` is the largest residual of a kept signal without
+    leverage; it is infinite in a voxel that is fitted exactly, where no signal is an outlier.
 
     Round 1 is the two-step fit, rounds 2 to `rounds - 2` use the weights of Geman and McClure,
     round `rounds - 1` is an equally weighted fit without outliers and the last one a weighted fit
@@ -56,10 +59,11 @@ def robust_weights(
     C = _scale(predicted * (logs - predicted.log()), usable)
     h = leverages(design, fit, weights)
     h = torch.where(torch.isclose(h, torch.ones_like(h)), _FULL_LEVERAGE, h)
-    outlier = (signals - predicted).abs() > _CUTOFF * C * (1 - h).clamp_min(0.0).sqrt()
-    kept = usable & ~(outlier & (C > 0))
+    cutoff = torch.where(C > 0, _CUTOFF * C, torch.inf)
+    outlier = (signals - predicted).abs() > cutoff * (1 - h).clamp_min(0.0).sqrt()
+    kept = usable & ~outlier
     fit = fit_weighted(design, logs, kept.to(logs))
-    return _predicted(design, fit).square() * kept, kept
+    return _predicted(design, fit).square() * kept, kept, cutoff[:, 0]
 
 
 def _predicted(design: TensorDesign, fit: WeightedFit) -> Tensor:

@@ -19,6 +19,7 @@ _KINDS = (
     (Flag.LEFT_OUT, "signals left out", COLOURS[4]),
     (Flag.UNDETERMINED, "too few signals", COLOURS[1]),
     (Flag.NOT_SOLVED, "not at the optimum", COLOURS[3]),
+    (Flag.OUT_OF_RANGE, "S0 out of range", COLOURS[5]),
 )
 
 

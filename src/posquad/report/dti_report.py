@@ -60,6 +60,8 @@ def summary(made: TensorImage) -> list[tuple[str, str]]:
     ]
     if maps.share(Flag.NOT_SOLVED):
         facts.append(("not at the optimum", f"{maps.share(Flag.NOT_SOLVED):.2%} of the voxels"))
+    if maps.share(Flag.OUT_OF_RANGE):
+        facts.append(("S0 out of range", f"in {maps.share(Flag.OUT_OF_RANGE):.2%} of the voxels"))
     if fitted.any():
         facts += [
             ("FA", _median(made, "fa", 1.0, "")),
@@ -82,6 +84,11 @@ def _in_words(made: TensorImage) -> str:
         words += (
             f" In {maps.share(Flag.NOT_SOLVED):.2%} of the voxels the best tensor was not reached "
             "to rounding; the map of flags marks them."
+        )
+    if maps.share(Flag.OUT_OF_RANGE):
+        words += (
+            f" In {maps.share(Flag.OUT_OF_RANGE):.2%} of the voxels the signals span so many "
+            "decades that S0 is beyond the range of numbers; do not use these voxels."
         )
     if maps.share(Flag.UNDETERMINED):
         words += (
