@@ -164,11 +164,15 @@ def test_files_of_another_kind(files, tmp_path, kind):
         ({"A": X, "y": Y}, ["A: expected 3 axes"]),
         ({"X": X[:0], "y": Y[:0]}, ["n, d >= 1"]),
         ({"X": np.where(X[3, 1] == X, np.nan, X), "y": Y}, ["got 1 in 'x2' (of 30 rows", "row 4"]),
-        ({"X": X, "y": np.where(Y[5] == Y, np.inf, Y)}, ["y[5]", "got an infinity"]),
+        (
+            {"X": X, "y": np.where(Y[5] == Y, np.inf, Y)},
+            ["y, row 6: ", "got an infinity"],
+        ),
         ({"X": X + 1j, "y": Y}, ["X: expected real numbers", "complex128"]),
         ({"X": X, "y": np.full(30, "1")}, ["y: expected real numbers"]),
-        ({"X": X, "y": np.full(30, 2**53 + 1)}, ["y[0]: expected a double precision number"]),
+        ({"X": X, "y": np.full(30, 2**53 + 1)}, ["y, row 1: expected a double precision number"]),
         ({"A": np.einsum("ni,nj->nij", X, X + 1), "y": Y}, ["A"]),
+        ({"A": np.full((2, 4, 4), np.inf), "y": Y[:2]}, ["A, matrix 1, row 1, column 1: expected"]),
     ],
 )
 def test_arrays_that_do_not_fit(files, arrays, words):
@@ -181,7 +185,7 @@ def test_arrays_that_do_not_fit(files, arrays, words):
     [
         (U[:-1], ["U", "d = 4"]),
         (U[:, 0], ["U: expected 2 axes"]),
-        (np.full((4, 1), np.nan), ["U[0, 0]", "got NaN"]),
+        (np.full((4, 1), np.nan), ["U, row 1, column 1: ", "got NaN"]),
     ],
 )
 def test_factors_that_do_not_fit(files, factor, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -117,6 +118,21 @@ def test_the_report_shows_slices_and_loads_nothing(scan):
     assert "119 fitted of 120 in the mask" in page
     assert "too few signals above zero" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_report_says_where_S0_is_out_of_range(scan, monkeypatch, without_pictures):
+    fit = volumes.fit_tensors
+
+    def far(*given, **options):
+        fits = fit(*given, **options)
+        return replace(fits, log_S0=np.where(np.arange(len(fits.log_S0)) == 5, 100.0, fits.log_S0))
+
+    monkeypatch.setattr(volumes, "fit_tensors", far)  # beyond single precision: exp(88.7)
+    assert run(scan).exit_code == 0
+    flags = maps(scan)["flags"].astype(np.uint8)
+    assert (flags & Flag.OUT_OF_RANGE > 0).sum() == 1
+    page = (scan / "out" / "report.html").read_text(encoding="utf-8")
+    assert "S0 is beyond the range of numbers" in page
 
 
 def test_tables_in_columns_and_with_commas_are_read(scan, without_pictures):

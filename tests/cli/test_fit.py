@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -53,10 +55,9 @@ def test_corrupted_rows_are_named(fits):
     """The rows that the example spoils, found by comparing with the largest responses."""
     spoiled = np.random.default_rng(0)
     spoiled.standard_normal((200, 8)), spoiled.standard_normal((8, 2))
-    wrong = set((spoiled.choice(200, 6, replace=False) + 1).tolist())
-    named = " ".join(fits["outliers"][0].stdout.split()).split("Rows ")[1].split(" are outliers")[0]
-    assert {int(word.split()[0]) for word in named.split(", ")} == wrong
-    assert set(named.split(", ")) == {f"{row} (line {row + 1})" for row in wrong}
+    wrong = {row + 2 for row in spoiled.choice(200, 6, replace=False).tolist()}  # after a header
+    named = " ".join(fits["outliers"][0].stdout.split()).split("Lines ")[1]
+    assert {int(word) for word in named.split(" are outliers")[0].split(", ")} == wrong
 
 
 def test_the_proof_is_checked_again_by_the_command_of_the_report(fits, monkeypatch):
@@ -102,6 +103,22 @@ def test_every_kind_of_file_gives_the_same_answer(fits, tmp_path, suffix):
     response = ["--response", "x9"] if suffix == ".npy" else []
     values = command("predict", tmp_path / "out", data, *response).stdout
     assert values == command("predict", fits["recovery"][1], data, *response).stdout
+
+
+def test_an_example_replaces_no_file_unless_it_is_told_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("few.csv").write_text("mine")
+    words = "few.csv: expected a new file; got one that exists, and it was not changed; --force"
+    assert_refused(command("demo", "few"), words)
+    assert_refused(command("demo", "noisy", "--out", "few.csv"), words)
+    assert Path("few.csv").read_text() == "mine"
+    assert command("demo", "few", "--force").exit_code == 0
+    assert Path("few.csv").read_text().startswith("x1,")
+    assert command("experiment", "new", "my.py").exit_code == 0
+    Path("my.py").write_text("mine")
+    assert_refused(command("experiment", "new", "my.py"), "my.py: expected a new file; got one")
+    assert command("experiment", "new", "my.py", "--force").exit_code == 0
+    assert Path("my.py").read_text() != "mine"
 
 
 def test_examples_by_name():

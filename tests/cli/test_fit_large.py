@@ -76,10 +76,17 @@ def launch(size, *arguments):
     return said, [process.returncode for process in processes]
 
 
+def write_parquet(folder, *columns):
+    """Write columns x1, x2, ... to a Parquet file."""
+    joint = np.column_stack(columns)
+    named = {f"x{k}": column for k, column in enumerate(joint.T, 1)}
+    parquet.write_table(pyarrow.table(named), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
 def test_torchrun_fits_as_one_process_does(tmp_path, monkeypatch):
     X, y, w = table()
-    path, out = tmp_path / "t.npy", tmp_path / "fit"
-    np.save(path, np.column_stack([X, y, w]))
+    path, out = write_parquet(tmp_path, X, y, w), tmp_path / "fit"
     chosen = ("--response", "x5", "--weights", "x6", "--rank", 2)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*torchrun, "--nproc-per-node", 2, PROGRAM, "fit", path, *chosen, "--out", out]
@@ -91,11 +98,12 @@ def test_torchrun_fits_as_one_process_does(tmp_path, monkeypatch):
         timeout=300,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.count("read               block by block: the table stays in its file") == 1
+    assert run.stdout.count("read               block by block, from a copy of its numbers") == 1
+    assert not list(tmp_path.glob(".*"))  # the processes share a copy, and the last one deletes it
     monkeypatch.setattr(disk, "BLOCK_BYTES", 2**14)
     alone = PositiveQuadraticRegressor(2, max_starts=50)
     with one_thread():  # as the processes have
-        alone.fit(rows.from_npy(path, [0, 1, 2, 3]), y, w)
+        alone.fit(rows.from_parquet(path).with_columns([0, 1, 2, 3]), y, w)
     kept = load_model(out)
     # The same blocks, and sums that do not depend on who adds them: the same bits.
     np.testing.assert_array_equal(kept.components_, alone.components_)
@@ -254,6 +262,64 @@ def test_a_checkpoint_can_be_refused_or_left_out(tmp_path, monkeypatch):
     assert "--checkpoint: expected a table of at least 256 MB" in small.output
 
 
+def copies(folder):
+    """The copies of Parquet files in a folder."""
+    return [path.name for path in folder.glob(".t.parquet.*")]
+
+
+@pytest.mark.usefixtures("without_report")
+def test_the_copy_of_a_parquet_table_is_said_and_deleted(tmp_path):
+    X, y, _ = table()
+    path, other = write_parquet(tmp_path, X, y), tmp_path / "other"
+    other.mkdir()
+    fit = ("fit", path, "--response", "x5", "--rank", 2, "--out", tmp_path / "fit")
+    for folder, options in ((tmp_path, ()), (other, ("--cache", other))):
+        words = "".join(call(*fit, *options).output.split())  # lines also end within a path
+        said = f"read block by block, from a copy of its numbers in {folder} (200.2 KB), which is "
+        assert f"{said}deleted at the end".replace(" ", "") in words
+        assert not copies(folder)
+    run = call(*fit, "--cache", other, "--keep-cache")
+    [kept] = copies(other)
+    words = "".join(run.output.split())
+    assert f"fromacopyofitsnumbersthatiskept:{other}/{kept}" in words
+    before = (other / kept).stat()
+    predict = ("predict", tmp_path / "fit", path, "--out", tmp_path / "p.npy")
+    run = call(*predict, "--cache", other)
+    told = f"{path}: read block by block, from a copy of its numbers that is kept: {other}/{kept}"
+    assert (run.exit_code, run.stderr.splitlines()[0]) == (0, f"{told} (200.2 KB)")
+    assert copies(other) == [kept]
+    assert (other / kept).stat().st_mtime_ns == before.st_mtime_ns  # it was used as it is
+    run = call(*predict, "--keep-cache")
+    assert run.stdout == f"Predictions: {tmp_path}/p.npy (5000 rows; replaces an earlier file)\n"
+    assert len(copies(tmp_path)) == 1
+    for command in (fit, predict):
+        run = call(*command, "--cache", tmp_path / "none")
+        assert run.exit_code == 2
+        assert "--cache: expected a folder; got" in run.stderr
+
+
+def test_a_fit_that_fails_or_is_interrupted_deletes_its_copy_and_goes_on(tmp_path, monkeypatch):
+    X, y, _ = table()
+    path, out = write_parquet(tmp_path, X, y), tmp_path / "fit"
+    words = ("fit", path, "--response", "x5", "--rank", 2, "--out", out)
+    (tmp_path / "own").mkdir()
+    own = rows.from_parquet(path, folder=tmp_path / "own")  # of a program that calls the command
+    assert call(*words, "--loss", "huber").exit_code == 2
+    assert not copies(tmp_path)
+    assert own.read_all().shape == (N, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(PositiveQuadraticRegressor, "_fit_moments", interrupt)
+        stopped = call(*words, "--checkpoint-every", 1e-9)
+    assert stopped.exit_code == 130  # the frames of the command still hold its rows
+    assert (out / "model.checkpoint").exists()
+    assert not copies(tmp_path)
+    monkeypatch.setattr(fit_module, "render", lambda fitted: "")
+    run = call(*words)
+    assert run.exit_code == 0
+    assert f"Going on from {out}/model.checkpoint" in run.stderr
+    assert not copies(tmp_path)
+
+
 def test_a_parquet_table_stays_in_its_file(tmp_path):
     X, y, w = table()
     joint = np.column_stack([X[:, :2], y, w, X[:, 2:]])
@@ -270,7 +336,7 @@ def test_a_parquet_table_stays_in_its_file(tmp_path):
         np.testing.assert_array_equal(X[places, [2, 0]], values)
     np.testing.assert_array_equal(known.low, X[:, [2, 0]].min(0))
     np.testing.assert_array_equal(known.high, X[:, [2, 0]].max(0))
-    assert len([item for item in tmp_path.iterdir() if item.name.endswith(".posquad.npy")]) == 1
+    assert len(list(tmp_path.glob(".t.parquet.*.temporary.npy"))) == 1
     columns["a"] = pyarrow.array(columns["a"], mask=np.arange(len(X)) == 7)
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     with pytest.raises(TableError, match=r"row 8, column 'a': .*; got a missing value"):

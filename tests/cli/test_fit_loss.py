@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cli_support import assert_refused, command
+from posquad.io.tables import write_columns
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_counts_are_fitted_as_such(data, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--loss", "poisson"], "y: expected counts (0, 1, 2, ...)"),
+        (["--loss", "poisson"], "data.csv: line 2, column 'y': expected counts (0, 1, 2, ...)"),
         (["--loss", "poisson", "--linear"], "loss: expected another loss than 'poisson'"),
         (["--scale", "2"], "scale: expected None for loss='least-squares'"),
         (["--loss", "huber", "--scale", "0"], "--scale: expected a finite number > 0"),
@@ -94,6 +95,36 @@ def test_counts_are_fitted_as_such(data, tmp_path):
 def test_bad_options_are_refused(data, tmp_path, options, words):
     assert_refused(fit(data, tmp_path / "out", *options), words)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npy"])
+def test_rows_that_are_no_counts_are_named(suffix, tmp_path):
+    """By file and line, or by the number of the row from 1; rows of weight zero are counted."""
+    rng = np.random.default_rng(0)
+    columns = {"x1": rng.uniform(1, 2, 30), "x2": rng.uniform(1, 2, 30)}
+    columns |= {"x3": rng.poisson(4.0, 30).astype(float), "x4": np.ones(30)}
+    columns["x4"][:5] = 0.0
+    path = tmp_path / f"data{suffix}"
+    options = [
+        "--response",
+        "x3",
+        "--weights",
+        "x4",
+        "--loss",
+        "poisson",
+        "--out",
+        tmp_path / "fit",
+    ]
+    place = "line 22" if suffix == ".csv" else "row 21"
+    for value in (-1.0, 2.5):
+        write_columns(path, columns | {"x3": np.where(np.arange(30) == 20, value, columns["x3"])})
+        words = f"{path}: {place}, column 'x3': expected counts (0, 1, 2, ...) for loss='poisson'; "
+        assert_refused(command("fit", path, *options), f"{words}got {value:g}")
+    zero = np.where(np.arange(30) == 20, 0.0, 1.0)
+    counts = np.where(zero == 0, 3.0, columns["x3"])
+    write_columns(path, {**columns, "x1": zero, "x2": zero, "x3": counts})
+    words = f"{path}: {place}: expected an input that is not zero wherever the count is positive, "
+    assert_refused(command("fit", path, *options), words, "; got zeros")
 
 
 def test_an_unknown_loss_is_refused(data, tmp_path):

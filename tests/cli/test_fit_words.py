@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from cli_support import check_transcript, command
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.io.tables import Samples
+from posquad.report import fit_report
+from posquad.report.figures import draw
 from posquad.report.fit_answer import HEADINGS, answer
+from posquad.report.fit_figures import panels
 from posquad.report.fit_report import render
 from posquad.report.fitted_model import FittedModel, format_r_squared
 
@@ -52,6 +56,18 @@ def test_an_error_that_rounding_hides_is_not_blamed_on_the_starts():
     [step] = said.steps
     assert step.words.startswith("Rounding hides the error of the fit: shuffle the rows")
     assert "rounding hides the error" in said.message
+
+
+@pytest.mark.parametrize("status", [Status.BEST_FIT, Status.STALLED])
+def test_a_limit_on_the_rank_is_named_where_it_ended_the_choice(status):
+    chosen = {"rank": None, "rank_": 2, "max_rank": 2}
+    words = [step.words for step in answer(fit_with(status, **chosen)).steps]
+    told = "Rank 2 is the best of those tried, and --max-rank 2 allowed no higher one: raise the"
+    assert any(step.startswith(told) for step in words)
+    whole = {"rank_": 3, "max_rank": 3}  # of three columns
+    for other in ({"rank": 2}, {"max_rank": 3}, {"max_rank": None}, whole):
+        words = [step.words for step in answer(fit_with(status, **chosen | other)).steps]
+        assert not any("--max-rank" in step for step in words)
 
 
 def test_statuses_that_a_fit_can_have_all_have_words():
@@ -158,6 +174,24 @@ def test_a_spectrum_of_which_only_the_ends_are_known():
     assert "Only the smallest and the largest eigenvalue were computed: 0.5 and 8." in page
 
 
+def test_what_is_unknown_is_said():
+    fit = fit_with(Status.BEST_FIT, kernel_dimension_=np.nan, identifiable_=None)
+    told = "unknown; the data may leave some directions of Q free"
+    assert dict(answer(fit).facts)["free directions"] == told
+    page = render(fit)
+    assert told in page
+    assert "It is unknown whether the data identify the components." in page
+    assert "3 directions, the number not identified is unknown" in page
+    assert "The eigenvalues range from" in page
+    assert "identified ones" not in page
+    [spectrum] = [panel for panel in panels(fit) if panel.title == "Effective spectrum"]
+    assert "computed (3)" in draw(spectrum, fit, None).svg
+    free = fit_with(Status.NOT_IDENTIFIED, kernel_dimension_=np.nan)
+    assert answer(free).steps[0].words == "Collect samples with more varied inputs."
+    assert "free directions" not in dict(answer(fit_with(Status.BEST_FIT)).facts)
+    assert "It is unknown" not in render(fit_with(Status.BEST_FIT))
+
+
 def test_many_rows_are_thinned_and_the_largest_residuals_kept(rendered):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30_000, 2))
@@ -246,3 +280,39 @@ def test_a_proof_is_advised_only_where_it_was_not_requested(changes, advised):
     assert ("--certify" in words) == advised
     if changes.get("rank_", 1):
         assert ("request one with --certify" in render(fit)) == advised
+
+
+# The table of components.
+
+
+def shown_inputs(U, X, linear=None):
+    """The inputs that the page shows, and what it says about them."""
+    samples = Samples(Path("a.npy"), X, np.ones(len(X)), None, tuple(f"x{k}" for k in range(20)),
+                      True, "y")  # fmt: skip
+    coef = np.zeros(20) if linear is None else linear
+    model = SimpleNamespace(components_=U, coef_=coef, linear=linear is not None)
+    fit = FittedModel(model, samples, np.ones(len(X)), 0.1, "posquad fit", Path("fit"))
+    table = fit_report._components(fit)
+    return [row["name"] for row in table["rows"]], table["note"]
+
+
+def test_the_inputs_that_are_shown_do_not_depend_on_units():
+    """Columns in other units have other entries of U and b, and the same part of the response."""
+    rng = np.random.default_rng(0)
+    U, X, b = rng.standard_normal((2, 20)), rng.uniform(1, 2, (90, 20)), rng.standard_normal(20)
+    units = 10.0 ** rng.integers(-3, 4, 20)
+    names, note = shown_inputs(U, X)
+    assert len(names) == 12
+    assert "12 of 20 inputs, those with the largest terms of their own, Q_kk times the mean" in note
+    own = [(np.square(U[:, k]).sum() * np.square(X[:, k]).mean(), f"x{k}") for k in range(20)]
+    assert names == [name for _, name in sorted(own, reverse=True)[:12]]
+    assert shown_inputs(U / units, X * units)[0] == names
+    # With linear terms, other zeros of the inputs also only change b: f(x) = g(x + a).
+    linear, note = shown_inputs(U, X, b)
+    assert "effect around the means: Q_kk times the variance of x_k, plus the slope" in note
+    a = rng.uniform(0, 300, 20)
+    assert shown_inputs(U / units, (X + a) * units, (b - 2 * U.T @ (U @ a)) / units)[0] == linear
+    assert (
+        shown_inputs(np.zeros((0, 20)), X * units, b / units)[0]
+        == (shown_inputs(np.zeros((0, 20)), X, b)[0])
+    )

@@ -101,7 +101,7 @@ def test_inputs_of_extreme_size_are_refused_with_their_location(fits, tmp_path, 
     data = tmp_path / f"data{suffix}"
     write_columns(data, columns)
     result = command("predict", fits["noisy"][1], data)
-    place = "row 145 (line 146), column 'x3'" if suffix == ".csv" else "row 145, column 'x3'"
+    place = "line 146, column 'x3'" if suffix == ".csv" else "row 145, column 'x3'"
     assert_refused(result, f"1.0e+300 as the largest, in {place}; choose another unit")
     columns["x3"][144], columns["y"][0] = 1e-300, 1e300
     write_columns(data, columns)
@@ -114,4 +114,4 @@ def test_inputs_of_extreme_size_are_refused_with_their_location(fits, tmp_path, 
 def test_lines_are_counted_with_blank_ones(tmp_path):
     data = tmp_path / "data.csv"
     data.write_text("\na,y,w\n1,1,1\n\n2,4,-1\n")
-    assert_refused(command("fit", data, "--weights", "w"), "-1 in row 2 (line 5)")
+    assert_refused(command("fit", data, "--weights", "w"), "-1 in line 5")

@@ -46,7 +46,8 @@ def test_rank_and_predictor_without_noise(d, r, criterion):
     assert model.score(X, y) == pytest.approx(1, abs=1e-14)
     assert model.n_iter_ >= 1
     path = model.rank_path_
-    assert list(path["rank"]) == list(range(1, r + 1))  # to the first that reproduces
+    # To the first that reproduces, or from the one that a linear fit shows, which is above three.
+    assert list(path["rank"]) == ([4] if r == 4 and criterion == "bic" else list(range(1, r + 1)))
     assert path["residual"][-1] < 1e-10
     assert (path["residual"][:-1] > 1e-6).all()
     assert ("standard_error" in path) == (criterion == "cv")
@@ -89,19 +90,38 @@ def test_rank_with_noise(criterion, intercept):
     assert np.isnan(model.rank_confidence_) == (criterion == "cv" or intercept)
 
 
-def test_validation_score_by_hand():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_validation_score_by_hand(weighted):
     """Mean squared error on the fold left out, over the mean square of y."""
     X, _, y = data(5, 40, 3, 1, noise=0.2)
+    w = np.random.default_rng(6).uniform(0.0, 2.0, 40) if weighted else np.ones(40)
     parts = [(np.arange(20), np.arange(20, 40)), (np.arange(20, 40), np.arange(20))]
-    model = PositiveQuadraticRegressor(criterion="cv", cv=parts, max_rank=1).fit(X, y)
+    model = PositiveQuadraticRegressor(criterion="cv", cv=parts, max_rank=1)
+    model.fit(X, y, w if weighted else None)
     errors = []
     for train, test in parts:
-        part = PositiveQuadraticRegressor(rank=1).fit(X[train], y[train])
-        errors.append(np.mean((part.predict(X[test]) - y[test]) ** 2) / np.mean(y**2))
+        part = PositiveQuadraticRegressor(rank=1).fit(X[train], y[train], w[train])
+        squares = (part.predict(X[test]) - y[test]) ** 2
+        errors.append(np.average(squares, weights=w[test]) / np.average(y**2, weights=w))
     path = model.rank_path_
     np.testing.assert_allclose(path["score"], [np.mean(errors)], rtol=1e-9)
     expected = abs(errors[0] - errors[1]) / 2  # standard deviation over sqrt(2)
     np.testing.assert_allclose(path["standard_error"], [expected], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "highest"),
+    [({"linear": True}, 12, 1), ({"linear": True}, 13, 2), ({"fit_intercept": True}, 8, 1)],
+)
+@pytest.mark.parametrize("criterion", ["bic", "cv"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_ranks_of_more_unknowns_than_samples_are_not_tried(options, n, highest, criterion):
+    """Other terms are unknowns, too: 4 + 5 and 7 + 5 for ranks 1 and 2 of four inputs."""
+    X, _, y = data(7, n, 4, 3, noise=0.1)
+    folds = [(np.arange(n), np.arange(n))]
+    model = PositiveQuadraticRegressor(criterion=criterion, cv=folds, max_starts=4, **options)
+    model.fit(X, y)
+    assert list(model.rank_path_["rank"]) == list(range(highest + 1))
 
 
 # With noise, against other solvers.

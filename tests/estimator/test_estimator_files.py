@@ -328,6 +328,7 @@ FORGED = {
     "names": lambda body, arrays: body.update(feature_names=["a"]),
     "names-number": lambda body, arrays: body.update(feature_names=3),
     "parameters": lambda body, arrays: body.update(parameters=[1, 2]),
+    "identifiable": lambda body, arrays: body.update(identifiable="yes"),
     "no-counts": lambda body, arrays: body.pop("counts"),
     "constant": lambda body, arrays: body.pop("has_uncertainty"),
     "certificate": lambda body, arrays: body.update(certificate_sha256="0" * 64),
@@ -357,6 +358,26 @@ def test_what_does_not_fit_together_is_refused_even_with_the_right_checksums(cop
     forge(copy, change)
     with pytest.raises(DomainError):
         load(copy / "one")
+
+
+def test_unknown_stays_unknown_and_is_so_for_files_that_call_it_true(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 3))
+    y = (X @ [1.0, 2.0, 3.0]) ** 2 + 0.1 * rng.standard_normal(30)
+    model = PositiveQuadraticRegressor(1, standard_errors=False).fit(X * [1.0, 1e8, 1e-8], y)
+    assert model.identifiable_ is None
+    model.save(tmp_path / "one")
+    assert json.loads((tmp_path / "one.json").read_text())["identifiable"] is None
+    assert load(tmp_path / "one").identifiable_ is None
+    for older, told in ((True, None), (False, False)):
+        forge(tmp_path, lambda body, arrays, older=older: body.update(identifiable=older))
+        assert load(tmp_path / "one").identifiable_ is told
+    # of a known kernel and of an answer that the search checked, true is true
+    forge(tmp_path, lambda body, arrays: body.update(identifiable=True, status="RECOVERED"))
+    assert load(tmp_path / "one").identifiable_ is True
+    model.kernel_dimension_, model.identifiable_ = 0, True
+    model.save(tmp_path / "one")
+    assert load(tmp_path / "one").identifiable_ is True
 
 
 @pytest.mark.parametrize("writes", range(4))

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from estimator_support import jacobian
+from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.estimator._uncertainty import standard_errors
+from posquad.problems import rows
 
 # Whether the data determine the predictor is asserted through `status_` and `identifiable_`.
 pytestmark = pytest.mark.filterwarnings("ignore::posquad.IdentifiabilityWarning")
@@ -151,6 +153,53 @@ def test_repeated_samples_add_no_information():
     np.testing.assert_allclose(error[:3], model.noise_std_ / 2, rtol=1e-9)
 
 
+@pytest.mark.parametrize("errors", [False, "auto"])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_along_the_axes_leave_the_products_of_coordinates_free(errors, seed):
+    """`y_i = x_ij^2 Q_jj` shows the diagonal alone: six numbers for eleven unknowns."""
+    rng = np.random.default_rng(seed)
+    d, n = 6, 120
+    X = np.zeros((n, d))
+    X[np.arange(n), np.arange(n) % d] = rng.standard_normal(n)
+    y = X**2 @ (rng.standard_normal((d, 2)) ** 2).sum(axis=1) + 0.1 * rng.standard_normal(n)
+    model = PositiveQuadraticRegressor(rank=2, standard_errors=errors).fit(X, y)
+    assert model.rank_ == 2
+    assert model.kernel_dimension_ == 5
+    assert model.identifiable_ is False
+
+
+@pytest.mark.parametrize(
+    ("options", "identifiable"),
+    [({}, True), ({"standard_errors": False}, None), ({"linear": True}, True)],
+)
+def test_what_nothing_shows_is_unknown(options, identifiable):
+    """Units 1e8 apart hide the free directions from the spectrum, but not from whitened inputs."""
+    rng = np.random.default_rng(9)
+    X = rng.standard_normal((60, 3))
+    y = (X @ [1.0, 2.0, 3.0]) ** 2 + 0.1 * rng.standard_normal(60)
+    model = PositiveQuadraticRegressor(rank=1, **options).fit(X * [1.0, 1e8, 1e-8], y)
+    assert model.identifiable_ is identifiable
+    assert np.isnan(model.kernel_dimension_) == (identifiable is None)
+    # too few samples are too few, whatever the spectrum shows
+    few = PositiveQuadraticRegressor(rank=1, **options).fit(X[:3] * [1.0, 1e8, 1e-8], y[:3])
+    assert few.identifiable_ is False
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_passes_over_rows_show_free_directions_only_where_the_search_excludes_them(
+    noise, monkeypatch
+):
+    monkeypatch.setattr("posquad.estimator._streaming.MOMENT_MOST", 2)
+    monkeypatch.setattr("posquad.recovery.streams.entry.MOMENT_MOST", 2)
+    rng = np.random.default_rng(10)
+    X = rng.standard_normal((5000, 3))
+    y = (X @ [1.0, 2.0, 3.0]) ** 2 + noise * rng.standard_normal(5000)
+    model = PositiveQuadraticRegressor(rank=1).fit(rows.in_memory(X), y)
+    assert model.status_ is (Status.BEST_FIT if noise else Status.RECOVERED)
+    assert np.isnan(model.kernel_dimension_)
+    assert model.identifiable_ is (None if noise else True)
+
+
 def test_problems_too_large_for_a_dense_spectrum_say_what_is_not_known(monkeypatch):
     for module in ("_fitted", "_uncertainty"):
         monkeypatch.setattr(f"posquad.estimator.{module}.DENSE_MOST", 3)
@@ -159,7 +208,10 @@ def test_problems_too_large_for_a_dense_spectrum_say_what_is_not_known(monkeypat
     y = (X @ [1.0, 2.0, 3.0, 4.0]) ** 2 + 0.1 * rng.standard_normal(40)
     model = PositiveQuadraticRegressor(rank=1).fit(X, y)
     assert model.uncertainty_ is None
-    assert np.isnan(model.kernel_dimension_)
+    assert (model.kernel_dimension_, model.identifiable_) == (0, True)  # the smallest end shows it
+    linear = PositiveQuadraticRegressor(rank=1, linear=True).fit(X, y)  # its ends leave terms out
+    assert np.isnan(linear.kernel_dimension_)
+    assert linear.identifiable_ is None
     monkeypatch.undo()
     known = PositiveQuadraticRegressor(rank=1).fit(X, y)
     ends = known.effective_spectrum_[[0, -1]]

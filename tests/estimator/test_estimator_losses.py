@@ -141,7 +141,10 @@ def test_the_likelihood_is_said_in_words():
     }
     assert "least squares" in words["least-squares"]
     assert "Huber loss, scale" in words["huber"]
+    assert " estimated)" in words["huber"]
     assert words["huber"].endswith("(sandwich)")
+    given = PositiveQuadraticRegressor(rank=1, loss="huber", scale=2.0).fit(X, y)
+    assert "Huber loss, scale 2 given)" in given.likelihood_
     assert "Poisson counts" in words["poisson"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -69,6 +70,28 @@ def test_chunks_give_the_answer_of_all_rows(terms):
     order = np.random.default_rng(1).permutation(N)
     other = streamed(Regressor(R, **terms), X[order], y[order], weights[order], [5900])
     assert_same(other, whole, X, 1e-9)
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+@pytest.mark.parametrize("r", [2, 3])
+def test_what_rows_leave_free_is_that_of_all_rows(r, terms):
+    """Rows of +-1 do not tell the diagonal of Q: some predictions have no standard error.
+
+    Rotations of the columns of the factor, one for two and three for three, are no such freedom.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.choice([-1.0, 1.0], (N, 3))
+    y = ((X @ rng.standard_normal((3, r))) ** 2).sum(1) + 0.1 * rng.standard_normal(N)
+    new = np.concatenate([X[:10], rng.standard_normal((10, 3))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IdentifiabilityWarning)
+        whole = Regressor(r, **terms).fit(X, y)
+        one = streamed(Regressor(r, **terms), X, y, np.ones(N), [5000])
+    assert whole.kernel_dimension_ > 0
+    assert one.kernel_dimension_ == whole.kernel_dimension_
+    expected = whole.predict(new, return_std=True)[1]
+    assert np.isfinite(expected).tolist() == [True] * 10 + [False] * 10
+    np.testing.assert_allclose(one.predict(new, return_std=True)[1], expected, rtol=1e-6)
 
 
 def test_the_fit_is_a_minimum_for_scipy():

@@ -19,6 +19,7 @@ from posquad.cli.options import (
     columns_option,
     number_options,
     parse_encodings,
+    replacing,
     split_names,
 )
 from posquad.cli.threads import suitable_threads
@@ -132,13 +133,14 @@ def _prove(objective: LeastSquares, U: np.ndarray, target: Path | None) -> bool:
     if misses_responses(certificate):
         click.echo(certificate_words(certificate))
     if target is not None:
+        replaced = replacing(pair_paths(target, ".json", ".npz")[0])
         try:
             written = save(certificate, target)
         except OSError as problem:
             got = problem.strerror or str(problem)
             expected = "a file that can be written"
             raise FileError(str(target), expected=expected, got=got) from None
-        click.echo(f"Saved: {written[0]}, {written[1]}")
+        click.echo(f"Saved: {written[0]}, {written[1]}{replaced}")
     return certificate.proved
 
 

@@ -9,7 +9,7 @@ import click
 
 from posquad.cli.demo_data import DEMOS, fit_options, make
 from posquad.cli.failure import reporting
-from posquad.cli.options import seed_option, table_option
+from posquad.cli.options import FORCE, require_new, seed_option, table_option
 from posquad.io.tables.writing import require_suffix, write_columns
 
 __all__ = ["demo_command"]
@@ -19,11 +19,13 @@ __all__ = ["demo_command"]
 @click.argument("name", required=False)
 @table_option("NAME.csv")
 @seed_option("Seed of the random numbers; another seed gives other data of the same kind.")
+@FORCE
 @click.option("--list", "listing", is_flag=True, help="List the example data and exit.")
-def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -> None:
+def demo_command(name: str | None, out: Path | None, seed: int, force: bool, listing: bool) -> None:
     """Write the example data NAME, and print the command to run next.
 
-    Exit status: 0; 2 for an unknown NAME or a file that cannot be written; 130 after Ctrl-C.
+    Exit status: 0; 2 for an unknown NAME, or a file that exists or cannot be written; 130 after
+    Ctrl-C.
 
     \b
     Examples:
@@ -42,6 +44,7 @@ def demo_command(name: str | None, out: Path | None, seed: int, listing: bool) -
         columns = make(name, seed)
         target = Path(f"{name}.csv") if out is None else out
         require_suffix(target)
+        require_new(target, force=force)
         write_columns(target, columns)
     demo, options = DEMOS[name], fit_options(name, target.suffix.lower())
     click.echo(f"{target}: {demo.shows}.")

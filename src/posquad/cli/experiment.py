@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from posquad.cli.failure import Failure, reporting
-from posquad.cli.options import FILE
+from posquad.cli.options import FILE, FORCE, require_new
 from posquad.core.files import write_file
 from posquad.experiments.own import template
 
@@ -28,7 +28,8 @@ def experiment_command() -> None:
 
 @experiment_command.command("new")
 @click.argument("file", type=FILE)
-def new_command(file: Path) -> None:
+@FORCE
+def new_command(file: Path, force: bool) -> None:
     """Write a template of 30 lines to FILE; it runs as it is.
 
     Exit status: 0; 2 if FILE exists or cannot be written; 130 after Ctrl-C.
@@ -39,9 +40,8 @@ def new_command(file: Path) -> None:
     """
     if file.suffix != ".py":
         raise Failure(f"{file}: expected a name that ends in .py; got {file.suffix or 'none'}")
-    if file.exists():
-        raise Failure(f"{file}: expected a new file; got one that exists, and it was not changed")
     with reporting("the template needs"):
+        require_new(file, force=force)
         write_file(file, template().encode())
     click.echo(f"{file}: an experiment that runs as it is.")
     command = f"posquad reproduce --experiment {shlex.quote(str(file))}"

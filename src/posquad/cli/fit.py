@@ -20,6 +20,8 @@ from posquad.cli.options import (
     ENCODE,
     FILE,
     MISSING,
+    cache_options,
+    chosen_caching,
     columns_option,
     folder_option,
     number_options,
@@ -36,6 +38,7 @@ from posquad.core.errors import (
     IdentifiabilityWarning,
     Interrupted,
     PosquadError,
+    RowError,
     first_line,
 )
 from posquad.core.extras import import_extra
@@ -74,7 +77,11 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     show_default=True,
     help="Criterion for the rank: information criterion or cross-validation.",
 )
-@click.option("--max-rank", type=click.IntRange(min=1), help="Highest rank to try.  [default: 12]")
+@click.option(
+    "--max-rank",
+    type=click.IntRange(min=1),
+    help="Highest rank to try.  [default: as high as columns and rows allow]",
+)
 @click.option("--intercept", is_flag=True, help="Add a constant to x'Qx.")
 @click.option("--linear", is_flag=True, help="Add linear terms and a constant to x'Qx.")
 @click.option(
@@ -119,6 +126,7 @@ _PROVABLE = 5_000_000  # entries of X times unknowns up to which a proof takes s
     help="Stop the search after this time with the best answer.  [default: no limit]",
 )
 @checkpoint_options
+@cache_options
 @click.option(
     "--timeout",
     type=float,
@@ -142,6 +150,8 @@ def fit_command(
     certify: bool | None,
     validate: bool | None,
     checkpoint: bool | None,
+    cache: Path | None,
+    keep_cache: bool,
     timeout: float,
     out: Path,
     **options: Any,
@@ -160,7 +170,9 @@ def fit_command(
     much is used, are read block by block, whatever their size. The columns that are used must then
     hold numbers, or true and false for 1 and 0, and be complete: --missing does not apply, and
     --certify, --validate, --criterion cv and --loss are refused. Other files, and columns for
-    --encode, must fit into memory.
+    --encode, must fit into memory. The numbers of such a .parquet file are first copied to a hidden
+    file of their size beside it, or in --cache, which is deleted at the end unless --keep-cache is
+    given.
 
     Columns of text, yes/no or percentages are read with --encode. The model remembers their values,
     the column means and the format of numbers, and `posquad predict` applies them. Text becomes one
@@ -201,6 +213,7 @@ def fit_command(
         for name in ("tolerance", "time_limit", "scale", "checkpoint_every"):
             if options[name] is not None:
                 positive_number(f"--{name.replace('_', '-')}", options[name])
+        caching = chosen_caching(cache, keep_cache)
         new = [] if rank else require_place(data, out)
         try:
             with processes.joint_work():
@@ -218,6 +231,7 @@ def fit_command(
                         copies=_COPIES,
                         report=report,
                         share=processes,
+                        caching=caching,
                     )
                 _require_rows(samples, options, certify=certify, validate=validate)
                 saved = fit_checkpoint(samples, checkpoint, options["checkpoint_every"], out)
@@ -333,6 +347,11 @@ def _fitted(
             if (out / f"{MODEL}.json").exists() or not stop.result.rank_:
                 raise
             return stop.result, True
+        except RowError as problem:  # which counts rows from 0
+            [place] = samples.rows([problem.row])
+            column = f", column {samples.response!r}" if problem.argument == "y" else ""
+            where = f"{samples.path}: {place}{column}"
+            raise TableError(where, expected=problem.expected, got=problem.found) from None
         except PosquadError:
             raise
         except (ValueError, ArithmeticError, RuntimeError) as problem:  # from sklearn, torch

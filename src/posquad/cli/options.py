@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 from posquad.core.errors import DomainError
-from posquad.io.tables import Encoding, Request
+from posquad.core.files import FileError
+from posquad.io.tables import Caching, Encoding, Request
 from posquad.io.tables.encoding import MISSING_RULES
 
 __all__ = [
     "FILE",
+    "cache_options",
+    "chosen_caching",
     "columns_option",
     "folder_option",
     "missing_option",
     "number_options",
     "parse_encodings",
+    "replacing",
+    "require_new",
     "seed_option",
     "split_names",
     "table_option",
@@ -56,6 +63,83 @@ def table_option(default: str) -> Callable[[Any], Any]:
     """
     words = f"File to write: .csv, .tsv, .parquet, .npz or .npy.  [default: {default}]"
     return click.option("--out", type=FILE, help=words)
+
+
+def cache_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options about the copy of a large Parquet file, which is deleted with the command.
+
+    It is deleted however the command ends: Ctrl-C ends the process without cleaning up.
+
+    >>> command = click.command()(cache_options(lambda **options: None))
+    >>> [option.name for option in command.params]
+    ['cache', 'keep_cache']
+    """
+    keep = click.option(
+        "--keep-cache",
+        is_flag=True,
+        help="Keep the copy of a large .parquet file for the next command.  [default: delete it]",
+    )
+    folder = click.option(
+        "--cache",
+        type=FILE,
+        metavar="DIR",
+        help="Folder for the copy of a large .parquet file.  [default: the folder of the file]",
+    )
+
+    @wraps(command)
+    def with_copies(*given: Any, **options: Any) -> Any:
+        before = _holds_of_copies()  # of a program that calls this command
+        try:
+            return command(*given, **options)
+        finally:
+            for hold in _holds_of_copies():
+                if hold not in before:
+                    hold.let_go()
+
+    return folder(keep(with_copies))
+
+
+def _holds_of_copies() -> list[Any]:
+    caches = sys.modules.get("posquad.problems.rows.cache")  # if it is not loaded, there are none
+    return [] if caches is None else caches.living_holds()
+
+
+def chosen_caching(folder: Path | None, keep: bool) -> Caching:
+    """Return where copies are made, or refuse a folder that is none.
+
+    >>> chosen_caching(Path("no/folder"), False)
+    Traceback (most recent call last):
+    posquad.core.errors.DomainError: --cache: expected a folder; got 'no/folder', which is none
+    """
+    if folder is not None and not folder.is_dir():
+        got = f"{str(folder)!r}, which is none"
+        raise DomainError("--cache", expected="a folder", got=got)
+    return Caching(folder, keep)
+
+
+FORCE = click.option("--force", is_flag=True, help="Replace an existing file.")
+"""The option of commands that write a file to begin with."""
+
+
+def require_new(path: Path, *, force: bool) -> None:
+    """Refuse to replace a file, unless that is asked for.
+
+    >>> require_new(Path(__file__), force=False)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    posquad.core.files.FileError: ...options.py: expected a new file; got one that exists, and it was not changed; --force replaces it
+    """  # noqa: E501
+    if path.exists() and not force:
+        got = "one that exists, and it was not changed; --force replaces it"
+        raise FileError(str(path), expected="a new file", got=got)
+
+
+def replacing(path: Path) -> str:
+    """Words that say, before a result is written, that it replaces an earlier file, if it does.
+
+    >>> replacing(Path(__file__)), replacing(Path("no/file"))
+    ('; replaces an earlier file', '')
+    """
+    return "; replaces an earlier file" if path.exists() else ""
 
 
 def seed_option(words: str) -> Callable[[Any], Any]:

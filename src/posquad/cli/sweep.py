@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from posquad.cli.failure import reporting
+from posquad.cli.options import replacing
 from posquad.cli.sweep_progress import duration, sweep_progress
 from posquad.core.errors import Interrupted, MissingExtraError
 from posquad.sweep import Sweep, Swept, export, load_sweep, run_sweep, sweep_status
@@ -133,10 +134,11 @@ def export_command(folder: Path, to: Path) -> None:
       posquad sweep export night --to results.parquet
     """
     with reporting("the export needs"):
+        replaced = replacing(to)
         count = export(folder, to)
         failed = sweep_status(folder).failed
     left_out = f"; {failed} failed cells are left out" if failed else ""
-    click.echo(f"{to}: {count} cells{left_out}.")
+    click.echo(f"{to}: {count} cells{left_out}{replaced}.")
 
 
 @sweep_command.command("plot")

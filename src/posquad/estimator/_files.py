@@ -18,6 +18,7 @@ from posquad._version import __version__
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
 from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
+from posquad.estimator._fitted import CHECKED
 from posquad.estimator._model import count_terms
 from posquad.estimator._stream import Stream
 from posquad.estimator._uncertainty import Uncertainty
@@ -30,6 +31,7 @@ _ARRAYS = (
     "coef_",
     "effective_spectrum_",
     "history_",
+    "history_rank_",
 )
 _FINITE = ("components_", "center_", "center_slope_", "coef_")
 _NUMBERS = (
@@ -163,7 +165,12 @@ def _restore_fit(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]
     if not math.isnan(model.kernel_dimension_):
         model.kernel_dimension_ = int(model.kernel_dimension_)
     model.status_ = Status[body["status"]]
-    model.identifiable_ = bool(body["identifiable"])
+    model.identifiable_ = body["identifiable"]
+    if not isinstance(model.identifiable_, bool | None):
+        raise ValueError("whether the data identify the predictor is not true, false or null")
+    unknown = math.isnan(model.kernel_dimension_) and model.status_ not in CHECKED
+    if model.identifiable_ and unknown:  # so in older files
+        model.identifiable_ = None
     prefix = "rank_path_."
     columns = {name: column for name, column in arrays.items() if name.startswith(prefix)}
     for name, column in columns.items():
@@ -172,6 +179,8 @@ def _restore_fit(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]
     d, r = model.n_features_in_, model.rank_
     shapes: dict[str, tuple[int, ...]] = {"components_": (r, d)}
     shapes |= dict.fromkeys(_FINITE[1:], (d,))
+    arrays.setdefault("history_rank_", np.zeros(arrays["history_"].shape, dtype=np.int64))  # older
+    shapes["history_rank_"] = arrays["history_"].shape[:1]
     for name in _ARRAYS:
         shape = shapes.get(name, arrays[name].shape[:1])
         _require_array(name, arrays[name], shape, finite=name in _FINITE)

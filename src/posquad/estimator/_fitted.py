@@ -12,14 +12,16 @@ from posquad.certificates import certify
 from posquad.core.errors import IdentifiabilityWarning, PosquadError
 from posquad.core.status import Status
 from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, count_unknowns
-from posquad.estimator._rank_choice import Solver
 from posquad.estimator._reweighted import dispersion, fisher_samples, sandwich
-from posquad.estimator._samples import WeightedSamples
+from posquad.estimator._samples import WeightedSamples, merged
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, uncertainty
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.losses import Poisson, Robust, chosen_loss
+
+# Statuses for which the search itself excluded free directions.
+CHECKED = (Status.RECOVERED, Status.CERTIFIED)
 
 
 class FittedAttributes:
@@ -34,6 +36,7 @@ class FittedAttributes:
     loss: str
     scale: float | None
     n_features_in_: int
+    identifiable_: bool | None
 
     @property
     def _terms(self) -> Terms:
@@ -47,28 +50,23 @@ class FittedAttributes:
         self,
         fit: Fit,
         given: WeightedSamples,
-        samples: WeightedSamples,
-        solve: Solver,
         scale: float = np.nan,
         *,
         brief: bool = False,
     ) -> None:
-        """Set the fitted attributes, all from the returned model; if `brief`, those that are quick.
-
-        Errors are those of the given samples, of which the search used the merged ones.
-        """
+        """Set the fitted attributes from the returned model; if `brief`, those that are quick."""
         r, function = self._keep_function(fit), self._function
-        self._measure(samples, function, scale, brief=brief)
+        # The mean of responses to equal inputs would hide their outliers.
+        unique = merged(given)[0] if self.loss == "least-squares" else given
+        self._measure(unique, function, scale, brief=brief)
         fitted = function.predict(given.X.astype(np.float64, copy=False))
         errors = given.y - fitted
         squares = float(given.mass @ errors**2)
         mean = np.average(given.y, weights=given.mass) if self._terms != "none" else 0.0
         size = float(given.mass @ (given.y - mean) ** 2)
         self.residual_ = float(np.sqrt(squares / size)) if size else 0.0
-        if len(samples.y) == len(given.y) and self.loss == "least-squares":
+        if self.loss == "least-squares":
             self.residual_ = fit.residual  # the same, without the rounding of large terms
-        elif self.status_ is Status.RECOVERED and self.residual_ > solve.level(given):
-            self.status_ = Status.BEST_FIT
         spare = self._count(len(given.y), squares)
         if self.loss == "poisson":
             self.noise_std_, self.dispersion_ = 1.0, dispersion(given, fitted, spare)
@@ -89,6 +87,7 @@ class FittedAttributes:
         self.gauge_dimension_ = r * (r - 1) // 2
         self.status_ = fit.status
         self.history_ = np.asarray(fit.history, dtype=np.float64)
+        self.history_rank_ = fit.history_rank
         return r
 
     def _count(self, n: int, squares: float) -> int:
@@ -100,10 +99,11 @@ class FittedAttributes:
         self.n_samples_ = n
         others = count_terms(self._terms, d)
         unknowns = count_unknowns(d, r) + others
-        free = int(np.nan_to_num(self.kernel_dimension_))
+        free = self.kernel_dimension_  # NaN if unknown
         if self.uncertainty_ is not None:
             free += others - len(self.uncertainty_.terms)
-        spare = n - unknowns + free
+        # Where it is unknown what the data determine, all unknowns count, which is the safe side.
+        spare = n - unknowns + (0 if np.isnan(free) else int(free))
         self.noise_std_ = np.sqrt(squares / spare) if spare > 0 else np.nan
         self.dispersion_ = np.nan
         unsure = (Status.NOT_IDENTIFIED, Status.UNDETERMINED, Status.NO_MINIMUM)
@@ -111,7 +111,10 @@ class FittedAttributes:
         # If many ranks fit, the least number of samples is that of the lowest.
         rank = self.rank or (1 if undetermined or not r else r)
         self.needed_ = needed_samples(d, rank) + others
-        self.identifiable_ = not (undetermined or free or n <= unknowns)
+        if undetermined or free > 0 or n <= unknowns:
+            self.identifiable_ = False
+        else:
+            self.identifiable_ = True if free == 0 or self.status_ in CHECKED else None
         return spare
 
     def _wants_errors(self, p: int) -> bool:
@@ -126,14 +129,18 @@ class FittedAttributes:
             samples = fisher_samples(samples, function.predict(samples.X))
         r = function.U.shape[1]
         p = count_unknowns(*function.U.shape)
-        self.effective_spectrum_ = np.full(p, np.nan) if brief else np.empty(0)
-        if r and not brief:
-            self.effective_spectrum_ = spectrum_of(samples, function, self._terms)
         self.uncertainty_ = None
-        self.kernel_dimension_ = np.nan
-        if self._wants_errors(p) and not brief:
-            known = uncertainty(samples, function, self._terms)
-            self.kernel_dimension_ = p - len(known.root)
+        if brief:
+            self.effective_spectrum_, self.kernel_dimension_ = np.full(p, np.nan), np.nan
+            return
+        self.effective_spectrum_, self.kernel_dimension_ = np.empty(0), 0
+        if r:
+            found = spectrum_of(samples, function, self._terms)
+            self.effective_spectrum_, self.kernel_dimension_ = found
+        if self._wants_errors(p):
+            known, free = uncertainty(samples, function, self._terms)
+            if not np.isnan(free):  # in other units, it may be known only there
+                self.kernel_dimension_ = free
             if isinstance(loss, Robust) and np.isfinite(scale):
                 known = sandwich(known, samples, function, self._terms, loss, scale)
             self.uncertainty_ = known

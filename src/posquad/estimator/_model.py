@@ -74,6 +74,12 @@ class Fit(NamedTuple):
     history: np.ndarray  # least relative residual at each step
     found: Recovery | None = None  # of a fit without other terms
 
+    @property
+    def history_rank(self) -> np.ndarray:
+        """The rank at each step of the history; 0 if it is not known."""
+        known = None if self.found is None else np.asarray(self.found.history_rank)
+        return np.zeros(len(self.history), dtype=np.int64) if known is None else known
+
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the predictions for the rows of X, `[n]`."""
         return self.function.predict(X)

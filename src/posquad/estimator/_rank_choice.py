@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.estimator._free_terms import Options, fit_with_terms
 from posquad.estimator._model import Fit, Terms, count_terms, count_unknowns, from_recovery
-from posquad.estimator._samples import WeightedSamples, merged
+from posquad.estimator._samples import WeightedSamples, merged, ordered
 from posquad.geometry import dimension
 from posquad.recovery import Recovery, recover
 from posquad.recovery.budget import Budget
@@ -72,18 +73,29 @@ class Solver:
         max_starts: int | None,
         given: list[np.ndarray],
     ) -> Fit:
-        """Return the fit with other terms, from these factors and other starts."""
-        options = Options(
-            max_starts=self._starts(max_starts),
-            level=self.level(samples),
-            seed=self.seed,
-            budget=Budget(max_steps=self.max_steps, time_limit=self._time_left()),
-            progress=self.progress,
-        )
-        fit = fit_with_terms(samples, rank, self.terms, options, given)
-        self.steps += options.budget.steps
+        """Return the fit with other terms, from these factors and other starts.
+
+        Equal inputs are merged for the search; the residual is that of all samples.
+        """
+        unique, within = merged(samples)
+        with self.counted() as budget:
+            options = Options(
+                max_starts=self._starts(max_starts),
+                level=self.level(samples),
+                seed=self.seed,
+                budget=budget,
+                progress=self.progress,
+            )
+            fit = fit_with_terms(unique, rank, self.terms, options, given)
         self.stopped |= fit.status is Status.INTERRUPTED
-        return fit
+        return _of_all_samples(fit, unique, within, options.level) if within else fit
+
+    @contextmanager
+    def counted(self) -> Iterator[Budget]:
+        """Give a part of the work its limits, and count its steps."""
+        budget = Budget(max_steps=self.max_steps, time_limit=self._time_left())
+        yield budget
+        self.steps += budget.steps
 
     def continued(self, samples: WeightedSamples, last: Fit, rank: int | None) -> Fit:
         """Return the fit to slightly different samples, from the last one and few other starts."""
@@ -135,6 +147,21 @@ class Solver:
         return None if self.deadline is None else max(1e-3, self.deadline - time.monotonic())
 
 
+def _of_all_samples(fit: Fit, unique: WeightedSamples, within: float, level: float) -> Fit:
+    """Return a fit to merged samples with the residual and status that it has for all of them."""
+    mean = np.average(unique.y, weights=unique.mass)
+    between = float(unique.mass @ np.square(unique.y - mean))
+    total = between + within
+
+    def whole(residual: Any) -> Any:
+        return np.sqrt((np.square(residual) * between + within) / total)
+
+    residual, status = float(whole(fit.residual)), fit.status
+    if status is Status.RECOVERED and residual > level:
+        status = Status.BEST_FIT  # no function is better for equal inputs of different responses
+    return fit._replace(residual=residual, status=status, history=whole(fit.history))
+
+
 class Trial(NamedTuple):
     """The result of trying one rank; a `posquad.recovery.ranks.Trial`."""
 
@@ -155,8 +182,8 @@ def fit_at_rank(
 ) -> tuple[Fit, RankTable, float]:
     """Return the fit at the given or chosen rank, the ranks tried, and the confidence.
 
-    The fit uses the merged `samples`. The criterion "cv" splits the `given` ones into the folds
-    `cv`, a number or a scikit-learn splitter.
+    The fit uses the `samples` of positive weight. The criterion "cv" splits the `given` ones into
+    the folds `cv`, a number or a scikit-learn splitter.
     """
     if rank is not None:
         return solve(samples, rank), {}, 1.0
@@ -202,7 +229,7 @@ def by_validation(
     """
     d, level = samples.X.shape[1], solve.level(samples)
     parts = [(samples.take(train).counted(), samples.take(test).counted()) for train, test in folds]
-    parts = [(merged(train), test) for train, test in parts if len(train.y) and len(test.y)]
+    parts = [(ordered(train), test) for train, test in parts if len(train.y) and len(test.y)]
     if not parts:
         expected = "a fold with samples of positive weight on both sides"
         raise DomainError("cv", expected=expected, got="none")

@@ -9,12 +9,17 @@ import torch
 from torch import Tensor
 
 from posquad.core.linalg import eigenvalue_rounding
-from posquad.estimator._model import Fit, Quadratic, Terms
+from posquad.estimator._model import Fit, Quadratic, Terms, form
 from posquad.estimator._rank_choice import RankTable, Solver, fit_at_rank
 from posquad.estimator._samples import WeightedSamples, weighted_samples
 from posquad.estimator._uncertainty import Uncertainty, generators
 from posquad.recovery.losses import Loss, Poisson, Robust
-from posquad.recovery.reweight import Reweighted, Squares, reweight
+from posquad.recovery.reweight import Begin, Reweighted, Squares, reweight
+from posquad.recovery.robust_starts import robust_factors
+
+# Highest leverage that is corrected for in full. A choice: beyond it, the first order says little;
+# where psi' < 0 for some samples, that of others may even exceed 1.
+_LEVERAGE_MOST = 0.9
 
 
 def fit_with_loss(
@@ -48,7 +53,21 @@ def fit_with_loss(
         return found, torch.from_numpy(found.predict(X))
 
     def end_of(loss: Loss) -> Reweighted[Fit]:
-        return reweight(fit, loss, y, w, solve.level(samples), lambda: solve.stopped)
+        level = solve.level(samples)
+
+        def starts(loss: Robust, found: Fit) -> list[Begin[Fit]]:
+            columns = rank or found.function.U.shape[1]
+            if solve.terms != "none" or not columns:
+                return []
+            with solve.counted() as budget:
+                rows = torch.from_numpy(X)
+                factors = robust_factors(rows, y, w, columns, loss, level, solve.seed, budget)
+            near = [found._replace(function=form(U.numpy())) for U in factors]
+            return [Begin(each, torch.from_numpy(each.predict(X))) for each in near]
+
+        return reweight(
+            fit, loss, y, w, level, lambda: solve.stopped, starts=starts, seed=solve.seed
+        )
 
     if rank is None and isinstance(loss, Robust):
         chosen = end_of(loss.for_ranks).answer.function.U.shape[1]
@@ -82,9 +101,13 @@ def sandwich(
     """Return the sandwich covariance of a robust fit, in units of the squared scale.
 
     With slopes g_i of the predictions and derivatives psi of the loss in `e / s`, it is
-    `n / (n - p) A^-1 B A^-1` for `A = sum_i w_i psi'_i g_i g_i'` and `B = sum_i w_i^2 psi_i^2 g_i
-    g_i'` (Huber 1967). The given covariance is `(sum_i w_i g_i g_i')^-1`. If A is not positive
-    definite, the mean of psi' is used instead.
+    `A^-1 B A^-1` for `A = sum_i w_i psi'_i g_i g_i'` and `B = sum_i (w_i psi_i / (1 - h_i))^2 g_i
+    g_i'` (Huber 1967), where the leverage `h_i = w_i psi'_i g_i'A^-1 g_i` accounts for the pull of
+    a sample on its own error: to first order, leaving the sample out moves the answer by
+    `A^-1 g_i w_i psi_i / (1 - h_i)`, so that this is the jackknife (HC3 of MacKinnon and White, J.
+    Econometrics 29, 1985). A factor n / (n - p) instead would spread the pull evenly, and samples
+    of quadratic models differ much in leverage. The given covariance is `(sum_i w_i g_i g_i')^-1`.
+    If A is not positive definite, the mean of psi' is used instead.
     """
     y, w = samples.y.astype(np.float64), samples.mass
     mean = function.predict(samples.X.astype(np.float64, copy=False))
@@ -95,9 +118,10 @@ def sandwich(
     values = np.linalg.eigvalsh(A) if len(A) else np.ones(1)
     if values[0] <= max(1e-3, eigenvalue_rounding(len(A))) * values[-1]:
         A = np.eye(len(A)) * np.average(slope, weights=w)
-    unknowns = len(A)
-    factor = np.sqrt(len(y) / (len(y) - unknowns)) if len(y) > unknowns else np.nan
-    half = factor * np.linalg.solve(A, ((w * psi)[:, None] * G).T)  # [q, n]
+    moves = np.linalg.solve(A, G.T)  # [q, n]
+    leverage = w * slope * np.einsum("nq,qn->n", G, moves)
+    pull = w * psi / (1 - leverage.clip(0.0, _LEVERAGE_MOST))
+    half = (pull if len(y) > len(A) else np.full_like(pull, np.nan)) * moves  # [q, n]
     root = np.linalg.qr(half.T, mode="r") if len(A) else half[:, :0].T
     return known._replace(
         root=np.tensordot(root, directions, axes=1),

@@ -1,4 +1,4 @@
-"""The samples that a fit uses: those of positive weight, with equal inputs merged."""
+"""The samples that a fit uses: those of positive weight, in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-_ROWS = 2**22  # entries hashed at a time
+from posquad.recovery.merging import equal_rows, row_hashes
+
 _ORDERED_MOST = 2**22  # maximum size for which samples are copied in a fixed order
 
 
@@ -55,33 +56,28 @@ def weighted_samples(X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -
     return WeightedSamples(X, y, shares, float(1 / shares[shares > 0].mean()))
 
 
-def merged(samples: WeightedSamples) -> WeightedSamples:
+def ordered(samples: WeightedSamples) -> WeightedSamples:
+    """Put the samples in a fixed order, so that the fit does not depend on the given one.
+
+    Large data stay as they are.
+    """
+    if samples.X.size > _ORDERED_MOST:
+        return samples
+    return samples.take(np.argsort(row_hashes(samples.X), kind="stable"))
+
+
+def merged(samples: WeightedSamples) -> tuple[WeightedSamples, float]:
     """Merge equal inputs; the mean of their responses gets the sum of their weights.
 
-    The squared error changes by a constant, so the fit is the same. A weight of two then equals a
-    repeated sample, also where samples are counted. Unless the data are large, the samples are put
-    in a fixed order, so that the fit does not depend on the given order.
+    The squared error changes by a constant, which is returned, so the fit is the same.
     """
-    X, y = samples.X, samples.y
-    _, first, group = np.unique(_row_hashes(X), return_index=True, return_inverse=True)
-    if len(first) == len(X):
-        return samples if X.size > _ORDERED_MOST else samples.take(first)
-    if not np.array_equal(X[first][group], X):
-        return samples  # different rows have the same hash
-    given = np.ones(len(y)) if samples.weights is None else samples.weights
+    found = equal_rows(samples.X)
+    if found is None:
+        return samples, 0.0
+    first, group = found
+    given = np.ones(len(samples.y)) if samples.weights is None else samples.weights
     weights = np.bincount(group, given)
-    mean = (np.bincount(group, given * y) / weights).astype(y.dtype)
-    return samples._replace(X=X[first], y=mean, weights=weights)
-
-
-def _row_hashes(X: np.ndarray) -> np.ndarray:
-    """Return a 64-bit hash of every row."""
-    n, d = X.shape
-    odd = np.random.default_rng(d).integers(2**62, size=d, dtype=np.uint64) * 2 + 1
-    hashes = np.empty(n, dtype=np.uint64)
-    step = max(1, _ROWS // d)
-    for begin in range(0, n, step):
-        part = np.ascontiguousarray(X[begin : begin + step], dtype=np.float64) + 0.0  # -0 becomes 0
-        bits = part.view(np.uint64)
-        hashes[begin : begin + step] = ((bits ^ (bits >> 29)) * odd).sum(axis=1, dtype=np.uint64)
-    return hashes
+    mean = np.bincount(group, given * samples.y) / weights
+    within = float(samples.mass @ np.square(samples.y - mean[group]))
+    unique = samples._replace(X=samples.X[first], y=mean.astype(samples.y.dtype), weights=weights)
+    return unique, within

@@ -18,7 +18,7 @@ from posquad.core.errors import DomainError, RankDeficientError
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.curvature import Spectrum, effective_spectrum
 from posquad.estimator._coordinates import coordinates
-from posquad.estimator._model import Quadratic, Terms
+from posquad.estimator._model import Quadratic, Terms, count_unknowns
 from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
@@ -47,9 +47,12 @@ class Uncertainty(NamedTuple):
     unseen: np.ndarray  # [d - k, d]  orthonormal basis of inputs outside the span of the samples
 
 
-def uncertainty(samples: WeightedSamples, function: Quadratic, terms: Terms) -> Uncertainty:
+def uncertainty(
+    samples: WeightedSamples, function: Quadratic, terms: Terms
+) -> tuple[Uncertainty, float]:
     """Return how well the samples determine the predictor and other terms in each direction.
 
+    The second value is the number of free directions of the predictor; NaN if rounding hides it.
     `function.U[d, r]` must have full rank in the span of the samples, or no columns.
     """
     mass, n = samples.mass, len(samples.y)
@@ -58,10 +61,10 @@ def uncertainty(samples: WeightedSamples, function: Quadratic, terms: Terms) -> 
     t = frame.enter(X)
     V = frame.inverse @ (function.U * frame.unit[:, None])  # [k, r]: tV = (X - m) U
     values, vectors = np.empty(0), np.empty((0, *V.shape))
-    kernel = np.empty(0, dtype=bool)
+    kernel, counted = np.empty(0, dtype=bool), True
     if V.size:
         spectrum = _spectrum(t, mass, V)
-        vectors = spectrum.vectors
+        vectors, counted = spectrum.vectors, _knows_kernel(spectrum)
         kernel = spectrum.is_kernel | np.isnan(spectrum.values)  # what is not known is not seen
         values = np.where(kernel, 0.0, spectrum.values) * n
     Z = _term_columns(t, terms)
@@ -78,7 +81,7 @@ def uncertainty(samples: WeightedSamples, function: Quadratic, terms: Terms) -> 
         k, d = len(t.T), len(frame.unit)
         back = np.zeros((k + 1, d + 1))
         back[:k, :d], back[k, d] = frame.T.T, 1.0
-    return Uncertainty(
+    known = Uncertainty(
         unit=frame.unit,
         origin=frame.origin,
         root=scale[:, None, None] * (frame.T @ vectors[~kernel]),
@@ -88,6 +91,9 @@ def uncertainty(samples: WeightedSamples, function: Quadratic, terms: Terms) -> 
         free_shares=shares[kernel] @ back,
         unseen=frame.unseen,
     )
+    # Inputs outside the span of the samples are free for every column of U.
+    free = count_unknowns(*function.U.shape) - len(known.root)
+    return known, free if counted else np.nan
 
 
 def standard_errors(known: Uncertainty, X: np.ndarray, U: np.ndarray) -> np.ndarray:
@@ -133,11 +139,15 @@ def generators(
     return _slopes(X, U, directions) - _term_columns(X, terms) @ shares.T, directions, shares
 
 
-def spectrum_of(samples: WeightedSamples, function: Quadratic, terms: Terms) -> np.ndarray:
+def spectrum_of(
+    samples: WeightedSamples, function: Quadratic, terms: Terms
+) -> tuple[np.ndarray, float]:
     """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 
     With other terms they are those of the loss minimised over these terms, unless the problem is
-    large. They are NaN if U does not have full rank, or if they are out of range.
+    large. They are NaN if U does not have full rank, or if they are out of range. The second value
+    is the number of directions that are free; NaN if the eigenvalues do not show it, for example
+    because units that differ much look like free directions.
     """
     mass, n = samples.mass, len(samples.mass)
     X = samples.X - function.center
@@ -152,13 +162,21 @@ def spectrum_of(samples: WeightedSamples, function: Quadratic, terms: Terms) -> 
     except (RankDeficientError, DomainError):
         parts = []
     if not parts or abs(power) > _POWER_MOST:
-        return np.full(p if len(ends) == 1 else 2, np.nan)
+        return np.full(p if len(ends) == 1 else 2, np.nan), np.nan
     values = np.concatenate([part.values for part in parts]) * n  # of J'WJ
+    free = parts[0].kernel_dimension if terms == "none" and _knows_kernel(parts[0]) else np.nan
     if terms != "none" and len(ends) == 1 and np.isfinite(values).all():
+        rounding = eigenvalue_rounding(p) * values[-1]
         units = np.abs(X).max(axis=0)  # lest a column of small unit count as zero
         Z = _term_columns(X / np.where(units > 0, units, 1.0), terms)
         values = _profiled(X, mass, U, Z, values, parts[0].vectors)[0]
-    return values / mass.sum() * 4.0**power
+        free = 0 if values[0] > rounding else np.nan
+    return values / mass.sum() * 4.0**power, free
+
+
+def _knows_kernel(spectrum: Spectrum) -> bool:
+    """Tell whether all kernel directions are among the values, and marked."""
+    return spectrum.kernel_is_complete and not np.isnan(spectrum.values).any()
 
 
 def _term_columns(X: np.ndarray, terms: Terms) -> np.ndarray:

@@ -35,7 +35,7 @@ from posquad.estimator._model import (
 )
 from posquad.estimator._rank_choice import Solver, fit_at_rank
 from posquad.estimator._reweighted import fit_with_loss
-from posquad.estimator._samples import merged, weighted_samples
+from posquad.estimator._samples import ordered, weighted_samples
 from posquad.estimator._streaming import StreamFits
 from posquad.estimator._uncertainty import standard_errors
 from posquad.problems.rows import Rows
@@ -80,7 +80,7 @@ class PositiveQuadraticRegressor(
         criterion: for rank=None, "bic" (Bayesian information criterion) or "cv"
             (cross-validated squared error).
         cv: folds for criterion="cv", a number or a scikit-learn splitter.
-        max_rank: highest rank tried; by default 12.
+        max_rank: highest rank tried; by default as high as the columns and samples allow.
         standard_errors: whether to prepare for `predict(return_std=True)`; "auto" does so up to
             p = 1000 unknowns, because it takes p^2 memory and p passes over the data.
         certify: whether to try to prove that Q is the only answer (`posquad.certify`).
@@ -115,11 +115,15 @@ class PositiveQuadraticRegressor(
             p > 1000. NaN if the columns of X differ so much in size (1e16) that U does not have
             full rank, or if they are out of range.
         gauge_dimension_: r(r-1)/2, the number of rotations, which the spectrum leaves out.
-        kernel_dimension_: number of directions that the data leave free; NaN if not computed.
-        identifiable_: whether the data determine the predictor, at least locally: there are more
-            samples than unknowns, and no direction is free.
+        kernel_dimension_: number of directions that the data leave free; NaN if it was not
+            computed, or if rounding hides it.
+        identifiable_: whether the data determine the predictor, at least locally. True: there are
+            more samples than unknowns, and no direction is free. False: there are too few samples,
+            or a direction is free. None: unknown, because `kernel_dimension_` is NaN and `status_`
+            is neither RECOVERED nor CERTIFIED, for which the search excludes free directions.
         noise_std_: standard deviation of the noise, `sqrt(RSS / (n - p))`, for a sample of mean
-            weight; p counts the unknowns that the data determine. NaN unless n > p. For a robust
+            weight; p counts the unknowns that the data determine, and all of them where
+            `kernel_dimension_` is NaN. NaN unless n > p. For a robust
             loss it is the scale, and for "poisson" 1, in units of the root of the mean.
         dispersion_: variance of the counts over their mean, by Pearson's statistic; far above 1,
             the standard errors of "poisson" are too small. NaN for other losses.
@@ -129,7 +133,8 @@ class PositiveQuadraticRegressor(
         status_: `Status` that says how the fit ended; its value explains cause and remedy.
         residual_: `||f(X) - y|| / ||y||`, weighted; if c is fitted, y is replaced in the
             denominator by its deviations from the mean.
-        history_: least relative residual at each step of the last search.
+        history_: least relative residual at each step on the way to the answer.
+        history_rank_: rank of the fit at each of these steps; 0 if it is not known.
         n_iter_: steps of all searches together.
         response_name_: name of the responses, if they have one.
         table_rules_: how `posquad fit` turned the columns of a table into numbers; None for arrays.
@@ -252,9 +257,10 @@ class PositiveQuadraticRegressor(
         loss, scale = chosen_loss(self.loss, self.scale), np.nan
         counted = given.counted()
         if isinstance(loss, Poisson):
-            require_counts(*(torch.from_numpy(a) for a in (counted.X, counted.y, counted.mass)))
-        # Equal inputs are merged for squares alone: the mean of responses hides their outliers.
-        samples = merged(counted) if loss is None else counted
+            used = None if given.weights is None else np.flatnonzero(given.weights > 0)
+            held = [torch.from_numpy(a) for a in (counted.X, counted.y, counted.mass)]
+            require_counts(*held, rows=used)
+        samples = ordered(counted) if loss is None else counted
         how: dict[str, Any] = {"criterion": self.criterion, "cv": self.cv}
         try:
             if loss is None:
@@ -264,11 +270,11 @@ class PositiveQuadraticRegressor(
         except Interrupted as stop:
             best = stop.result if isinstance(stop.result, Fit) else from_recovery(stop.result)
             self.rank_path_, self.rank_confidence_, self.n_iter_ = {}, np.nan, max(1, solve.steps)
-            self._keep(best, counted, samples, solve, brief=True)
+            self._keep(best, counted, brief=True)
             raise Interrupted(self) from stop
         self.rank_path_, self.rank_confidence_ = path, confidence
         self.n_iter_ = max(1, solve.steps)
-        self._keep(fit, counted, samples, solve, scale)
+        self._keep(fit, counted, scale)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return predictions `x_i'Qx_i + b'x_i + c`, `[n]`; with `return_std` also standard errors.

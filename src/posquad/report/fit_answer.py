@@ -47,8 +47,8 @@ def answer(fit: FittedModel) -> Answer:
     >>> X, y = np.array([[1.0], [2.0]]), np.array([4.0, 16.0])
     >>> model = SimpleNamespace(status_=Status.RECOVERED, rank_=1, n_features_in_=1, n_samples_=1,
     ...     needed_=1, residual_=0.0, intercept_=0.0, noise_std_=0.0, certificate_=None,
-    ...     kernel_dimension_=0, rank_confidence_=1.0, fit_intercept=False, linear=False, rank=1,
-    ...     certify=True)
+    ...     kernel_dimension_=0, identifiable_=True, rank_confidence_=1.0,
+    ...     fit_intercept=False, linear=False, rank=1, certify=True)
     >>> samples = Samples(Path("data.csv"), X, y, None, ("x1",), True, "y")
     >>> answer(FittedModel(model, samples, 4 * X[:, 0] ** 2, 0.1, "posquad fit", Path("fit"))).word
     'Recovered'
@@ -88,6 +88,9 @@ def _facts(fit: FittedModel) -> list[tuple[str, str]]:
         facts += _noise_facts(fit)
     if model.kernel_dimension_ > 0:
         facts.append(("free directions", str(model.kernel_dimension_)))
+    elif model.identifiable_ is None:
+        told = "unknown; the data may leave some directions of Q free"
+        facts.append(("free directions", told))
     if model.certificate_ is not None:
         proved = "proved" if model.certificate_.proved else "not proved to be the only answer"
         if misses_responses(model.certificate_):

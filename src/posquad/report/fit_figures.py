@@ -16,6 +16,7 @@ __all__ = ["POINTS", "eigenvalues", "panels", "shown_rows"]
 
 POINTS = 2000  # maximum number of rows that are drawn
 _BLUE, _RED = COLOURS[:2]
+_LABELS = 8  # maximum number of ranks that are marked
 
 
 def panels(fit: FittedModel) -> list[Panel[FittedModel]]:
@@ -103,22 +104,23 @@ def _describe_ranks(fit: FittedModel) -> str:
     return f"The criterion is {shown}; rank {fit.model.rank_} was chosen."
 
 
-def _kernel(fit: FittedModel) -> int:
-    """Return the number of directions that are not identified; 0 if it is unknown."""
+def _kernel(fit: FittedModel) -> tuple[int, bool]:
+    """Return the number of directions marked as not identified, and whether it is known."""
     dimension = fit.model.kernel_dimension_
-    return 0 if np.isnan(dimension) else int(dimension)
+    known = not np.isnan(dimension)
+    return int(dimension) if known else 0, known
 
 
 def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
-    kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
+    (kernel, known), gauge = _kernel(fit), fit.model.gauge_dimension_
     seen = values[kernel:]
     seen = seen[seen > 0]
     floor = seen.min() / 10 if len(seen) else 1e-3
     kinds = (
         ("gauge", gauge, np.full(gauge, floor), INK, "x"),
         ("not identified", kernel, np.full(kernel, floor), _RED, MARKERS[4]),
-        ("identified", len(seen), seen, _BLUE, MARKERS[0]),
+        ("identified" if known else "computed", len(seen), seen, _BLUE, MARKERS[0]),
     )
     start = 1
     for label, count, heights, colour, marker in kinds:
@@ -136,12 +138,9 @@ def _draw_spectrum(axes: Any, fit: FittedModel) -> None:
 
 def _describe_spectrum(fit: FittedModel) -> str:
     values = np.asarray(fit.model.effective_spectrum_, dtype=float)
-    kernel, gauge = _kernel(fit), fit.model.gauge_dimension_
+    (kernel, known), gauge = _kernel(fit), fit.model.gauge_dimension_
     unknowns = dimension(fit.model.n_features_in_, fit.model.rank_)
-    if np.isnan(fit.model.kernel_dimension_):
-        count = "the number not identified is unknown"
-    else:
-        count = f"{kernel} of them not identified"
+    count = f"{kernel} of them not identified" if known else "the number not identified is unknown"
     noun = "direction" if gauge == 1 else "directions"
     words = f"{unknowns} directions, {count}, and {gauge} gauge {noun}."
     if len(values) < unknowns:
@@ -149,7 +148,8 @@ def _describe_spectrum(fit: FittedModel) -> str:
         return f"{words} Only the smallest and the largest eigenvalue were computed: {ends}."
     seen = values[kernel:]
     if len(seen) and seen[0] > 0:
-        words += f" The identified ones range from {seen[0]:.3g} to {seen[-1]:.3g}."
+        which = "The identified ones" if known else "The eigenvalues"
+        words += f" {which} range from {seen[0]:.3g} to {seen[-1]:.3g}."
     return words
 
 
@@ -216,18 +216,35 @@ def _describe_histogram(fit: FittedModel) -> str:
     return f"Median {middle:.3g}; 90% lie between {low:.3g} and {high:.3g}."
 
 
-def _draw_convergence(axes: Any, fit: FittedModel) -> None:
+def _convergence(fit: FittedModel) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Return the least residual so far at each step, and the first step of each rank."""
     history = np.minimum.accumulate(np.asarray(fit.model.history_, dtype=float))
+    ranks = np.asarray(fit.model.history_rank_)
+    if not ranks.all():  # not known: higher ranks may have been tried as well
+        history, ranks = np.maximum(history, fit.model.residual_), ranks[:0]
+    begins = [k for k in range(len(ranks)) if k == 0 or ranks[k] != ranks[k - 1]]
+    return history, [(k, int(ranks[k])) for k in begins]
+
+
+def _draw_convergence(axes: Any, fit: FittedModel) -> None:
+    history, ranks = _convergence(fit)
     axes.plot(np.arange(len(history)), history, color=_BLUE, linewidth=1.6)
     if (history > 0).any():
         axes.set_yscale("log")
-    axes.set(xlabel="step", ylabel="best relative residual")
+    for step, rank in ranks[:: -(-len(ranks) // _LABELS)] if len(ranks) > 1 else []:
+        axes.axvline(step, color=INK, alpha=0.25, linewidth=0.8)
+        where = {"xytext": (3, -2), "textcoords": "offset points", "va": "top", "fontsize": 8}
+        axes.annotate(f"rank {rank}", (step, 1), xycoords=("data", "axes fraction"), **where)
+    axes.set(xlabel="step", ylabel="least relative residual so far")
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _describe_convergence(fit: FittedModel) -> str:
-    history = np.asarray(fit.model.history_, dtype=float)
-    return f"From {history[0]:.3g} to {history.min():.3g} in {len(history) - 1} steps."
+    history, ranks = _convergence(fit)
+    told = f"From {history[0]:.3g} to {history[-1]:.3g} in {len(history) - 1} steps"
+    if len(ranks) < 2:
+        return f"{told}."
+    return f"{told}, over the ranks {', '.join(str(rank) for _, rank in ranks)}."
 
 
 _EIGENVALUES = Panel[FittedModel](
@@ -280,8 +297,8 @@ _HISTOGRAM = Panel[FittedModel](
 _CONVERGENCE = Panel[FittedModel](
     "convergence",
     "Convergence",
-    "The best relative residual so far, over the starts (and ranks) of the last search. A plateau "
-    "above rounding error is the noise floor.",
+    "The least relative residual so far on the way to the answer, over all starts. Lines mark "
+    "where a higher rank begins; a plateau above rounding error is the noise floor.",
     _draw_convergence,
     _describe_convergence,
 )

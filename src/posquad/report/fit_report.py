@@ -66,14 +66,12 @@ def _components(fit: FittedModel) -> dict[str, Any] | None:
     if not U.any() and not fit.model.linear:
         return None
     shown = U[:_COMPONENTS]
-    weight = np.square(U).sum(0) if len(U) else np.abs(linear)
-    order = np.argsort(-weight, kind="stable")[:_INPUTS]
-    order = order if U.shape[1] > _INPUTS else np.arange(U.shape[1])
-    notes = []
-    if len(order) < U.shape[1]:
-        notes.append(
-            f"The table shows the {len(order)} inputs of largest weight, out of {U.shape[1]}."
-        )
+    order, notes = np.arange(U.shape[1]), []
+    if len(order) > _INPUTS:
+        sizes, meaning = _input_sizes(fit, U, linear)
+        order = np.argsort(-sizes, kind="stable")[:_INPUTS]
+        told = f"The table shows {_INPUTS} of {U.shape[1]} inputs, those with the largest"
+        notes.append(f"{told} {meaning}.")
     if len(shown) < len(U):
         notes.append(f"The table shows the first {len(shown)} components, out of {len(U)}.")
     return {
@@ -89,6 +87,28 @@ def _components(fit: FittedModel) -> dict[str, Any] | None:
             for k in order
         ],
     }
+
+
+def _input_sizes(fit: FittedModel, U: np.ndarray, linear: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return how much each input matters by itself, `[d]`, in the unit of the response, in words.
+
+    It does not depend on the units of the inputs, and with linear terms not on their zeros either.
+    """
+    X = np.asarray(fit.some_inputs, dtype=float)
+    mass = np.square(fit.scale[: len(X)])
+    mass = mass if mass.any() else np.ones(len(X))
+    diagonal = np.square(U).sum(0)  # of Q
+    if not fit.model.linear:
+        return diagonal * np.average(np.square(X), axis=0, weights=mass), (
+            "terms of their own, Q_kk times the mean of x_k²"
+        )
+    mean = np.average(X, axis=0, weights=mass)
+    variance = np.average(np.square(X - mean), axis=0, weights=mass)
+    slope = linear + 2 * U.T @ (U @ mean)
+    return diagonal * variance + np.abs(slope) * np.sqrt(variance), (
+        "effect around the means: Q_kk times the variance of x_k, plus the slope times the "
+        "standard deviation"
+    )
 
 
 def _findings(certificate: Certificate) -> list[dict[str, str]]:

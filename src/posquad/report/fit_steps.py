@@ -103,7 +103,7 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
             f"The model explains little of the responses (R² = {fit.explained:.2g}). Check whether "
             "they are a quadratic function of these columns before you use the model."
         )
-    steps += [*other, *_outlier_step(fit)]
+    steps += [*_rank_limit(fit), *other, *_outlier_step(fit)]
     offset = float(fit.residuals.mean())
     counts = model.loss == "poisson"
     if counts and model.dispersion_ > _OVERDISPERSED:
@@ -128,6 +128,17 @@ def _best_fit(fit: FittedModel) -> list[str | Step]:
     if model.rank is not None:
         steps.append("The rank was given: leave out --rank to have it chosen by the criterion.")
     return [*steps, _predict(fit)]
+
+
+def _rank_limit(fit: FittedModel) -> list[str | Step]:
+    """Name the limit that the user set, if it kept higher ranks from being tried."""
+    model = fit.model
+    if model.rank is not None or model.rank_ != model.max_rank:
+        return []
+    if model.rank_ in (0, model.n_features_in_):
+        return []
+    told = f"Rank {model.rank_} is the best of those tried, and --max-rank {model.max_rank} allowed"
+    return [f"{told} no higher one: raise the limit, or leave it out."]
 
 
 def _suits(fit: FittedModel) -> list[str | Step]:
@@ -199,9 +210,9 @@ def _outlier_step(fit: FittedModel) -> list[str | Step]:
         told = "1 residual is" if single else f"{count} residuals are"
         told += " larger than six robust standard deviations: if the responses may be wrong, fit "
         return [replace(robust, words=f"{told}again with a loss that gives them little weight:")]
-    rows = ", ".join(fit.outlier_names)
     more = f" and {count - NAMED} more" if count > NAMED else ""
-    told = f"{'Row' if single else 'Rows'} {rows}{more} "
+    names = fit.outlier_names
+    told = f"{names[0].upper()}{names[1:]}{more} "
     told += f"{'is an outlier' if single else 'are outliers'}: check for errors"
     rest = "it" if single else "them"
     if fit.is_robust:
@@ -222,8 +233,9 @@ def _not_identified(fit: FittedModel) -> list[str | Step]:
         )
     else:
         free = model.kernel_dimension_
-        which = f"{free} directions are free" if free > 0 else "one direction is nearly free"
-        steps.append(f"Collect samples with more varied inputs: {which}.")
+        which = f": {free} directions are free" if free > 0 else ": one direction is nearly free"
+        which = "" if np.isnan(free) else which
+        steps.append(f"Collect samples with more varied inputs{which}.")
     if model.rank_ > 1:
         steps.append(f"Or fit a smaller rank: --rank {model.rank_ - 1}.")
     steps.append("Do not interpret the components: many other choices fit equally well.")
@@ -306,7 +318,7 @@ def _stalled(fit: FittedModel) -> list[str | Step]:
     rank = "Set the rank if you know it (--rank)"
     if fit.model.rank is not None:
         rank = "Leave out --rank to have it chosen, or try the next higher rank"
-    steps = [*_suits(fit), *_outlier_step(fit)]
+    steps = [*_rank_limit(fit), *_suits(fit), *_outlier_step(fit)]
     return [*steps, f"{rank}.", "Allow more starts (--max-starts), or add samples."]
 
 

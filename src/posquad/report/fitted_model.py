@@ -92,10 +92,11 @@ class FittedModel:
         return order[size[order] > _OUTLIER * scale]
 
     @cached_property
-    def outlier_names(self) -> list[str]:
-        """The first ten outliers by row number, and by line number if it differs."""
-        found = self.samples.rows(self.outlier_rows[:NAMED].tolist())
-        return [name.removeprefix("row ") for name in found]
+    def outlier_names(self) -> str:
+        """The first ten outliers, such as "lines 4, 18" of a text file; there is at least one."""
+        found = [name.split() for name in self.samples.rows(self.outlier_rows[:NAMED].tolist())]
+        unit = found[0][0] if len(found) == 1 else f"{found[0][0]}s"
+        return f"{unit} {', '.join(number for _, number in found)}"
 
     @property
     def is_robust(self) -> bool:
