@@ -20,7 +20,7 @@ help:
 	@echo "make bench-gpu   gradients and recovery on a GPU, as ratios to plain torch (needs a CUDA GPU)"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
-	@echo "make chaos       kill fits of files 50 times and sweeps 200 times, and compare with undisturbed ones"
+	@echo "make chaos       kill fits of files 90 times, damage files of 40, and kill sweeps 200 times; compare with undisturbed ones"
 	@echo "make explorer    build the page of \`posquad explore\` from explorer/ (needs Node.js 20 and npm)"
 	@echo "make explorer-check    the same, and compare with the committed page"
 	@echo "make explorer-vectors  posquad's answers, with which the explorer's mathematics is compared"

@@ -8,6 +8,7 @@ runs these test files in the current directory and writes the seconds and the li
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -22,8 +23,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants" / "map.json"
 SOURCES = "src/posquad"
-# Slow end-to-end tests of the upper subpackages, and tests of the source text.
-LEFT_OUT = re.compile(r"tests/(cli|estimator|experiments|io|report|test_(?!adversarial))|browser")
+# Slow tests of experiments and pages, and tests of the source text.
+LEFT_OUT = re.compile(r"tests/(experiments|report|test_(?!adversarial))|browser")
 PYTEST = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
 
 
@@ -71,6 +72,7 @@ def _file(test: str) -> str:
 
 def record(output: str, files: list[str]) -> None:
     """Run these test files in this process; write the seconds and the lines of each test."""
+    require_own_posquad(Path.cwd())
     measured = coverage.Coverage(data_file=None, config_file=False, source=[SOURCES])
     recorder = Recorder(measured)
     measured.start()
@@ -93,10 +95,12 @@ def record(output: str, files: list[str]) -> None:
     Path(output).write_text(json.dumps(told))
 
 
-def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
+def fresh_map(workspace: Path, doctests: list[str], pattern: str = "") -> dict[str, dict]:
     """test -> its seconds and lines, measured again where tests or what they execute has changed.
 
-    The tests run in `workspace`, a copy of the repository.
+    The tests of the files that match the pattern, doctests included, run in `workspace`, a copy of
+    the repository. The map is written after every folder, so that an interrupted measurement goes
+    on where it ended.
     """
     files = sorted([*(ROOT / SOURCES).rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
     digests = {p.relative_to(ROOT).as_posix(): _digest(p.read_bytes()) for p in files}
@@ -104,6 +108,7 @@ def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
     helpers = {f for f in digests if f.startswith("tests/")} - {*tests}
     helped = _digest("".join(digests[file] for file in sorted(helpers)).encode())
     used = [file for file in tests if not LEFT_OUT.search(file)] + doctests
+    used = [file for file in used if re.search(pattern, file)]
     known = json.loads(MAP.read_text()) if MAP.exists() else {}
     keys = {file: helped + digests[file] for file in used}
     stale = [
@@ -113,12 +118,17 @@ def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
         or known[file]["key"] != keys[file]
         or any(digests.get(f"{SOURCES}/{f}") != d for f, d in known[file]["sources"].items())
     ]
-    if stale:
-        print(f"measuring which lines {len(stale)} test files execute ...", flush=True)
+    folders: dict[str, list[str]] = {}
+    for file in stale:
+        folders.setdefault(str(Path(file).parent), []).append(file)
+    for folder, group in folders.items():
+        print(f"measuring which lines {folder} executes: {len(group)} files ...", flush=True)
         output = workspace / "map.json"
-        command = [sys.executable, str(Path(__file__).resolve()), str(output), *stale]
-        environment = {"PYTHONPATH": str(workspace / "src"), "OPENBLAS_NUM_THREADS": "1"}
-        subprocess.run(command, cwd=workspace, env=os.environ | environment, capture_output=True)
+        command = [sys.executable, str(Path(__file__).resolve()), str(output), *group]
+        settings = os.environ | environment(workspace)
+        ended = subprocess.run(command, cwd=workspace, env=settings, capture_output=True, text=True)
+        if ended.returncode:
+            sys.exit(f"{folder} could not be measured:\n{ended.stderr}")
         for file, cases in json.loads(output.read_text()).items():
             executed = {source for case in cases.values() for source in case["lines"]}
             sources = {source: digests[f"{SOURCES}/{source}"] for source in executed}
@@ -126,6 +136,19 @@ def fresh_map(workspace: Path, doctests: list[str]) -> dict[str, dict]:
         MAP.parent.mkdir(exist_ok=True)
         MAP.write_text(json.dumps(known))
     return {test: case for file in used for test, case in known[file]["tests"].items()}
+
+
+def environment(workspace: Path) -> dict[str, str]:
+    """Variables with which every process of the tests imports the posquad of this copy."""
+    return {"PYTHONPATH": str(workspace / "src"), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def require_own_posquad(workspace: Path) -> None:
+    """End this process, with a sentence, if it would import posquad from elsewhere."""
+    found = importlib.util.find_spec("posquad")
+    origin = found.origin if found else None
+    if origin is None or not Path(origin).resolve().is_relative_to(workspace.resolve()):
+        sys.exit(f"posquad would be imported from {origin}, not from the copy in {workspace}")
 
 
 def _digest(content: bytes) -> str:

@@ -135,6 +135,7 @@ def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    affected: dict[ast.stmt, frozenset[tuple[str, int]]] = {}  # found once a statement: it is slow
     for node, around in sites(ast.parse(source)):
         for operator, changed in changes(node):
             begin = starts[node.lineno - 1] + node.col_offset
@@ -144,7 +145,9 @@ def mutants(file: str, texts: dict[str, str]) -> Iterator[Mutant]:
             compound = isinstance(changed, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp)
             text = f"({after})" if compound else after
             mutated = source[:begin] + text.encode() + source[end:]
-            lines = frozenset(lines_of(file, around, texts))
+            if around[-1] not in affected:
+                affected[around[-1]] = frozenset(lines_of(file, around, texts))
+            lines = affected[around[-1]]
             where = f"{file}: {code[node.lineno - 1]}"
             yield Mutant(file, node.lineno, operator, where, before, after, mutated, lines)
 

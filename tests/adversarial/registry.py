@@ -9,8 +9,11 @@ from adversarial import (
     curvature,
     estimator,
     flows,
+    outliers,
     projection,
     recovery,
+    returned,
+    tensors,
     trace,
 )
 
@@ -22,5 +25,8 @@ SUITES: dict[str, dict[str, Family]] = {
     "certificates": certificates.FAMILIES,
     "cone": cone.FAMILIES,
     "recovery": recovery.FAMILIES,
+    "returned": returned.FAMILIES,
     "estimator": estimator.FAMILIES,
+    "tensors": tensors.FAMILIES,
+    "outliers": outliers.FAMILIES,
 }

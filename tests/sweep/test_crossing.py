@@ -52,6 +52,24 @@ def test_the_interval_covers_the_crossing_as_often_as_it_says():
     assert low <= 0.95 <= high
 
 
+def test_resamples_that_fall_where_the_rate_rises_count_to_both_ends():
+    """Many trials in the middle fix the crossing of any slope; few at the ends leave its sign open.
+
+    The two ends are alike, so that the slope of a resample is positive exactly if the right end has
+    more successes. Of the resamples at the fitted rates, 14% have no positive slope. The half of
+    them at either end is more than the 2.5% that an interval of 95% leaves out there, and less than
+    the 10% that one of 80% does.
+    """
+    x, hits, counts = [-1.0, 0.0, 1.0], [3, 500, 6], [10, 1000, 10]
+    found = crossing(x, hits, counts)
+    left, right = (scipy.stats.binom(10, float(found.rate(end))).pmf(range(11)) for end in (-1, 1))
+    falling = sum(left[i] * right[: i + 1].sum() for i in range(11))
+    assert 0.13 < falling < 0.14
+    assert (found.low, found.high) == (-1, 1)
+    narrow = crossing(x, hits, counts, level=0.8)
+    assert -0.5 < narrow.low < found.value < narrow.high < 0.5
+
+
 def test_a_rate_that_does_not_cross_is_not_bracketed():
     assert not crossing([0, 1, 2], [9, 9, 9], [10, 10, 10]).bracketed
     assert crossing([0, 1, 2], [0, 5, 10], [10, 10, 10]).bracketed

@@ -49,6 +49,21 @@ def test_a_cell_that_kills_its_worker_is_failed_and_the_others_are_done(
     assert os.getpid() not in table.values("process")
 
 
+def test_a_group_that_has_begun_is_not_begun_again_by_the_engine(tmp_path):
+    """The driver decides what follows; a group that kills would kill as often as it is tried."""
+    log = tmp_path / "log"
+
+    def cell(parameters, seed):
+        with log.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with closing(engine_for(Sweep("local", cell, product(x=[0])), workers=1)) as engine:
+        engine.submit(1, Task((("a", {"x": 0}, 0),)))
+        assert _collected(engine) == [(1, None)]
+    assert log.read_text() == "x"
+
+
 def test_a_process_that_dies_while_it_waits_costs_nothing(tmp_path):
     """The pool of an idle process refuses the next group at once."""
     sweep = Sweep("local", lambda p, seed: {"process": os.getpid()}, product(x=range(2)))

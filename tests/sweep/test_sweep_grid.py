@@ -52,6 +52,8 @@ def test_the_key_hashes_sweep_version_and_parameters():
     [
         (lambda: product(), "at least one axis"),
         (lambda: product(x=[]), "x: expected at least one value"),
+        (lambda: product(x=range(10**9)), "at most 10,000,000 cells; got 1,000,000,000"),
+        (lambda: product(x=range(4000), y=map(int, range(4000))), "cells; got 16,000,000"),
         (lambda: product(x=[1, 1]), "different values"),
         (lambda: product(x="abc"), "a sequence of values"),
         (lambda: product(x=5), "a sequence of values"),

@@ -12,7 +12,7 @@ import pytest
 from posquad.core.errors import DomainError
 from posquad.sweep import product, transition
 from posquad.sweep.crossing import crossing
-from posquad.sweep.grid import cell_text
+from posquad.sweep.grid import MOST_CELLS, cell_text
 
 VALUES = [round(0.05 + 0.01 * k, 2) for k in range(56)]
 
@@ -84,6 +84,22 @@ def test_a_rate_that_never_crosses_uses_its_limit_and_says_so():
     assert not grid.crossing({}, known).bracketed
 
 
+def test_two_values_are_enough():
+    grid = transition("x", [0.0, 1.0], measure="ok", width=0.5, trials=4, limit=200)
+    known = followed(grid, lambda cell: {"ok": int(cell["x"])})
+    found = grid.crossing({}, known)
+    assert found.bracketed
+    assert 0 < found.value < 1
+    assert found.width <= 0.5
+
+
+def test_a_line_of_which_one_value_succeeds_ends_without_a_crossing():
+    grid = transition("x", VALUES, measure="ok", width=0.01, trials=4)
+    known = followed(grid, lambda cell: {"ok": 1} if cell["x"] == VALUES[0] else None)
+    assert len(known) == 20  # the first round
+    assert grid.crossing({}, known) is None
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -111,6 +127,18 @@ def test_bad_transitions_are_refused(options, words):
     axis, values = given.pop("axis"), given.pop("values")
     with pytest.raises(DomainError, match=words):
         transition(axis, values, **given)
+
+
+def test_all_lines_together_have_at_most_the_cells_of_a_grid():
+    def grid(limit, over=None):
+        return transition("x", VALUES, measure="ok", width=0.1, limit=limit, over=over)
+
+    assert grid(MOST_CELLS).most == MOST_CELLS
+    three = product(line=[1, 2, 3])
+    assert grid(MOST_CELLS // 3, three).most == MOST_CELLS // 3 * 3
+    for limit, over in ((MOST_CELLS + 1, None), (MOST_CELLS // 3 + 1, three)):
+        with pytest.raises(DomainError, match="limit: expected at most 10,000,000 cells"):
+            grid(limit, over)
 
 
 @pytest.mark.parametrize("result", [{"found": 1}, {"ok": 2.5}, {"ok": -1}])
