@@ -215,7 +215,9 @@ def test_neither_order_nor_repetition_of_the_samples_matters(intercept):
     assert plain.intercept_ == ordered.intercept_
     weighted = clone(model).fit(X, y, counts)
     repeated = clone(model).fit(X[written], y[written])
-    np.testing.assert_allclose(weighted.components_, repeated.components_, rtol=1e-12)
+    # The weights are rounded in another way, and rounding decides whether a last step is taken. It
+    # moves the answer by the relative offset of about 3e-11 that is left, times the noise.
+    np.testing.assert_allclose(weighted.components_, repeated.components_, rtol=1e-10)
     np.testing.assert_allclose(weighted.effective_spectrum_, repeated.effective_spectrum_)
     assert weighted.n_samples_ == (counts > 0).sum()
     assert repeated.n_samples_ == counts.sum()

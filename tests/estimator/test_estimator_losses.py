@@ -75,18 +75,21 @@ def test_standard_errors_of_counts_are_those_of_statsmodels():
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_sandwich_is_that_of_the_linear_case(intercept):
-    """`n/(n-p) A^-1 B A^-1` in the coordinates of the linear regression, for Huber's loss."""
+    """`A^-1 B A^-1` with leverages, in the coordinates of linear regression, for Huber's loss."""
     X, _, y = samples(3, d=2, r=2)
     w = np.random.default_rng(3).uniform(0.5, 2.0, len(y))
     model = PositiveQuadraticRegressor(rank=2, loss="huber", fit_intercept=intercept).fit(X, y, w)
     G = np.column_stack([X[:, 0] ** 2, 2 * X[:, 0] * X[:, 1], X[:, 1] ** 2])
     G = np.column_stack([G, np.ones(len(y))]) if intercept else G
     mean, error = model.predict(X, return_std=True)
-    s, k, n, p = model.noise_std_, 1.345, len(y), G.shape[1]
+    s, k = model.noise_std_, 1.345
     z = (y - mean) / s
     A = G.T @ ((w * (np.abs(z) <= k))[:, None] * G)
-    B = G.T @ ((w * np.clip(z, -k, k))[:, None] ** 2 * G)
-    covariance = s**2 * n / (n - p) * np.linalg.inv(A) @ B @ np.linalg.inv(A)
+    # A sample pulls its own prediction by h; without it, its error is 1 / (1 - h) as large (HC3).
+    h = w * (np.abs(z) <= k) * np.diag(G @ np.linalg.inv(A) @ G.T)
+    assert 0.05 < h.max() < 0.9
+    B = G.T @ ((w * np.clip(z, -k, k) / (1 - h))[:, None] ** 2 * G)
+    covariance = s**2 * np.linalg.inv(A) @ B @ np.linalg.inv(A)
     np.testing.assert_allclose(error, np.sqrt(((G @ covariance) * G).sum(axis=1)), rtol=1e-6)
 
 

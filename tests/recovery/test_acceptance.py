@@ -9,7 +9,8 @@ from posquad import Status, recover
 from posquad.recovery.tuning import Acceptance, Tuning
 
 ROWS = np.random.default_rng(3).standard_normal((5, 3))  # 3 unknowns, 5 of 6 symmetric entries
-EXACT = np.square(ROWS @ [1.0, 2.0, -1.0])
+# With errors far below the tolerance, but above rounding, on which no word may depend.
+EXACT = np.square(ROWS @ [1.0, 2.0, -1.0]) * (1 + 1e-13 * np.array([1, -1, 1, -1, 1]))
 NOISY = EXACT * [1.1, 0.9, 1.1, 0.9, 1.1]
 # u_3 only enters by its square, so that (u_1, u_2, -u_3) has the responses of u.
 BLOCKS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])

@@ -164,6 +164,23 @@ def test_the_offset_is_the_cosine_of_the_errors_and_the_tangent_space(heavy, r):
     assert turned == pytest.approx(offset_of(X, U, y, w), rel=1e-6)
 
 
+@pytest.mark.parametrize(("sign", "offset"), [(-1.0, 0.0), (1.0, 1.0)])
+def test_the_offset_of_zero_is_that_along_the_best_matrix_of_rank_one(sign, offset):
+    """No vv' lowers the error of negative responses; of y = (v'x)^2 there is one that takes all."""
+    rng = np.random.default_rng(0)
+    X, v = rng.normal(size=(400, 3)), np.array([1.0, -2.0, 0.5])
+    y = sign * np.square(X @ v)
+    found = offset_of(X, np.zeros((3, 0)), y, np.ones(400))
+    assert found == pytest.approx(offset, abs=0.02)  # the best v is estimated from the samples
+
+
+def test_negative_responses_have_zero_as_their_best_fit():
+    X = np.random.default_rng(7).standard_normal((80, 2))
+    model = PositiveQuadraticRegressor().fit(X, -np.square(X).sum(1))
+    assert model.status_ is Status.BEST_FIT
+    assert model.rank_ == 0
+
+
 def test_the_offset_is_unknown_where_heavy_rows_hide_the_others():
     rng = np.random.default_rng(0)
     X, U, y = rng.normal(size=(30, 4)), rng.normal(size=(4, 2)), rng.normal(size=30)

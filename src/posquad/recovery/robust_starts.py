@@ -31,15 +31,15 @@ __all__ = ["nearest_half", "robust_factors"]
 # probability 0.005. Where it is rarely reached, a worse one is that of nearly all starts, so that
 # few starts that agree say little.
 _STARTS = 64
-# Trimmed fits of a start, steps of each, fits of the loss that follow, and steps of each. Measured
-# there: half as many trimmed fits or half as many steps of them reach the best minimum from fewer
-# starts.
+# Trimmed fits of a start, and steps of each. Measured on these problems: half of either reach the
+# best minimum from fewer starts.
 _TRIMMED, _TRIMMED_STEPS = 4, 4
+# Fits of the loss that follow, and steps of each. A choice: most starts end before so many.
 _REWEIGHTED, _REWEIGHTED_STEPS = 40, 2
 # Steps of the fit of a random half. A choice: those of two trimmed fits.
 _HALF_STEPS = 8
-# Factor by which the scale falls from one fit to the next. Measured there: 1.25 finds as many best
-# minima as 1.5, in more fits, and 2 finds fewer.
+# Factor by which the scale falls from one fit to the next. Measured on these problems: 1.25 finds
+# as many best minima as 1.5, in more fits, and 2 finds fewer.
 _FALL = 1.5
 # Root mean square change of the means, over the scale, at which a start ends. A choice: accurate
 # fits follow.

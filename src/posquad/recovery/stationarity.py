@@ -35,9 +35,12 @@ def relative_offset(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tenso
     J has the rows `vec(x_i z_i')`, for the inputs x of the operator and `Z[..., n, r]`. The inputs
     may be in any coordinates; U is the factor in these. The offset is infinite where the rounding
     of heavy rows hides the light ones. In large problems it is that which conjugate gradients find,
-    a lower bound.
+    a lower bound. At U without columns, where the matrices are a cone, it is that along the best
+    matrix vv' to first order.
     """
     n, m = e.shape[-1], U.shape[-2] * U.shape[-1]
+    if not m:
+        return _at_zero(operator, e)
     if n * m**2 > _DENSE_OPERATIONS:
         return _by_gradients(operator, U, Z, e)
     if e.ndim == 1:
@@ -45,6 +48,14 @@ def relative_offset(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tenso
     parts = torch.arange(len(e), device=e.device).split(max(1, _ENTRIES // (n * m)))
     offsets = [_by_decomposition(operator.select(p).X, Z[p], e[p]) for p in parts]
     return torch.cat(offsets) if offsets else e.new_zeros(0)
+
+
+def _at_zero(operator: RankOne, e: Tensor) -> Tensor:
+    v = torch.linalg.eigh(operator.adjoint(-e)).eigenvectors[..., -1:]
+    change = operator.project(v)[..., 0].square()
+    size = torch.linalg.vector_norm(change, dim=-1)
+    gain = -(change * e).sum(-1) / torch.where(size > 0, size, 1.0)
+    return _share(gain.clamp_min(0.0), e)
 
 
 def _by_decomposition(X: Tensor, Z: Tensor, e: Tensor) -> Tensor:
