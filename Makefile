@@ -67,6 +67,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/real_tables.py --readme README.md --docs docs/measured.md
 	$(BIN)/python benchmarks/volumes.py --gallery docs/gallery/plot_diffusion_tensors.py
 	$(BIN)/python benchmarks/outliers.py --docs docs/measured.md
+	$(BIN)/python benchmarks/intervals.py --docs docs/measured.md
 	$(BIN)/python benchmarks/method_picture.py
 
 bench-gpu: $(READY)

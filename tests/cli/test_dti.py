@@ -90,6 +90,8 @@ def test_maps_are_those_of_the_fit(scan, options, monkeypatch, without_pictures)
     assert set(flags[~inside]) == {int(Flag.OUTSIDE)}
     assert flags[0, 0, 0] == Flag.UNDETERMINED
     assert 0.1 < (flags[inside] & Flag.POSITIVE > 0).mean() < 0.9
+    page = (scan / "out" / "report.html").read_text(encoding="utf-8")
+    assert "There standard errors are approximate" in page
     assert not found["tensor"][~inside].any()
     values = np.linalg.eigvalsh(dti.from_lower_triangular(found["tensor"]))
     assert values.min() > -1e-9  # single precision of 1e-3

@@ -24,8 +24,9 @@ def data(tmp_path_factory):
     y = mean + 0.1 * rng.standard_normal(90)
     y[:4] += 1.0
     path = tmp_path_factory.mktemp("loss") / "data.csv"
-    columns = np.column_stack([X, y, rng.poisson(5 * mean)])
-    np.savetxt(path, columns, delimiter=",", header="a,b,c,y,count", comments="")
+    few = rng.poisson(0.5 * mean / mean.mean())
+    columns = np.column_stack([X, y, rng.poisson(5 * mean), few])
+    np.savetxt(path, columns, delimiter=",", header="a,b,c,y,count,few", comments="")
     return path
 
 
@@ -48,6 +49,28 @@ def test_a_robust_fit_says_what_it_assumes(data, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--rank", "1"], None),
+        ([], "approximate: they do not account for the choice of the rank"),
+        (
+            ["--rank", "1", "--loss", "poisson", "--response", "few"],
+            "approximate: the counts are small",
+        ),
+        (["--rank", "1", "--loss", "poisson", "--response", "count"], None),
+    ],
+)
+def test_standard_errors_that_are_approximate_are_called_so(data, tmp_path, options, words):
+    given = options if "--response" in options else [*options, "--response", "y"]
+    result = fit(data, tmp_path, *given)
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.output.split())
+    assert ("standard errors approximate" in told) == (words is not None)
+    assert words is None or f"standard errors {words}" in told
+    assert words is None or words in html.unescape((tmp_path / "report.html").read_text())
+
+
 def test_a_fit_by_least_squares_recommends_a_robust_loss(data, tmp_path, monkeypatch):
     """The command, run as it stands in the answer and in the page, is that of a robust fit."""
     given = ["--features", "a,b,c", "--rank", "1", "--no-validate"]
@@ -67,7 +90,7 @@ def test_outliers_that_spoil_the_fit_are_counted_and_a_robust_loss_is_recommende
     rows = np.loadtxt(data, delimiter=",", skiprows=1)
     rows[::10, 3] += 300.0
     path = tmp_path / "gross.csv"
-    np.savetxt(path, rows, delimiter=",", header="a,b,c,y,count", comments="")
+    np.savetxt(path, rows, delimiter=",", header="a,b,c,y,count,few", comments="")
     words = " ".join(fit(path, tmp_path, "--rank", "1", "--response", "y").output.split())
     assert re.search(r"\d+ residuals are larger than six robust standard deviations", words)
     assert re.search("with a loss that gives them little weight: posquad .*geman-mcclure", words)

@@ -174,6 +174,19 @@ def test_the_offset_of_zero_is_that_along_the_best_matrix_of_rank_one(sign, offs
     assert found == pytest.approx(offset, abs=0.02)  # the best v is estimated from the samples
 
 
+def test_the_estimator_keeps_the_numbers_of_which_the_residual_was_measured():
+    """Inputs of condition number 1e7: another rounding of U would be another residual."""
+    rng = np.random.default_rng(5)
+    V = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    T = (V * np.logspace(0, -7, 4)) @ V.T
+    X, U = rng.normal(size=(40, 4)) @ T, np.linalg.solve(T, rng.normal(size=(4, 2)))
+    y = np.square(X @ U).sum(1)
+    model = PositiveQuadraticRegressor(2, standard_errors=False).fit(X, y)
+    true = true_residual(X, y, model.components_.T)
+    assert true > 1e-11  # the rounding of U is seen
+    assert model.residual_ == pytest.approx(true, rel=1e-6, abs=0)
+
+
 def test_negative_responses_have_zero_as_their_best_fit():
     X = np.random.default_rng(7).standard_normal((80, 2))
     model = PositiveQuadraticRegressor().fit(X, -np.square(X).sum(1))

@@ -78,7 +78,7 @@ class FittedAttributes:
 
     def _keep_function(self, fit: Fit) -> int:
         """Set the attributes that describe the function and how its search ended; return r."""
-        function = fit.function.ordered()
+        function = fit.function.signed()  # the numbers of U of which the residual is
         self.components_ = function.U.T
         self.center_, self.center_slope_ = function.center, function.slope
         self.center_value_ = float(function.value)

@@ -358,7 +358,7 @@ class TermsSearch:
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE_LENGTH * lengths.max(initial=0.0)]
         residual = math.sqrt(self.problem.loss(V) / self.spread) if self.spread else 0.0
-        function = self._in_given_coordinates(V)
+        function = self._in_given_coordinates(V).ordered()
         return Fit(function, status, residual, np.array(self.options.history))
 
     def _in_given_coordinates(self, V: np.ndarray) -> Quadratic:

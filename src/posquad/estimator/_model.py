@@ -10,6 +10,7 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.moments import Terms
 from posquad.recovery import Recovery
+from posquad.recovery.returned import rotated
 
 
 def count_terms(terms: Terms, d: int) -> int:
@@ -39,14 +40,13 @@ class Quadratic(NamedTuple):
         return ((X @ self.U) ** 2).sum(axis=1) + X @ self.slope + self.value
 
     def ordered(self) -> Quadratic:
-        """Return the same function, U with orthogonal columns of descending norm.
+        """Return the same function, U with orthogonal columns of descending norm."""
+        return self._replace(U=rotated(self.U, np.array(self.U.shape[1])))
 
-        The largest entry of each column is positive. A rotation keeps the relative accuracy of
-        small rows.
-        """
-        U = self.U.astype(np.float64) @ np.linalg.svd(self.U, full_matrices=False)[2].T
-        largest = np.take_along_axis(U, np.abs(U).argmax(axis=0)[None], axis=0)
-        return self._replace(U=U * np.where(largest < 0, -1.0, 1.0))
+    def signed(self) -> Quadratic:
+        """Return the same function; the largest entry of each column of U is positive."""
+        largest = np.take_along_axis(self.U, np.abs(self.U).argmax(axis=0)[None], axis=0)
+        return self._replace(U=self.U * np.where(largest < 0, -1.0, 1.0))
 
     @property
     def linear(self) -> np.ndarray:

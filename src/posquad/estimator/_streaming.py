@@ -317,7 +317,7 @@ class StreamFits(FittedAttributes):
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
         self.rank_confidence_, self.n_iter_ = found.confidence, max(1, budget.steps)
         residual = problem.residual(found.loss)
-        function = Quadratic(*problem.answer(found.V))
+        function = Quadratic(*problem.answer(found.V)).ordered()
         fit = Fit(function, found.status, residual, np.array(limits.history))
         r = self._keep_function(fit)
         p, V = count_unknowns(problem.d, r), problem.enter(self.components_.T)

@@ -75,6 +75,8 @@ class PositiveQuadraticRegressor(
 
     Args:
         rank: rank of Q; None chooses it by `criterion`, and `rank_path_` holds the ranks tried.
+            Standard errors do not account for the choice: with 30 noisy samples of four columns,
+            95% intervals contain the truth in 92% of the cases (`benchmarks/intervals.py`).
         fit_intercept: whether to fit a constant c, of either sign; otherwise c = 0.
         linear: whether to fit linear terms b and a constant c, whatever `fit_intercept` is.
         criterion: for rank=None, "bic" (Bayesian information criterion) or "cv"
@@ -93,7 +95,8 @@ class PositiveQuadraticRegressor(
             certificates.
         random_state: seed of the restarts; an integer makes the fit reproducible.
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers; "poisson"
-            for counts with means `x'Qx`, without c and b. See `posquad.recover`.
+            for counts with means `x'Qx`, without c and b. See `posquad.recover`. With counts of
+            mean 0.5, 95% intervals contain the truth in 92% of the cases.
         scale: standard deviation of the noise without outliers, for a robust loss; by default it
             is estimated (MAD).
 
