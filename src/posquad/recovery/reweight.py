@@ -27,7 +27,7 @@ from posquad.core.status import Status
 from posquad.recovery.losses import Loss, Robust
 from posquad.recovery.robust_starts import nearest_half
 
-__all__ = ["Reweighted", "Squares", "WeightedFit", "relative_residual", "reweight"]
+__all__ = ["Begin", "Reweighted", "Squares", "WeightedFit", "relative_residual", "reweight"]
 
 # Full searches after the first one. A choice: every one of them lowers the loss, and a call that
 # needs more ends as STALLED.
