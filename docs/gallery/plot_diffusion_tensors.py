@@ -250,7 +250,7 @@ _ = compare(gradients, X, S, repeats=1)
 # :func:`~posquad.dipy.fit_tensors` takes the same design matrix and also returns standard errors of
 # the tensor, of the mean diffusivity and of FA, by the delta method on the tensors of the rank that
 # was found. In the voxels with an active constraint they are those of the constrained estimate, and
-# approximate: if the true tensor has rank one, 95% intervals of FA contain it in 87% of the cases.
+# approximate: if the true tensor has rank one, 95% intervals of FA contain the truth in 87% of the cases.
 
 design = dti.design_matrix(gradients)
 fits = posquad.dipy.fit_tensors(design, S, errors=True)

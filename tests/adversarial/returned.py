@@ -86,6 +86,16 @@ def uneven_weights(rng: Rng) -> Data:
     return data._replace(weights=10.0 ** rng.uniform(-4, 4, len(data.y)))
 
 
+def weights_of_all_sizes(rng: Rng) -> Data:
+    """Noisy rows whose weights span up to sixteen decades evenly."""
+    d = int(rng.integers(3, 9))
+    r = int(rng.integers(1, min(d, 4)))
+    n = int(rng.integers(2, 6)) * d * r
+    X = normal(rng, n, d)
+    y = responses(X, normal(rng, d, r)) * (1 + 0.2 * normal(rng, n))
+    return Data(X, y, r, 10.0 ** rng.uniform(0, rng.uniform(8, 16), n))
+
+
 def unit_diagonal(rng: Rng) -> Data:
     """Noisy rows, and the rows e_i with a large weight, to impose a unit diagonal."""
     d, r = int(rng.integers(6, 16)), int(rng.integers(1, 3))
@@ -110,7 +120,7 @@ KINDS = {
     f.__name__: f
     for f in (
         rare_values, mixed_units, weak_eigenvalue, cancelling_terms, uneven_weights,
-        unit_diagonal, repeated_rows,
+        weights_of_all_sizes, unit_diagonal, repeated_rows,
     )
 }  # fmt: skip
 
@@ -179,6 +189,12 @@ def judge(outcome: Outcome, case: str, data: Data, found: Recovery) -> None:
         outcome.broken.append(f"{case}: {told}")
     if found.U[:, rank:].any() or (np.abs(found.U[:, :rank]).max(0, initial=1.0) == 0).any():
         outcome.broken.append(f"{case}: the factor does not have rank {rank}")
+    if abs(float(found.history[-1]) - float(found.residual)) > 1e-6 * found.residual + 100 * EPS:
+        outcome.broken.append(f"{case}: the history ends at {found.history[-1]:.6e}")
+    path = found.rank_path
+    at = None if path is None else path.residual[path.rank == rank]
+    if at is not None and rank and abs(at[0] - found.residual) > 1e-6 * at[0] + 100 * EPS:
+        outcome.broken.append(f"{case}: the path has {at[0]:.6e} at the rank of the answer")
     if not found.residual_bound <= found.residual:
         outcome.broken.append(f"{case}: the bound exceeds the residual")
     if word == "BEST_FIT" and rank > 0:

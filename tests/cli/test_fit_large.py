@@ -295,7 +295,7 @@ def test_the_copy_of_a_parquet_table_is_said_and_deleted(tmp_path):
     for command in (fit, predict):
         run = call(*command, "--cache", tmp_path / "none")
         assert run.exit_code == 2
-        assert "--cache: expected a folder; got" in run.stderr
+        assert "--cache: expected a folder that exists; got" in run.stderr
 
 
 def test_a_fit_that_fails_or_is_interrupted_deletes_its_copy_and_goes_on(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_a_robust_fit_says_what_it_assumes(data, tmp_path):
     ("options", "words"),
     [
         (["--rank", "1"], None),
-        ([], "approximate: they do not account for the choice of the rank"),
+        ([], None),  # 30 samples per unknown
         (
             ["--rank", "1", "--loss", "poisson", "--response", "few"],
             "approximate: the counts are small",
@@ -69,6 +69,13 @@ def test_standard_errors_that_are_approximate_are_called_so(data, tmp_path, opti
     assert ("standard errors approximate" in told) == (words is not None)
     assert words is None or f"standard errors {words}" in told
     assert words is None or words in html.unescape((tmp_path / "report.html").read_text())
+
+
+def test_a_rank_chosen_from_few_samples_makes_standard_errors_approximate(data, tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("".join(data.read_text().splitlines(keepends=True)[:26]))  # 3 unknowns or more
+    told = " ".join(fit(path, tmp_path, "--response", "y").output.split())
+    assert "standard errors approximate: they do not account for the choice of the rank" in told
 
 
 def test_a_fit_by_least_squares_recommends_a_robust_loss(data, tmp_path, monkeypatch):

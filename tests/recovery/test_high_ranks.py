@@ -47,6 +47,17 @@ def test_a_noise_floor_above_the_noise_of_eigenvalues_is_seen():
     assert np.linalg.norm(found.Q.dense() - Q) < 1e-2 * np.linalg.norm(Q)
 
 
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_with_hardly_more_samples_than_entries_the_convex_problem_decides(seed):
+    """Of every rank from that of its answer on, the answer is the best fit, with a proof."""
+    X, y, _ = noise_floor(12, 82, noise=1e-3, seed=seed, signal=2)
+    found, convex = recover(X, y), recover(X, y, 12)
+    assert found.status is convex.status is Status.BEST_FIT
+    assert int(found.rank) == int(convex.rank)
+    assert float(found.residual) == pytest.approx(float(convex.residual), rel=1e-9)
+    assert float(found.residual_bound) == pytest.approx(float(found.residual), rel=1e-9)
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.2])
 def test_a_chosen_high_rank_is_the_best_of_its_neighbours(noise):
     """The score of the rank, worked out by hand, is below those of the next ranks."""

@@ -327,7 +327,7 @@ def setting(n, distinct=None, *, rows=None, spent=False, shown=0):
     """
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), rows or n, 6, 2)
     shared = SimpleNamespace(
-        problem=Problem(RankOne(X), y),
+        problem=Problem(RankOne(X), y), is_convex_small=True,
         prepared=SimpleNamespace(count=np.array(n), of_all_samples=float),
         distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
         visible_rank=np.array(shown),
@@ -403,8 +403,14 @@ def test_a_history_is_the_way_to_the_answer():
     assert history.least_residuals(2) == ([0.9, 0.5, 0.3, 0.2, 0.15], [1, 1, 2, 2, 2])
     assert history.least_residuals(3) == ([0.9, 0.5, 0.3, 0.1], [1, 1, 2, 3])
     assert len(history.least_residuals()[0]) == 7
-    history.restart()
+    with history.paused():
+        history.note(np.array([0.01]), np.array([True]))
+    assert len(history.residuals) == 7
+    assert history.budget.steps == 1
+    history.restart(lambda residual: 2 * residual)
     assert history.least_residuals() == ([], [])
+    history.note(np.array([0.01]), np.array([True]))
+    assert history.least_residuals()[0] == [0.02]
 
 
 def test_trials_begin_at_the_rank_that_a_linear_fit_shows():

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import least_squares
 
 from adversarial.rational import form_errors
-from posquad import RankOne, Status, recover
+from posquad import Interrupted, RankOne, Status, recover
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.recovery import returned
 from posquad.recovery.candidates import Candidates
@@ -187,6 +187,15 @@ def test_the_estimator_keeps_the_numbers_of_which_the_residual_was_measured():
     assert model.residual_ == pytest.approx(true, rel=1e-6, abs=0)
 
 
+def test_a_closed_form_is_recorded():
+    """The convex fit of these uneven rows takes no step."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) * 10 ** rng.uniform(0, 3, size=(60, 1))
+    found = recover(X, np.square(X).sum(1) * (1 + 0.1 * rng.normal(size=60)), 3)
+    assert found.history.tolist() == [pytest.approx(float(found.residual), rel=1e-12)]
+    assert found.history_rank.tolist() == [3]
+
+
 def test_negative_responses_have_zero_as_their_best_fit():
     X = np.random.default_rng(7).standard_normal((80, 2))
     model = PositiveQuadraticRegressor().fit(X, -np.square(X).sum(1))
@@ -254,6 +263,70 @@ def test_heavy_samples_do_not_hide_that_a_fit_is_not_stationary(heavy, seed):
     together = recover(X, np.array([y, y]), 2, weights=w)
     assert together.status == [Status.BEST_FIT] * 2
     np.testing.assert_allclose(together.residual, found.residual, rtol=1e-9)
+
+
+def weights_of_all_sizes(seed):
+    """Noisy rows, and weights that span up to ten decades evenly."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(3, 9))
+    r = int(rng.integers(1, min(d, 4)))
+    n = int(rng.integers(2, 6)) * d * r
+    X, U = rng.normal(size=(n, d)), rng.normal(size=(d, r))
+    y = np.square(X @ U).sum(1) * (1 + 0.2 * rng.normal(size=n))
+    return X, y, 10.0 ** rng.uniform(0, [8.7, 10, 12][seed % 3], size=n), r
+
+
+@pytest.mark.parametrize(("seed", "least"), [(44, 0.019611), (18, 0.005690)])
+def test_the_best_fit_for_limited_weights_is_not_the_only_one_that_is_followed(seed, least):
+    """SciPy reaches these residuals from random starts; followed alone, the stages end higher."""
+    X, y, w, r = weights_of_all_sizes(seed)
+    found = recover(X, y, r, weights=w)
+    assert found.status is Status.BEST_FIT
+    assert float(found.residual) <= least
+    assert float(found.history[-1]) == pytest.approx(float(found.residual), rel=1e-9)
+
+
+def test_the_rank_is_chosen_for_the_weights_of_the_user():
+    for seed in range(6):
+        X, y, w, _ = weights_of_all_sizes(seed)
+        found = recover(X, y, weights=w)
+        path = dict(zip(found.rank_path.rank, found.rank_path.residual, strict=True))
+        assert path[int(found.rank)] == pytest.approx(float(found.residual), rel=1e-9)
+
+
+def test_equal_inputs_with_different_responses_do_not_keep_heavy_samples_from_stages():
+    X, y, w = unit_diagonal(1e13, 0)
+    X[1] = X[0]
+    merged = np.delete(X, 1, 0), np.append((y[0] + y[1]) / 2, y[2:]), np.append(2.0, w[2:])
+    found, other = recover(X, y, 2, weights=w), recover(*merged[:2], 2, weights=merged[2])
+    assert found.status is other.status is Status.BEST_FIT
+    np.testing.assert_allclose(found.Q.dense(), other.Q.dense(), atol=1e-6)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_weighted_fit_that_is_interrupted_in_a_stage_is_measured_with_the_weights(together):
+    X, y, w, r = weights_of_all_sizes(44)
+    y = np.array([y, y]) if together else y
+
+    def press(progress):
+        if progress.time >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        recover(X, y, r, weights=w, progress=press)
+    found = caught.value.result
+    one, U = (found.residual[0], found.U[0]) if together else (found.residual, found.U)
+    first = y[0] if together else y
+    assert float(one) == pytest.approx(min(1.0, true_residual(X, first, U, w)), rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e300, 9e307])
+def test_the_largest_weights_are_as_good_as_others(size):
+    rng = np.random.default_rng(0)
+    X, y = np.repeat(rng.normal(size=(20, 3)), 2, 0), rng.random(40)
+    found, plain = recover(X, y, 2, weights=np.full(40, size)), recover(X, y, 2)
+    assert found.status is plain.status
+    assert float(found.residual) == pytest.approx(float(plain.residual), rel=1e-12)
 
 
 def test_a_ratio_of_weights_that_rounding_does_not_resolve_is_not_called_a_best_fit():

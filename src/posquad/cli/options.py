@@ -105,15 +105,14 @@ def _holds_of_copies() -> list[Any]:
 
 
 def chosen_caching(folder: Path | None, keep: bool) -> Caching:
-    """Return where copies are made, or refuse a folder that is none.
+    """Return where copies are made; refuse a folder that does not exist.
 
     >>> chosen_caching(Path("no/folder"), False)
     Traceback (most recent call last):
-    posquad.core.errors.DomainError: --cache: expected a folder; got 'no/folder', which is none
+    posquad.core.errors.DomainError: --cache: expected a folder that exists; got 'no/folder'
     """
     if folder is not None and not folder.is_dir():
-        got = f"{str(folder)!r}, which is none"
-        raise DomainError("--cache", expected="a folder", got=got)
+        raise DomainError("--cache", expected="a folder that exists", got=repr(str(folder)))
     return Caching(folder, keep)
 
 

@@ -105,8 +105,8 @@ def fit_tensors(
         weights: weights `[..., g]` of the squared errors of log S, in place of those of "wls".
         rounds: number of fits of "rwls", at least 4.
         errors: also return standard errors of the tensor, of MD and of FA. For tensors of rank one
-            they are approximate: 95% intervals of FA contain the truth in 87% of the cases
-            (`benchmarks/intervals.py`).
+            they are approximate: 95% intervals contain the truth in 87% of the cases for FA and in
+            92% for MD (`benchmarks/intervals.py`).
 
     >>> g = np.random.default_rng(0).standard_normal((12, 3))
     >>> x, y, z = 30 * g.T

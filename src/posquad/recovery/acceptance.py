@@ -68,9 +68,10 @@ class Acceptance(Constants):
     definition."""
 
     hidden_errors: float = 1000.0
-    """Error of a single response, over the tolerance and sqrt(n), from which weights hide a sample
-    that is not reproduced. Derived: errors whose root mean square is the tolerance are at most
-    sqrt(n) times as large, and relative to responses of `uneven` rows up to 30^2 times."""
+    """Largest error of a single response, over the tolerance and sqrt(n), of weighted samples that
+    count as reproduced: beyond it, a small weight hides a sample that is missed. Derived: errors
+    whose root mean square is the tolerance are at most sqrt(n) times as large, and relative to
+    responses of `uneven` rows up to 30^2 times."""
 
     independent_errors: float = 10.0
     """Samples are independent checks if they differ by this multiple of the ratio of the residual

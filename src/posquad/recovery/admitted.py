@@ -42,6 +42,18 @@ def require_positive_weight(largest: Tensor) -> None:
         raise _bad_weights("only zeros")
 
 
+def _summable(w: Tensor) -> Tensor:
+    """Return weights whose sums and products stay in range; a power of two changes no digit.
+
+    >>> _summable(torch.tensor([1e308, 1e308], dtype=torch.float64)).sum().item() < 1e200
+    True
+    """
+    largest = w.amax(-1, keepdim=True)
+    most = torch.finfo(w.dtype).max ** 0.5
+    unit = torch.where(largest > most, largest.log2().floor().exp2(), 1.0)
+    return w / unit if bool((unit != 1).any()) else w
+
+
 def _bad_weights(got: str) -> DomainError:
     return DomainError("weights", expected="nonnegative weights, not all zero", got=got)
 
@@ -81,6 +93,7 @@ def admitted_arrays(
         shapes["weights"] = rest[0].shape[:-1]
         require_nonnegative_weights(rest[0])
         require_positive_weight(rest[0].amax(-1))
+        rest[0] = _summable(rest[0])
     batch = require_batch(**shapes)
     w = rest[0] if rest else responses.new_ones(n)
     return (

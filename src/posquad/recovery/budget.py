@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -97,8 +98,8 @@ class History:
         self.residuals: list[Tensor | float] = []
         self.ranks: list[int] = []
         self.rank = 0  # of the current search
-        self.is_told = True  # records of a search for a second solution are not part of the history
-        self.whole: Callable[[Any], Any] = lambda residual: residual  # what a residual is told as
+        self.is_recording = True
+        self.rescale: Callable[[Any], Any] = lambda residual: residual
         self.last: Any = None
         self.best: Any = None  # what an interrupted search had found
 
@@ -114,10 +115,10 @@ class History:
         self._record(float(residual.min()) if residual.size else 0.0, residual, running)
 
     def _record(self, record: Tensor | float, residual: Any, running: Any) -> None:
-        if self.is_told:
-            self.add([self.whole(record)])
+        if self.is_recording:
+            self.add([self.rescale(record)])
         if self.progress is not None:
-            worst = float(self.whole(residual.max())) if math.prod(residual.shape) else 0.0
+            worst = float(self.rescale(residual.max())) if math.prod(residual.shape) else 0.0
             done, end = float(self.budget.steps), float(self.budget.max_steps)
             self.progress(Progress(done, end, worst, int(running.sum())))
 
@@ -139,9 +140,21 @@ class History:
         self.residuals += residuals
         self.ranks += [self.rank] * len(residuals)
 
-    def restart(self) -> None:
-        """Forget the records, of a problem with other rows or weights."""
-        self.residuals, self.ranks = [], []
+    def restart(self, rescale: Callable[[Any], Any]) -> None:
+        """Forget the records, of a problem with other rows or weights.
+
+        `rescale` gives the recorded residual from that of a search.
+        """
+        self.residuals, self.ranks, self.rescale = [], [], rescale
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing of what is done meanwhile; steps count, and progress is reported."""
+        before, self.is_recording = self.is_recording, False
+        try:
+            yield
+        finally:
+            self.is_recording = before
 
     def least_residuals(self, rank: int | None = None) -> tuple[list[float], list[int]]:
         """Return the least residual of each record, and its rank.

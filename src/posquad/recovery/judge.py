@@ -45,9 +45,8 @@ def judge(
     codes = status_codes(diagnosis, found, answer, shared, task, ambient=ambient)
     excluded = _excluded(shared, found, codes, budget)
     open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
-    task.history.is_told = False
-    sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
-    task.history.is_told = True
+    with task.history.paused():
+        sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
     another = sought.different
     codes[another] = Status.NOT_IDENTIFIED.code
     if budget.spent:  # whether there is another solution is not known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,9 +24,10 @@ from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows,
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers, unfinished_answers
 from posquad.recovery.returned import returned_factor
-from posquad.recovery.search import refine, refine_to_the_end, search
+from posquad.recovery.search import refine_to_the_end, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.split import flat_designs, select_problems, split_batch
+from posquad.recovery.staged import search_in_stages
 from posquad.recovery.statuses import reproduces
 from posquad.recovery.tuning import Tuning
 from posquad.recovery.weighting import weight_stages
@@ -281,33 +283,33 @@ class Pipeline:
         self.merged = merge_equal_rows(X, y, weights)
         if self.merged is not None:
             X, y, weights = self.merged[:3]
-        even = normalize_rows(X, y, weights, self.tuning)
-        if even is not None and self._is_inconsistent:
-            even = None  # no matrix interpolates
+        # Where equal inputs have different responses, no matrix interpolates.
+        even = None if self._is_inconsistent else normalize_rows(X, y, weights, self.tuning)
         shared = self._shared(prepare(X, y, weights, self.tuning) if even is None else even)
         if not bool(shared.problem.y.any()) or int(shared.prepared.span) == 0:
             return zero_answer(shared, X.shape[-1])
-        self._begin(shared, np.array([index]))
-        found, sure = self._solved(shared, start)
+        where = np.array([index])
+        self._begin(shared, where)
+        stages = self._stages(X, y, weights) if even is None else []
+        found, sure = self._solved(shared, start, stages)
         if even is not None and not self._reproduces(shared, found) and not self.budget.spent:
-            # No matrix interpolates, so the best fit depends on lengths and weights.
-            convex = self.rank is not None and self.rank >= X.shape[-1]
-            first, *further = [weights] if convex else weight_stages(weights)
-            shared = self._shared(prepare(X, y, first, self.tuning))
-            self._begin(shared, np.array([index]))
-            found, sure = self._solved(shared, start)
-            for w in further:
-                U = shared.prepared.restore(found.U)
-                shared = self._shared(prepare(X, y, w, self.tuning))
-                self._begin(shared, np.array([index]))
-                if found.rank == shared.problem.d:  # convex: solved anew, with a proof
-                    found = search(shared, found.rank, self.task, self._starts(found.rank, 1))
-                else:
-                    found = refine(shared, shared.prepared.enter(U), self.task, found)
+            # The best fit depends on lengths and weights.
+            shared = self._shared(prepare(X, y, weights, self.tuning))
+            self._begin(shared, where)
+            found, sure = self._solved(shared, start, self._stages(X, y, weights))
         D = X.shape[-1] * (X.shape[-1] + 1) // 2
         repeated = int(shared.distinct) < min(int(shared.prepared.count), D)
         nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))
-        return self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
+        answers = self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
+        for rank in {found.rank, int(answers.rank[0])}:  # it may lose columns at the end
+            self._measure_path(shared, rank, float(answers.residual[0]))
+        return answers
+
+    def _measure_path(self, shared: Shared, rank: int, residual: float) -> None:
+        """Give a rank of the path the residual of the answer, and its score."""
+        p, n = dimension(shared.problem.d, max(1, rank)), int(shared.prepared.count)
+        measured = rank, residual, ranks.bic(residual, n, p)
+        self.path = [measured if trial[0] == rank else trial for trial in self.path]
 
     def _reproduces(self, shared: Shared, found: Candidates) -> bool:
         """Whether what was found for one problem reproduces the responses."""
@@ -321,22 +323,36 @@ class Pipeline:
         return self.merged is not None and self.merged.within > self.task.tolerance**2
 
     def _shared(self, prepared: Prepared) -> Shared:
-        """Return what is shared by the ranks of one problem, whose equal inputs may be merged."""
-        if self.merged is not None:
-            count, within = np.array(self.merged.samples), self.merged.within
-            prepared = replace(prepared, count=count, within=within)
+        """Return what is shared by the ranks of one problem, and begin its history."""
+        shared = Shared(self._counted(prepared), self.tuning)
         if self.given is None or len(self.given[0]) == 1:
-            self.task.history.restart()
-            self.task.history.whole = prepared.of_all_samples
-        return Shared(prepared, self.tuning)
+            self.task.history.restart(shared.prepared.of_all_samples)
+        return shared
+
+    def _counted(self, prepared: Prepared) -> Prepared:
+        """Return a problem that counts all samples, also equal inputs that were merged."""
+        if self.merged is None:
+            return prepared
+        return replace(prepared, count=np.array(self.merged.samples), within=self.merged.within)
+
+    def _stages(self, X: Tensor, y: Tensor, weights: Tensor | None) -> list[Shared]:
+        """Return the problems with limited weights, by which those of the user are approached."""
+        limited = weight_stages(weights)[:-1]
+        prepared = [self._counted(prepare(X, y, w, self.tuning)) for w in limited]
+        return [Shared(each, self.tuning) for each in prepared]
 
     def _starts(self, d: int, rank: int) -> int:
         if self.max_starts is not None:
             return self.max_starts
         return self.tuning.schedule.max_starts(dimension(d, rank))
 
-    def _solved(self, shared: Shared, start: Tensor | None) -> tuple[Candidates, float]:
-        """Search at the given or chosen rank; return what was found and the confidence in it."""
+    def _solved(
+        self, shared: Shared, start: Tensor | None, stages: Sequence[Shared] = ()
+    ) -> tuple[Candidates, float]:
+        """Search at the given or chosen rank; return what was found and the confidence in it.
+
+        Every rank is approached by the `stages`, unless it is d, where the problem is convex.
+        """
         d, task = shared.problem.d, self.task
         first = None if start is None else shared.prepared.enter(start)
 
@@ -345,7 +361,9 @@ class Pipeline:
         ) -> Candidates:
             if start is None and first is not None and first.shape[-1] <= rank:
                 start = ranks.with_columns(shared, first, rank)
-            return search(shared, rank, task, starts, start, rough=rough)
+            if not stages or rank == d:
+                return search(shared, rank, task, starts, start, rough=rough)
+            return search_in_stages(stages, shared, rank, task, starts, start, rough=rough)
 
         if self.rank is None:
             most = self._starts(d, 1)

@@ -14,7 +14,7 @@ from posquad.core.arrays import host
 from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.geometry import dimension
-from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.initializers import top_eigenpairs
 from posquad.recovery.search import search
@@ -248,18 +248,29 @@ def choose_rank(
     ones exist.
 
     If the samples determine Q as a linear fit, and its spectrum shows a high rank, the trials begin
-    there. With ample samples, every rank starts at the last one plus a direction of negative
-    curvature of what is left; near the information limit that start is one of several. A full
-    search is made at the chosen rank only. A `given[d, k]` factor is the start of rank k, and its
-    best approximations are those of lower ranks, unless the last rank leads to a better one.
+    there. If there are few samples for that rank, the convex problem of rank d is solved first: its
+    answer is the best one of every rank from its own on. With ample samples, every rank starts at
+    the last one plus a direction of negative curvature of what is left; near the information limit
+    that start is one of several. A full search is made at the chosen rank only. A `given[d, k]`
+    factor is the start of rank k, and its best approximations are those of lower ranks, unless the
+    last rank leads to a better one.
     """
     n, d = int(shared.prepared.count), shared.problem.d
     schedule, budget = shared.tuning.schedule, task.history.budget
     tried: dict[int, Candidates] = {}
     first = first_rank(int(shared.visible_rank), schedule.few_ranks)
+    least, highest = None, _highest(d, max_rank, int(shared.distinct))
+    if first > 1 and shared.is_convex_small and n < schedule.ample * dimension(d, first):
+        least = _least_rank(shared, solve(d, 1))
+        first = least.rank
 
     def trial(rank: int) -> _SearchTrial:
         p = dimension(d, rank)
+        if least is not None and rank >= least.rank:
+            tried[rank] = least
+            residual = shared.prepared.of_all_samples(float(least.residual))
+            reproduced = residual <= task.tolerance
+            return _SearchTrial(rank, residual, bic(residual, n, p), reproduced, least)
         ample = first > 1 or shared.problem.n >= schedule.ample * p
         start = None
         if rank - 1 in tried:
@@ -274,13 +285,12 @@ def choose_rank(
         return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
     distinct = int(shared.distinct)
-    highest = _highest(d, max_rank, distinct)
     trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks, first)
     path = {t.rank: (t.rank, t.residual, t.score) for t in trials}
     chosen = trials[best]
     found = chosen.found
     ample = first > 1 or shared.problem.n >= schedule.ample * dimension(d, chosen.rank)
-    if ample or not (chosen.reproduced or budget.spent):
+    if found is not least and (ample or not (chosen.reproduced or budget.spent)):
         found = _confirmed(chosen, trials[:best], solve, task, max_starts)
         residual = shared.prepared.of_all_samples(float(found.residual))
         path[found.rank] = found.rank, residual, bic(residual, n, dimension(d, found.rank))
@@ -295,6 +305,13 @@ def choose_rank(
     if chosen.rank == highest and highest < d:
         return RankChoice(found, 0.0, told)  # a higher rank might be better, but was not tried
     return RankChoice(found, float(weight_of_best(np.array([t.score for t in trials]))), told)
+
+
+def _least_rank(shared: Shared, found: Candidates) -> Candidates:
+    """Return the answer to the convex problem as one of its own rank."""
+    seen = visible(found.singular_values, shared.tuning.acceptance.negligible)
+    rank = max(1, int(seen.sum()))
+    return replace(found, rank=rank, U=leading_columns(found.U, rank), known=None)
 
 
 def first_rank(shown: int, few: int) -> int:

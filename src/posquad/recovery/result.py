@@ -21,6 +21,12 @@ from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
 
+# Relative difference of residuals from which the answer is a record of its own in the history. A
+# definition.
+_RECORDED = 1e-9
+# The same in units of eps, relative to the responses. A definition: the accuracy of residuals.
+_RECORDED_UNITS = 100
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Result):
@@ -158,6 +164,11 @@ class Answers:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
         residuals, ranks = history.least_residuals(None if batch else int(self.searched[0]))
+        if not batch:  # the answer may be that of a closed form, or U was rounded at the end
+            reported = float(self.residual[0])
+            most = _RECORDED * reported + _RECORDED_UNITS * np.finfo(self.residual.dtype).eps
+            if not residuals or not abs(residuals[-1] - reported) <= most:
+                residuals, ranks = [*residuals, reported], [*ranks, int(self.searched[0])]
         least = np.array(residuals or [0.0], dtype=self.residual.dtype)
 
         def out(value: np.ndarray) -> Any:

@@ -21,8 +21,8 @@ from posquad.recovery.solvers.gauss_newton import NormalEquations
 _DENSE_OPERATIONS = 2**28
 # Entries of the Jacobians of a batch that are decomposed at a time. Derived: 64 MB.
 _ENTRIES = 2**23
-# Multiple of the rounding of J up to which a singular value is rounding. A choice: of directions
-# above it, offsets of 1e-3 are known, the largest that are accepted.
+# Multiple of the rounding of J up to which a singular value is rounding. A choice: the offset along
+# directions above it is accurate to 1e-3, the largest offset that is accepted.
 _ROUNDING = 1000
 # Accuracy to which conjugate gradients solve for the step of a large problem. A choice: the offset
 # is then known to a few percent, and five to ten products are usual.

@@ -81,7 +81,8 @@ class Cache(NamedTuple):
                 if found is not None:
                     begun.unlink()
                     return found
-                _lock(out.fileno(), shared=True)  # never let go, or others may delete the file
+                # Readers share the file. It stays locked, but for the moment of this change.
+                _lock(out.fileno(), shared=True)
                 begun.replace(self.path)
                 return opened()
         except BaseException:
