@@ -4,17 +4,21 @@ Small random tables with constant, two-valued and proportional columns, response
 and weights. A promise is broken if the fit with a constant or with linear terms has a larger
 squared error than the mean, than the fit without them or than linear regression (for linear
 terms), if an attribute is not that of the returned function, or if an error escapes. In tables
-with rows of very different length, RECOVERED must be right.
+with rows of very different length, RECOVERED must be right, and it must not be said where two
+functions reproduce the responses.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
 from adversarial import Family, Outcome
+from adversarial.functions import Problem, drawn_function, twin, unknowns
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
@@ -117,7 +121,47 @@ def attempt_long_rows(seed: int) -> Outcome:
     return outcome
 
 
+TERMS = {"constant": {"fit_intercept": True}, "linear": {"linear": True}}
+
+
+def apart(rng: np.random.Generator, d: int, r: int, terms: str, n: int) -> Problem | None:
+    """A problem with two functions; None if they are too close to each other."""
+    with suppress(ValueError):
+        return twin(int(rng.integers(2**31)), d, r, terms, n)
+    return None
+
+
+def attempt_functions(count: int, seed: int) -> Outcome:
+    """Exact responses that one or two functions reproduce, from p + 1 rows on.
+
+    RECOVERED is a defect where there are two, and must be right where there is one.
+    """
+    rng = np.random.default_rng([seed, count])
+    d = int(rng.integers(1, 9))
+    r = int(rng.integers(1, min(d, 3) + 1))
+    terms = ("constant", "linear")[int(rng.integers(2))]
+    p = unknowns(d, r, terms)
+    n = max(p + 1, int(p * rng.choice([1.0, 1.25, 2.0, 5.0, 10.0])))
+    if count == 2:
+        problem = next(filter(None, (apart(rng, d, r, terms, n) for _ in range(100))))
+    else:
+        function = drawn_function(rng, d, r, terms)
+        problem = Problem(rng.standard_normal((n, d)), (function,))
+    model = PositiveQuadraticRegressor(r, standard_errors=False, **TERMS[terms])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(problem.X, problem.y)
+    outcome = Outcome(said=Counter([model.status_.name]), tried=1)
+    Q = model.components_.T @ model.components_
+    away = [float(np.linalg.norm(Q - f.Q) / np.linalg.norm(f.Q)) for f in problem.functions]
+    if model.status_ is Status.RECOVERED and model.rank_ == r and (count == 2 or away[0] > 1e-5):
+        outcome.broken.append(f"d, r, n = {d}, {r}, {n}, {terms}: RECOVERED at distances {away}")
+    return outcome
+
+
 FAMILIES = {
+    "one function": Family(partial(attempt_functions, 1), in_tests=20, in_full=1000),
+    "two functions": Family(partial(attempt_functions, 2), in_tests=20, in_full=1000),
     "long_rows": Family(attempt_long_rows, in_tests=10, in_full=1000),
     "tables": Family(lambda seed: attempt(random_table, seed), in_tests=25, in_full=2000),
     "ones": Family(lambda seed: attempt(ones_table, seed), in_tests=10, in_full=500),

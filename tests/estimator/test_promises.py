@@ -1,30 +1,27 @@
-"""What RECOVERED promises of fits with other terms and of fits to many rows; much is broken today.
+"""What RECOVERED promises of fits with other terms and of fits to many rows.
 
-Each test marked `broken` fails, and must: the search with a constant or linear terms and the search
-by moments are to be replaced by the one engine of `recover`, which must turn these tests green;
-then the marks go.
+Each test marked `broken` fails, and must: the search by moments is to be replaced by the one engine
+of `recover`, which must turn these tests green; then the marks go.
 
-A problem proves the point by itself: its functions are constructed, and `Problem` raises ValueError
-if one of them does not reproduce the responses. Only AssertionError is an expected failure, so a
-problem that proves nothing fails as an error.
+A problem proves the point by itself (`adversarial.functions`). Only AssertionError is an expected
+failure, so a problem that proves nothing fails as an error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
+from adversarial.functions import Function, Problem, drawn_function, twin, unknowns
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor as Regressor
-from posquad.geometry import dimension
 from posquad.problems import rows
 
 pytestmark = [  # what a fit says beside its status
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
     pytest.mark.filterwarnings("ignore::posquad.core.errors.IdentifiabilityWarning"),
     pytest.mark.filterwarnings("ignore:The error of the fit is lost in rounding:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The search did not know the error:UserWarning"),
 ]
 
 MANY = 4200  # rows that a fit to a source does not keep: more than 4096
@@ -35,76 +32,6 @@ def broken(reason):
     return pytest.mark.xfail(
         strict=True, raises=AssertionError, reason=f"{reason}; the one engine must turn it green"
     )
-
-
-@dataclass(frozen=True)
-class Function:
-    """f(x) = x'UU'x + b'x + c."""
-
-    U: np.ndarray
-    b: np.ndarray
-    c: float
-
-    def __call__(self, X):
-        return ((X @ self.U) ** 2).sum(axis=1) + X @ self.b + self.c
-
-    @property
-    def Q(self):
-        return self.U @ self.U.T
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Samples and functions that reproduce them all: to rounding, or to a level of their spread.
-
-    The matrices of two functions differ by more than a hundredth of the larger one.
-    """
-
-    X: np.ndarray
-    functions: tuple[Function, ...]
-    level: float = 0.0
-
-    @property
-    def y(self):
-        return self.functions[0](self.X)
-
-    def __post_init__(self):
-        y, (first, *others) = self.y, self.functions
-        allowed = max(self.level * np.std(y), 1e-13 * np.abs(y).max())
-        for other in others:
-            error = np.abs(other(self.X) - y).max()
-            apart = np.linalg.norm(other.Q - first.Q)
-            size = max(np.linalg.norm(other.Q), np.linalg.norm(first.Q))
-            if error > allowed or apart < size / 100:
-                raise ValueError(f"no second solution: error {error:.1e}, distance {apart:.1e}")
-
-
-def drawn_function(rng, d, r, terms):
-    b = rng.standard_normal(d) if terms == "linear" else np.zeros(d)
-    return Function(rng.standard_normal((d, r)), b, rng.standard_normal() * (terms != "none"))
-
-
-def twin(seed, d, r, terms, n):
-    """Two random functions, and rows at which they are equal: each on a random line."""
-    rng = np.random.default_rng(seed)
-    while True:
-        one, two = (drawn_function(rng, d, r, terms) for _ in range(2))
-        S, g, h = one.Q - two.Q, one.b - two.b, one.c - two.c
-        a, v = rng.standard_normal((2, 50 * n, d))
-        A = np.einsum("ni,ij,nj->n", v, S, v)
-        B = 2 * np.einsum("ni,ij,nj->n", a, S, v) + v @ g
-        C = np.einsum("ni,ij,nj->n", a, S, a) + a @ g + h
-        inside = B * B > 4 * A * C
-        q = -(B + np.copysign(np.sqrt(np.where(inside, B * B - 4 * A * C, 1.0)), B)) / 2
-        t = np.where(rng.random(len(q)) < 0.5, q / A, C / q)
-        X = a + t[:, None] * v
-        X = X[inside & (np.linalg.norm(X, axis=1) < 10 * np.sqrt(d))][:n]
-        if len(X) == n:  # else no row makes the two functions equal
-            return Problem(X, (one, two))
-
-
-def unknowns(d, r, terms):
-    return dimension(d, r) + {"none": 0, "constant": 1, "linear": d + 1}[terms]
 
 
 def fitted(problem, r, terms, **options):
@@ -123,7 +50,9 @@ def read(problem, r, terms):
     return model.fit(rows.in_memory(problem.X), problem.y)
 
 
-WAYS = pytest.mark.parametrize("fit", [read, streamed])
+# A stream has no rows that could show the error that its sums hide.
+hidden = broken("sums of a stream hide the error where symmetric matrices are left free")
+WAYS = pytest.mark.parametrize("fit", [read, pytest.param(streamed, marks=hidden)])
 
 
 def distance(model, Q):
@@ -150,7 +79,6 @@ def test_as_many_samples_as_unknowns_check_nothing(terms, n):
 MISSED = (0, 20, 23, 30, 31, 32, 41, 43, 50, 51, 55)  # with 10p samples, 5 to 10% are missed
 
 
-@broken("with other terms a second solution is sought from ten starts only")
 @pytest.mark.parametrize("terms", ["constant", "linear"])
 @pytest.mark.parametrize(
     ("d", "samples", "seeds"),
@@ -166,7 +94,6 @@ def test_one_of_two_functions_is_not_recovered(d, samples, seeds, terms):
     assert said.count(Status.RECOVERED) == 0
 
 
-@broken("`max_starts` also limits the search for a second solution")
 @pytest.mark.parametrize("terms", ["constant", "linear"])
 def test_max_starts_does_not_limit_the_search_for_a_second_solution(terms):
     d, r = 4, 2
@@ -175,7 +102,6 @@ def test_max_starts_does_not_limit_the_search_for_a_second_solution(terms):
     assert Status.RECOVERED not in said
 
 
-@broken("with other terms there is no estimate of the error")
 @pytest.mark.parametrize("terms", ["constant", "linear"])
 def test_a_column_below_the_tolerance_is_not_recovered(terms):
     """x_4 of size 1e-6: its square is far below the tolerance, with Q_44 = 1 and with Q_44 = 0."""
@@ -205,7 +131,6 @@ def unit_rows(rng):
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-@broken("moments do not see that these inputs leave symmetric matrices free")
 @WAYS
 @pytest.mark.parametrize(
     ("design", "terms"), [(signs, "none"), (levels, "none"), (unit_rows, "constant")]
@@ -224,7 +149,6 @@ def test_many_rows_of_few_kinds_are_recovered(design, terms, fit):
     assert distance(model, Q) < 1e-6
 
 
-@broken("moments on a quadric end as STALLED with a residual that is NaN")
 @WAYS
 @pytest.mark.parametrize("terms", TERMS)
 def test_many_rows_with_two_solutions_are_reproduced_and_not_identified(terms, fit):
@@ -252,7 +176,6 @@ def test_equal_first_rows_of_a_source_with_weights():
     assert worst < 1e-6
 
 
-@broken("rank 0 is called RECOVERED without a look at what the other terms express")
 @pytest.mark.parametrize("d", [2, 4])
 def test_a_square_that_a_constant_replaces_is_not_recovered(d):
     """2 + x_1 = x_1^2 + x_1 + 1 at x_1 = +-1."""
@@ -263,7 +186,6 @@ def test_a_square_that_a_constant_replaces_is_not_recovered(d):
     assert model.status_ is not Status.RECOVERED
 
 
-@broken("rank 0 is called RECOVERED without a look at what the other terms express")
 @pytest.mark.parametrize("d", [2, 4])
 def test_a_constant_on_a_sphere_is_not_recovered(d):
     """2 = x'x + 1 at |x| = 1."""

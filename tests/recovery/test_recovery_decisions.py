@@ -22,13 +22,14 @@ from posquad.recovery.diagnose import (
     diagnose_any,
     needed_samples,
 )
+from posquad.recovery.findings import found_evidence, largest_error
 from posquad.recovery.other_starts import block_signs
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
-from posquad.recovery.statuses import largest_error, status_codes
+from posquad.recovery.status import grant, is_open
 from posquad.recovery.tuning import DEFAULT
 from recovery_support import task_of
 from support import gaussian_problem, normal, vector
@@ -623,10 +624,15 @@ def test_the_word_that_is_said(changes, residual, options, status):
     budget = SimpleNamespace(spent=options.get("interrupted", False))
     task = search.Task(options.get("tolerance", 1e-10), 0, SimpleNamespace(budget=budget))
     answer = replace(returned_factor(shared, found, task.tolerance), residual=found.residual)
-    codes = status_codes(
+    evidence = found_evidence(
         diagnosis(**changes), found, answer, shared, task, ambient=options.get("ambient", 3)
     )
-    assert codes.tolist() == [status.code]
+    alone = evidence.updated(sought=np.array([True]))  # no other solution was found
+    assert grant(alone).tolist() == [status.code]
+    recovered = status is Status.RECOVERED
+    free = evidence.updated(linear=np.array([False]))
+    assert is_open(free).tolist() == [recovered]
+    assert not is_open(alone).any()
 
 
 def test_diagnosis_is_that_of_the_dense_jacobian(rng):

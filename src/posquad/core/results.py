@@ -13,16 +13,21 @@ class Result:
     """Base of the frozen result classes (`eq=False, repr=False`): `repr` has one line per field."""
 
     def __repr__(self) -> str:
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        lines = [f"    {name}={self._shown(name)}," for name in names]
+        lines = [f"    {name}={shown}," for name, shown in self._shown_fields()]
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
 
-    def _shown(self, name: str) -> str:
-        """Return a field as `repr` shows it."""
-        return _short(getattr(self, name))
+    def _shown_fields(self) -> list[tuple[str, str]]:
+        """Return what `repr` shows: names, and values as short words."""
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return [(name, short_words(getattr(self, name))) for name in names]
 
 
-def _short(value: Any) -> str:
+def short_words(value: Any) -> str:
+    """Return a value as `repr` of a result shows it.
+
+    >>> short_words(np.zeros((2, 3)))
+    '<array (2, 3) float64>'
+    """
     if isinstance(value, Tensor | np.ndarray) and value.ndim > 0:
         kind = "tensor" if isinstance(value, Tensor) else "array"
         few = f" {value.tolist()}" if value.ndim == 1 and len(value) <= 6 else ""

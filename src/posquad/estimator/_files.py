@@ -18,10 +18,10 @@ from posquad._version import __version__
 from posquad.core.errors import DomainError, PosquadError
 from posquad.core.status import Status
 from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, save_pair
-from posquad.estimator._fitted import CHECKED
 from posquad.estimator._model import count_terms
 from posquad.estimator._stream import Stream
 from posquad.estimator._uncertainty import Uncertainty
+from posquad.recovery.status import UNIQUE
 
 _FORMAT = "posquad model 2"
 _ARRAYS = (
@@ -168,7 +168,7 @@ def _restore_fit(model: Any, body: dict[str, Any], arrays: dict[str, np.ndarray]
     model.identifiable_ = body["identifiable"]
     if not isinstance(model.identifiable_, bool | None):
         raise ValueError("whether the data identify the predictor is not true, false or null")
-    unknown = math.isnan(model.kernel_dimension_) and model.status_ not in CHECKED
+    unknown = math.isnan(model.kernel_dimension_) and model.status_ not in UNIQUE
     if model.identifiable_ and unknown:  # so in older files
         model.identifiable_ = None
     prefix = "rank_path_."

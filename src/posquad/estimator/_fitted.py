@@ -19,9 +19,7 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.losses import Poisson, Robust, chosen_loss
-
-# Statuses for which the search itself excluded free directions.
-CHECKED = (Status.RECOVERED, Status.CERTIFIED)
+from posquad.recovery.status import UNIQUE, granted
 
 
 class FittedAttributes:
@@ -74,7 +72,7 @@ class FittedAttributes:
             self.noise_std_ = scale
         self.certificate_ = None
         if self.certify and r and self._terms == "none" and not brief:
-            self._prove(given, function.U)
+            self._prove(given, fit)
 
     def _keep_function(self, fit: Fit) -> int:
         """Set the attributes that describe the function and how its search ended; return r."""
@@ -114,7 +112,7 @@ class FittedAttributes:
         if undetermined or free > 0 or n <= unknowns:
             self.identifiable_ = False
         else:
-            self.identifiable_ = True if free == 0 or self.status_ in CHECKED else None
+            self.identifiable_ = True if free == 0 or self.status_ in UNIQUE else None
         return spare
 
     def _wants_errors(self, p: int) -> bool:
@@ -152,11 +150,12 @@ class FittedAttributes:
         elif self.status_ in (Status.NOT_IDENTIFIED, Status.UNDETERMINED):
             warnings.warn(self.status_.value, IdentifiabilityWarning, stacklevel=3)
 
-    def _prove(self, given: WeightedSamples, U: np.ndarray) -> None:
+    def _prove(self, given: WeightedSamples, fit: Fit) -> None:
+        U = self.components_.T
         X, y = given.X.astype(np.float64), given.y.astype(np.float64)
         try:
             self.certificate_ = certify(LeastSquares(RankOne(X), y), U)
         except PosquadError:  # the factor does not have full rank, or is out of range
             return
         if self.certificate_.proved:
-            self.status_ = Status.CERTIFIED
+            self.status_ = granted(fit.evidence.updated(proved=True))

@@ -25,7 +25,6 @@ import torch
 from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
 from posquad.core.ranges import tiny
-from posquad.core.status import Status
 from posquad.core.symmetric import symmetric_system
 from posquad.estimator._coordinates import Coordinates, coordinates
 from posquad.estimator._model import Fit, Quadratic, Terms, count_terms, count_unknowns
@@ -34,11 +33,18 @@ from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
+from posquad.recovery.evidence import Evidence
+from posquad.recovery.other_starts import partly_known, random_starts
+from posquad.recovery.status import is_open
+from posquad.recovery.streams.errors import ends_and_error
 from posquad.recovery.tuning import DEFAULT
 
 _LINEAR_MOST = 700  # maximum number of unknowns of the linear problem for the first start
 _STARTS = 50  # starts if no number is given
-_OTHERS = 10  # starts from which a second solution is sought
+_OTHERS = 384  # starts of each kind from which a second solution is sought
+_FEW_AGREEING = 11  # starts that must lead to the answer again where all starts have been tried
+_VISIBLE = 1e-3  # size of a form, over that of the responses, that is not zero
+_DETERMINED = 1e-10  # least singular value of the linear fit, over the largest, that is not zero
 _SPREAD = DEFAULT.schedule.spread
 _ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
 _SAME = 1e-9  # relative difference of losses that does not count
@@ -78,7 +84,8 @@ def fit_with_terms(
     try:
         return search.run(given or [])
     except KeyboardInterrupt as stop:
-        raise Interrupted(search.fit(Status.INTERRUPTED)) from stop
+        stopped = Evidence.alone(tolerance=options.level, spent=True)
+        raise Interrupted(search.fit(stopped)) from stop
 
 
 class TermsSearch:
@@ -112,7 +119,7 @@ class TermsSearch:
         """Search, lower the rank if a lower one does as well, and say how it ended."""
         if self.problem.size <= self.rounding or self.k == 0 or self.rank == 0:
             self.best = self._zero()
-            return self.fit(self._status(another=False))
+            return self.fit(self._sought(self._evidence()))
         rank = min(self.rank, self.k)
         for V in self._starts(rank, given):
             if self._is_done(rank):
@@ -122,12 +129,10 @@ class TermsSearch:
         if self.best.V.size:
             end = descend(self.problem, self.best.V, self.options.budget, self._record, polish=True)
             self.best = end if end.loss <= self.best.loss * (1 + _SAME) else self.best
-        reproduced = self._reproduces(self.best.loss)
-        if not reproduced and (limit := self._limit()) is not None:
+        if not self._reproduces(self.best.loss) and (limit := self._limit()) is not None:
             self.best = limit
-            return self.fit(Status.NO_MINIMUM)
-        another = reproduced and self.best.V.size > 0 and self._has_another()
-        return self.fit(self._status(another=another))
+            return self.fit(self._evidence().updated(escapes=True))
+        return self.fit(self._sought(self._evidence()))
 
     def _zero(self) -> Endpoint:
         return Endpoint(np.zeros((self.k, 0)), self.problem.size, 0.0)
@@ -202,17 +207,22 @@ class TermsSearch:
 
     def _linear_fit(self) -> np.ndarray | None:
         """Return the symmetric S `[k, k]` of least error, if there are enough samples."""
-        width = self.k * (self.k + 1) // 2
-        unknowns = width + self.Z.shape[1]
-        if unknowns > min(_LINEAR_MOST, len(self.y) - 1):
+        width, columns = self.k * (self.k + 1) // 2, self._linear_columns()
+        if columns is None:
             return None
-        system = symmetric_system(torch.from_numpy(self.t)).numpy()
-        columns = np.column_stack([system, self.Z]) * self.problem.root[:, None]
         solution = np.linalg.lstsq(columns, self.problem.root * self.y)[0]
         rows, others = np.triu_indices(self.k)
         S = np.zeros((self.k, self.k))
         S[rows, others] = S[others, rows] = solution[:width]
         return S
+
+    def _linear_columns(self) -> np.ndarray | None:
+        """Return the weighted columns of the linear fit, `[n, m]`, if there are enough samples."""
+        unknowns = self.k * (self.k + 1) // 2 + self.Z.shape[1]
+        if unknowns > min(_LINEAR_MOST, len(self.y) - 1):
+            return None
+        system = symmetric_system(torch.from_numpy(self.t)).numpy()
+        return np.column_stack([system, self.Z]) * self.problem.root[:, None]
 
     # What was found.
 
@@ -292,35 +302,109 @@ class TermsSearch:
             return None
         return Endpoint(V, loss, 1.0)
 
-    def _has_another(self) -> bool:
-        """Tell whether another factor of this rank reproduces the responses, as far as tried."""
-        Q, rank = self.best.V @ self.best.V.T, self.best.V.shape[1]
-        starts = self._starts(rank, [])
-        for _ in range(min(_OTHERS, self.options.max_starts or _OTHERS)):
-            if self.options.budget.spent:
-                break
-            end = descend(self.problem, next(starts), self.options.budget, self._record)
-            distance = np.linalg.norm(end.V @ end.V.T - Q) / np.linalg.norm(Q)
-            if self._reproduces(end.loss) and distance > DEFAULT.acceptance.apart:
-                return True
-        return False
+    def _sought(self, evidence: Evidence) -> Evidence:
+        """Seek another factor of the rank that was asked for that reproduces the responses.
 
-    def _status(self, *, another: bool) -> Status:
-        """Return how the search ended; in doubt, the more cautious status."""
-        if self.k < self.d:
-            return Status.UNDETERMINED
-        rank = self.best.V.shape[1]
-        if not self._reproduces(self.best.loss):
-            if self.options.budget.spent:
-                return Status.INTERRUPTED
-            settled = self.problem.size <= self.rounding or self._is_settled(max(1, rank))
-            return Status.BEST_FIT if settled or self.rank == 0 else Status.STALLED
-        if not self._reproduces_most():
-            return Status.INTERRUPTED if self.options.budget.spent else Status.STALLED
+        The search ends if enough starts lead to the answer again and none elsewhere. It is not
+        limited by the number of starts of the first search.
+        """
+        if not is_open(evidence):
+            return evidence
+        V, agreeing, others, different = self.best.V, 0, 0, False
+        Q, enough = V @ V.T, DEFAULT.schedule.agreeing_others
+        for start in self._elsewhere(V):
+            if self.options.budget.spent or different or agreeing >= enough:
+                break
+            end, others = descend(self.problem, start, self.options.budget, _ignore), others + 1
+            if not self._reproduces(end.loss):
+                continue
+            away = self._is_visible(end.V)
+            if V.size:
+                distance = np.linalg.norm(end.V @ end.V.T - Q)
+                away = bool(distance > DEFAULT.acceptance.apart * np.linalg.norm(Q))
+            different, agreeing = away, agreeing + (not away)
+        found = {"others": others, "agreeing": agreeing, "different": different}
+        spent = self.options.budget.spent
+        sought = agreeing >= enough or (not spent and agreeing >= _FEW_AGREEING)
+        return evidence.updated(**found, sought=sought, spent=spent)
+
+    def _elsewhere(self, V: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield starts for a second solution: random ones, of one size and of the best size."""
+        rank, seed = V.shape[1] or min(self.rank, self.k), self.options.seed
+        rng, size = np.random.default_rng(seed), DEFAULT.schedule.others_round
+        unit = 1.0 if V.size else math.sqrt(self._size() / self.k)
+        U = torch.from_numpy(V if V.size else np.full((self.k, rank), unit))
+        for round in range(_OTHERS // size):
+            if rank > 1 and round == 0 and V.size:
+                yield from partly_known(U, seed, round, size).numpy()
+            for start in random_starts(U, seed, round, size).numpy():
+                yield start
+                yield self.problem.scaled(rng.standard_normal(start.shape))
+
+    def _size(self) -> float:
+        """Return the size of the responses, in units of the problem."""
+        return math.sqrt(float(self.mass @ np.square(self.given)) / self.mass.sum()) / (
+            self.factor_unit**2
+        )
+
+    def _is_visible(self, V: np.ndarray) -> bool:
+        """Tell whether a form is not zero beside the responses."""
+        q = np.square(self.t @ V).sum(axis=1)
+        size = math.sqrt(float(self.mass @ q**2) / self.mass.sum())
+        return size > _VISIBLE * self._size()
+
+    def _evidence(self) -> Evidence:
+        """Return the evidence for the best factor; another one is not sought here."""
+        V, loss, level = self.best.V, self.best.loss, self.options.level
+        rank, acceptance = V.shape[1], DEFAULT.acceptance
+        reproduced = self._reproduces(loss)
+        settled = self.problem.size <= self.rounding or self._is_settled(max(1, rank))
         unknowns = count_unknowns(self.d, rank) + count_terms(self.terms, self.d)
-        if another or len(self.y) <= unknowns or self._has_free_direction():
-            return Status.NOT_IDENTIFIED
-        return Status.INTERRUPTED if self.options.budget.spent else Status.RECOVERED
+        curvature, error = self._curvature_and_error(V, loss)
+        sure = max(acceptance.sure, acceptance.sure_tolerances * level)
+        return Evidence.alone(
+            tolerance=level,
+            residual=math.sqrt(loss / self.spread) if self.spread else 0.0,
+            # Few large responses may hide the errors of the others.
+            reproduced=reproduced and self._reproduces_most(),
+            best=not reproduced and (settled or self.rank == 0),
+            spans=self.k == self.d,
+            samples=len(self.y),
+            needed=unknowns + 1,
+            checked=len(self.y) > unknowns,
+            curvature=curvature,
+            free=self._has_free_direction(),
+            isolated=True,
+            error=error,
+            largest=min(sure, acceptance.loose),
+            linear=self._is_determined(),
+            excluded=self.rank == 0,  # Q = 0 is all that was asked for
+            spent=self.options.budget.spent,
+        )
+
+    def _curvature_and_error(self, V: np.ndarray, loss: float) -> tuple[np.ndarray, float]:
+        if not V.size:
+            return np.full(2, np.nan), 0.0
+        total = float(self.mass.sum())
+        unknowns = dimension(self.k, V.shape[1]) + self.problem.N.shape[1]
+        spare = max(len(self.y) - unknowns, 1)
+        return ends_and_error(
+            self.problem.curvature(V) / total,
+            V,
+            self.frame.T / self.frame.unit[:, None],
+            max(math.sqrt(loss / total), np.finfo(float).eps * self._size()),
+            len(self.y) / spare,
+        )
+
+    def _is_determined(self) -> bool:
+        """Tell whether the samples determine every symmetric matrix and the other terms."""
+        columns = self._linear_columns()
+        if columns is None:
+            return False
+        size = np.linalg.norm(columns, axis=0)
+        columns = columns / np.where(size > 0, size, 1.0)
+        s = np.linalg.svd(columns, compute_uv=False)
+        return bool(s[-1] > _DETERMINED * s[0])
 
     def _reproduces_most(self) -> bool:
         """Tell whether responses near the median are reproduced on their own scale too.
@@ -352,14 +436,15 @@ class TermsSearch:
         gauge = V.shape[1] * (V.shape[1] - 1) // 2
         return bool(values[gauge] <= _FLAT * values[-1])
 
-    def fit(self, status: Status) -> Fit:
+    def fit(self, evidence: Evidence) -> Fit:
         """Return the best function so far, without columns that are zero up to rounding."""
         V = _rotated(self.best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE_LENGTH * lengths.max(initial=0.0)]
         residual = math.sqrt(self.problem.loss(V) / self.spread) if self.spread else 0.0
         function = self._in_given_coordinates(V).ordered()
-        return Fit(function, status, residual, np.array(self.options.history))
+        evidence = evidence.updated(residual=residual)
+        return Fit(function, evidence, residual, np.array(self.options.history))
 
     def _in_given_coordinates(self, V: np.ndarray) -> Quadratic:
         frame: Coordinates = self.frame
@@ -389,3 +474,8 @@ def _widened(V: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
 def _rotated(V: np.ndarray) -> np.ndarray:
     """Return V rotated to orthogonal columns of descending norm."""
     return V @ np.linalg.svd(V, full_matrices=False)[2].T
+
+
+def _ignore(loss: float) -> None:
+    """Record nothing: the search for a second solution is not part of the history."""
+    del loss

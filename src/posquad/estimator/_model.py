@@ -10,7 +10,9 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.moments import Terms
 from posquad.recovery import Recovery
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.returned import rotated
+from posquad.recovery.status import granted
 
 
 def count_terms(terms: Terms, d: int) -> int:
@@ -69,10 +71,16 @@ class Fit(NamedTuple):
     """A fitted function with the outcome of its search."""
 
     function: Quadratic
-    status: Status
+    evidence: Evidence
     residual: float  # relative to y, or to its deviations from the mean with other terms
     history: np.ndarray  # least relative residual at each step
     found: Recovery | None = None  # of a fit without other terms
+    reweighted: Status | None = None  # the status of a fit with another loss
+
+    @property
+    def status(self) -> Status:
+        """How the search ended."""
+        return self.reweighted or granted(self.evidence)
 
     @property
     def history_rank(self) -> np.ndarray:
@@ -88,5 +96,5 @@ class Fit(NamedTuple):
 def from_recovery(found: Recovery) -> Fit:
     """Return what `recover` found as a fit."""
     U = np.asarray(found.U, dtype=np.float64)[:, : int(found.rank)]
-    assert isinstance(found.status, Status), "one problem has one status"
-    return Fit(form(U), found.status, float(found.residual), np.asarray(found.history), found)
+    history = np.asarray(found.history)
+    return Fit(form(U), found.evidence, float(found.residual), history, found)

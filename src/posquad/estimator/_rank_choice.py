@@ -156,10 +156,12 @@ def _of_all_samples(fit: Fit, unique: WeightedSamples, within: float, level: flo
     def whole(residual: Any) -> Any:
         return np.sqrt((np.square(residual) * between + within) / total)
 
-    residual, status = float(whole(fit.residual)), fit.status
-    if status is Status.RECOVERED and residual > level:
-        status = Status.BEST_FIT  # no function is better for equal inputs of different responses
-    return fit._replace(residual=residual, status=status, history=whole(fit.history))
+    residual, before = float(whole(fit.residual)), fit.evidence
+    reproduced = before.reproduced and residual <= level
+    # No function is better for equal inputs of different responses.
+    best = before.best or (before.reproduced and not reproduced)
+    evidence = before.updated(residual=residual, reproduced=reproduced, best=best)
+    return fit._replace(residual=residual, evidence=evidence, history=whole(fit.history))
 
 
 class Trial(NamedTuple):

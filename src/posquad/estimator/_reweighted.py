@@ -75,7 +75,7 @@ def fit_with_loss(
     end = end_of(loss)
     found = end.answer
     status = end.status(found.status, interrupted=solve.stopped)
-    return found._replace(status=status), *tried[-1], float(end.scale)
+    return found._replace(reweighted=status), *tried[-1], float(end.scale)
 
 
 def fisher_samples(samples: WeightedSamples, mean: np.ndarray) -> WeightedSamples:

@@ -39,11 +39,20 @@ from posquad.recovery.streams.checkpoint import (
 )
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descents
-from posquad.recovery.streams.entry import MOMENT_MOST, admitted_responses, own_responses
+from posquad.recovery.streams.entry import (
+    MOMENT_MOST,
+    admitted_responses,
+    checked_by_a_pass,
+    moments_pay,
+    own_responses,
+)
 from posquad.recovery.streams.found import Found, Limits
 from posquad.recovery.streams.gather import gather_moments, kept_rows
 from posquad.recovery.streams.search import find_factor
 from posquad.recovery.wanted import Wanted
+
+# The source of rows, the responses and the weights of a fit.
+Given = tuple[Rows, Tensor, Tensor | None]
 
 
 class StreamFits(FittedAttributes):
@@ -200,7 +209,7 @@ class StreamFits(FittedAttributes):
                 self._fit_rows(X.numpy(), responses.numpy(), w, progress)
             elif self.loss != "least-squares":
                 require_least_squares(self, "rows that are not kept in memory")
-            elif source.d > MOMENT_MOST:
+            elif source.d > MOMENT_MOST or not (self._needs_moments or moments_pay(source)):
                 self._fit_passes(given, responses, weights, progress, checkpoint)
             else:
                 self._require_no_folds()
@@ -215,7 +224,8 @@ class StreamFits(FittedAttributes):
                 moments = gather_moments(
                     source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
                 )
-                self._fit_moments(moments, progress, source, keeper, seed)
+                rows = source, responses, weights
+                self._fit_moments(moments, progress, rows, keeper, seed)
                 keeper.end()
         self._warn()
         return self
@@ -267,6 +277,11 @@ class StreamFits(FittedAttributes):
         if stopped is not None:
             raise Interrupted(self) from stopped
 
+    @property
+    def _needs_moments(self) -> bool:
+        """Whether an option asks for what passes over the rows do not give."""
+        return self.standard_errors is True or self._terms != "none"
+
     def _extras(self) -> list[tuple[str, bool]]:
         return [("fit_intercept", self._terms == "constant"), ("linear", self._terms == "linear")]
 
@@ -274,23 +289,24 @@ class StreamFits(FittedAttributes):
         self,
         moments: Moments,
         progress: Callable[[Progress], None] | None,
-        source: Rows | None = None,
+        rows: Given | None = None,
         keeper: Keeper | None = None,
         seed: int | None = None,
     ) -> None:
         """Fit to the samples of which these are the moments, and set the fitted attributes.
 
-        If the rows of `source` are shared, one process searches for all of them.
+        `rows` are the source, the responses and the weights, unless they are gone. If the rows are
+        shared, one process searches for all of them.
         """
         self._require_no_folds()
         with one_thread(when=moments.d <= SMALL):
-            self._search_moments(moments, progress, source, keeper, seed)
+            self._search_moments(moments, progress, rows, keeper, seed)
 
     def _search_moments(
         self,
         moments: Moments,
         progress: Callable[[Progress], None] | None,
-        source: Rows | None,
+        rows: Given | None,
         keeper: Keeper | None,
         seed: int | None,
     ) -> None:
@@ -303,13 +319,16 @@ class StreamFits(FittedAttributes):
         problem = Compressed(moments)
 
         def solve() -> tuple[Found, list[float], int]:
-            found = find_factor(problem, self.rank, limits, self.max_rank).without_digits()
+            found = find_factor(problem, self.rank, limits, self.max_rank)
             return found, limits.history, budget.steps
 
         stopped = None
         try:
-            decided = solve() if source is None else source.decided(solve)
+            decided = solve() if rows is None else rows[0].decided(solve)
             found, limits.history, budget.steps = decided
+            if found.lost is not None and rows is not None:
+                found = checked_by_a_pass(*rows, problem, found, level)
+            found = found.without_digits()
         except Interrupted as stop:
             found, stopped = stop.result, stop
         names = ("rank", "residual", "score")
@@ -318,7 +337,7 @@ class StreamFits(FittedAttributes):
         self.rank_confidence_, self.n_iter_ = found.confidence, max(1, budget.steps)
         residual = problem.residual(found.loss)
         function = Quadratic(*problem.answer(found.V)).ordered()
-        fit = Fit(function, found.status, residual, np.array(limits.history))
+        fit = Fit(function, found.evidence, residual, np.array(limits.history))
         r = self._keep_function(fit)
         p, V = count_unknowns(problem.d, r), problem.enter(self.components_.T)
         self.effective_spectrum_ = moment_spectrum(problem, V) if r else np.empty(0)

@@ -17,7 +17,6 @@ from posquad.core.arguments import require_boolean
 from posquad.core.arrays import Array, host, like, require_instance
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.progress import Progress
-from posquad.core.status import Status
 from posquad.core.threads import one_torch_thread
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
@@ -26,6 +25,7 @@ from posquad.recovery import ranks
 from posquad.recovery.admitted import admitted_arrays, admitted_start
 from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task, singular_values
+from posquad.recovery.findings import largest_error
 from posquad.recovery.from_rows import recover_from_rows
 from posquad.recovery.losses import LossName, chosen_loss
 from posquad.recovery.merging import farkas_of_all
@@ -34,7 +34,7 @@ from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.problem import Problem
 from posquad.recovery.result import Recovery
-from posquad.recovery.statuses import largest_error
+from posquad.recovery.status import granted
 from posquad.recovery.streams.checkpoint import Checkpoint
 from posquad.recovery.tuning import DEFAULT, Tuning
 
@@ -268,6 +268,7 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         raise Interrupted(found) from stop
     e = problem.residual(problem.operator.project(U))
     lengths = host(problem.operator.squared_lengths)
-    each = largest_error(host(e), host(problem.y), lengths, singular_values(U)) <= level
-    status = Status.CERTIFIED if certificate.proved and each else found.status
-    return replace(found, certificate=certificate, status=status)
+    each = largest_error(host(e), host(problem.y), lengths, singular_values(U))
+    worst = np.fmax(float(found.evidence.worst), float(each))
+    evidence = found.evidence.updated(worst=worst, proved=certificate.proved)
+    return replace(found, certificate=certificate, status=granted(evidence), evidence=evidence)

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from posquad.core.arrays import host
-from posquad.core.status import Status
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
 from posquad.recovery.exclusion import excludes_others
+from posquad.recovery.findings import found_evidence
 from posquad.recovery.others import Radii, Sought, find_second_solution
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.shared import Shared
-from posquad.recovery.statuses import status_codes
+from posquad.recovery.status import is_open
 
 
 def judge(
@@ -42,47 +42,38 @@ def judge(
     bound = shared.prepared.of_all_samples(found.bound)
     found = replace(found, residual=answer.residual, bound=bound, known=found.singular_values)
     diagnosis = (diagnose_any if diagnose else undiagnosed)(shared, found, answer.rank, budget)
-    codes = status_codes(diagnosis, found, answer, shared, task, ambient=ambient)
-    excluded = _excluded(shared, found, codes, budget)
-    open = (codes == Status.RECOVERED.code) & ~shared.linear & ~excluded
+    evidence = found_evidence(diagnosis, found, answer, shared, task, ambient=ambient)
+    if not diagnose:
+        evidence = replace(evidence, diagnosed=np.zeros_like(evidence.diagnosed))
+    evidence = replace(evidence, excluded=_excluded(shared, found, is_open(evidence), budget))
+    open = is_open(evidence)
     with task.history.paused():
         sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
-    another = sought.different
-    codes[another] = Status.NOT_IDENTIFIED.code
-    if budget.spent:  # whether there is another solution is not known
-        codes[open & ~another] = Status.INTERRUPTED.code
-    if not diagnose:
-        codes[codes == Status.NOT_IDENTIFIED.code] = Status.LOSS_REACHED.code
-    U, rank, given = answer.U, answer.rank, answer.given
-    worse = given > 1  # than Q = 0, in the user's lengths: the search was ended early
+    evidence = replace(
+        evidence,
+        others=sought.starts,
+        agreeing=sought.agreeing,
+        different=sought.different,
+        sought=open & (not budget.spent),
+        spent=np.full_like(evidence.spent, budget.spent),
+    )
+    U, rank = answer.U, answer.rank
+    worse = answer.given > 1  # than Q = 0, in the user's lengths: the search was ended early
     if worse.any():
         U, rank = np.where(worse[..., None, None], 0.0, U), np.where(worse, 0, rank)
-        given = np.minimum(given, 1.0)
-    # A bound for rows of length one is none for the user's rows.
-    even = shared.prepared.rows is not None
     answers = Answers(
         U=U,
-        codes=codes,
-        residual=given,
         rank=rank,
         searched=np.full_like(rank, found.rank),
-        confidence=np.full_like(given, sure),
-        curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
-        error=diagnosis.error,
-        samples=shared.distinct,
-        needed=np.full_like(rank, diagnosis.needed),
+        confidence=np.full_like(answer.given, sure),
         starts=found.starts,
-        excluded=excluded,
-        others=sought.starts,
-        others_agreeing=sought.agreeing,
-        bound=np.zeros_like(given) if even else np.minimum(found.bound, given),
+        evidence=evidence,
     )
-    return answers if given.ndim else answers.one()
+    return answers if rank.ndim else answers.one()
 
 
-def _excluded(shared: Shared, found: Candidates, codes: np.ndarray, budget: Budget) -> np.ndarray:
-    """Return which of the problems that would be called recovered have no second solution."""
-    open = (codes == Status.RECOVERED.code) & ~shared.linear
+def _excluded(shared: Shared, found: Candidates, open: np.ndarray, budget: Budget) -> np.ndarray:
+    """Return which of the `open` problems have no second solution, because a dual excludes it."""
     if not open.any() or budget.spent:
         return np.zeros_like(open)
     if open.ndim == 0:
@@ -135,11 +126,12 @@ def zero_answer(shared: Shared, ambient: int) -> Answers:
     """
     prepared = shared.prepared
     answers = blank_answers(prepared.problem.y[None], ambient, 1)
-    answers.samples[:] = shared.distinct
-    answers.needed[:] = ambient
+    evidence = answers.evidence
+    evidence.samples[:], evidence.needed[:] = shared.distinct, ambient
     if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
-        answers.residual[:], answers.error[:] = 1.0, np.nan
-    spans = int(prepared.span) == ambient
-    status = Status.RECOVERED if spans else Status.UNDETERMINED
-    answers.codes[:] = status.code
+        evidence.residual[:], evidence.error[:] = 1.0, np.nan
+    # No other positive semidefinite matrix has these responses: each inner product is zero.
+    for name in ("reproduced", "checked", "isolated", "excluded"):
+        getattr(evidence, name)[:] = True
+    evidence.spans[:] = int(prepared.span) == ambient
     return answers

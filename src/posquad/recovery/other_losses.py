@@ -177,8 +177,11 @@ class _Reweighting:
         return replace(
             end.answer,
             status=status,
-            residual=like(model, relative_residual(y, end.mean, w)),
-            residual_bound=like(model, torch.zeros_like(end.scale)),
+            evidence=replace(
+                end.answer.evidence,
+                residual=like(model, relative_residual(y, end.mean, w)),
+                bound=like(model, torch.zeros_like(end.scale)),
+            ),
             farkas=None,
             history=like(model, torch.cat(history).to(y)),
             history_rank=like(model, torch.cat(ranks)),

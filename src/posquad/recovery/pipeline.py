@@ -18,6 +18,7 @@ from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.findings import reproduces
 from posquad.recovery.judge import judge, zero_answer
 from posquad.recovery.merging import Merged, merge_equal_rows
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
@@ -28,7 +29,7 @@ from posquad.recovery.search import refine_to_the_end, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.split import flat_designs, select_problems, split_batch
 from posquad.recovery.staged import search_in_stages
-from posquad.recovery.statuses import reproduces
+from posquad.recovery.status import is_recovered
 from posquad.recovery.tuning import Tuning
 from posquad.recovery.weighting import weight_stages
 
@@ -101,7 +102,7 @@ class Pipeline:
             answer = returned_factor(shared, best, self.task.tolerance)
             put = self.unfinished.select(where)
             put.U, put.starts = answer.U.reshape(len(where), *answer.U.shape[-2:]), best.starts
-            put.residual[:] = answer.given
+            put.evidence.residual[:] = answer.given
             put.rank[:] = np.where(answer.U.any((-2, -1)), answer.rank, 0)
             put.searched[:] = best.rank
             self.unfinished.put(where, put)
@@ -256,7 +257,6 @@ class Pipeline:
         vanishing = reproduced & ~visible(found.singular_values, acceptance.negligible)[..., -1]
         residual = found.residual.copy()
         if self.rank is not None and vanishing.any():
-            answers.samples = answers.samples.copy()  # it may be a view of one number
             some = (vanishing & ~alone).nonzero()[0]
             for index, lowered in lower_together(found, shared, self.task, some):
                 part = shared.select(torch.from_numpy(index).to(found.U.device))
@@ -267,7 +267,7 @@ class Pipeline:
         nearly = residual > acceptance.nearly * self.task.tolerance
         alone = alone | vanishing | (reproduced & nearly & (answers.rank < d))
         if rank == d:  # second solutions of other inputs are sought alone
-            recovered = (answers.codes == Status.RECOVERED.code) & ~shared.linear
+            recovered = is_recovered(answers.evidence) & ~shared.linear
             if recovered.any():
                 nongeneric = repeated | looks_nongeneric(shared.problem.operator.X, self.tuning)
                 alone = alone | (recovered & nongeneric)
@@ -302,7 +302,7 @@ class Pipeline:
         nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))
         answers = self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
         for rank in {found.rank, int(answers.rank[0])}:  # it may lose columns at the end
-            self._measure_path(shared, rank, float(answers.residual[0]))
+            self._measure_path(shared, rank, float(answers.evidence.residual[0]))
         return answers
 
     def _measure_path(self, shared: Shared, rank: int, residual: float) -> None:

@@ -100,7 +100,7 @@ class Prepared:
 
     def relative(self, e: Tensor) -> np.ndarray:
         """Return the size of errors `e[..., n]` relative to the responses, both as in `given`."""
-        return host(torch.linalg.vector_norm(e, dim=-1) / _norm_or_one(self.given.y))
+        return host(torch.linalg.vector_norm(e, dim=-1) / self.given.size)
 
     def given_relative(self, e: Tensor) -> np.ndarray:
         """Return the same for the lengths and weights that the user gave."""

@@ -83,6 +83,12 @@ class Given:
         unit = (scale.log2() / 2).round().exp2()
         return cls(operator, rows, y / unit[..., None] / unit[..., None], unit)
 
+    @cached_property
+    def size(self) -> Tensor:
+        """`||y||`, or 1 if y = 0, `[...]`."""
+        size = torch.linalg.vector_norm(self.y, dim=-1)
+        return torch.where(size > 0, size, 1.0)
+
     def project(self, U: Tensor) -> Tensor:
         """Return `s_i U'x_i`, `[..., n, r]`, for the factors s of the rows."""
         return self._scaled(self.operator.project(U / self.unit[..., None, None]))
@@ -96,9 +102,9 @@ class Given:
         V = U / self.unit[..., None, None]
         largest = self.operator.column_sizes.to(V.dtype)[..., :, None] * V
         rows = squares if self.rows is None else self.rows.square()[..., None] * squares
-        bound = 2 * (rows.sum(-2).sqrt() * torch.linalg.vector_norm(largest, dim=-2)).sum(-1)
-        size = torch.linalg.vector_norm(self.y, dim=-1)
-        bound = 1 + bound / torch.where(size > 0, size, 1.0)
+        lengths = largest.square().sum(-2).sqrt()
+        bound = 2 * (rows.sum(-2).sqrt() * lengths).sum(-1)
+        bound = 1 + bound / self.size
         return squares.sum(-1) - self.y, host(torch.finfo(V.dtype).eps * bound)
 
     def rounding(self, U: Tensor) -> Tensor:

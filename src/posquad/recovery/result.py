@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,13 +14,19 @@ from posquad.certificates import Certificate
 from posquad.core.arrays import Array, host, like
 from posquad.core.errors import DomainError
 from posquad.core.ranges import ANSWERS
-from posquad.core.results import Result
+from posquad.core.results import Result, short_words
 from posquad.core.status import Status, from_codes
 from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.losses import LossName, describe_likelihood
 from posquad.recovery.psd_operator import Predictor
 from posquad.recovery.ranks import RankPath
+from posquad.recovery.status import grant
+
+# Properties that `repr` shows in place of the evidence.
+_TOLD = ("residual", "curvature", "error_estimate", "samples", "needed", "excluded", "others")
+_TOLD += ("others_agreeing", "residual_bound")
 
 # Relative difference of residuals from which the answer is a record of its own in the history. A
 # definition.
@@ -39,20 +46,10 @@ class Recovery(Result):
     history: Any  # [T]  least relative residual at each start of a run and each step; of one
     #     problem, on the way to the answer: at its rank, and before at lower ones
     history_rank: Any  # [T]  rank at these steps
-    residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted if weights were given
     rank: Any  # [...]  rank found
     rank_confidence: Any  # [...]  1 if given or certain, else the weight among the ranks tried
-    curvature: Any  # [..., 2]  ends of the effective spectrum at U over lambda_1(Q), for whitened
-    #     inputs and fitted responses; low curvature amplifies noise; NaN if unknown
-    error_estimate: Any  # [...]  first-order estimate of ||Q - Q*||_F / ||Q||_F from the residual
-    samples: Any  # [...]  independent samples, the dimension of the span of the x_i x_i'
-    needed: Any  # [...]  samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less
     starts: Any  # [...]  starts used
-    excluded: Any  # [...]  whether a dual matrix excludes every other solution, up to rounding
-    others: Any  # [...]  starts from which a second solution was sought; 0 if none was
-    others_agreeing: Any  # [...]  those of them that ended at the answer again, without being made
-    #     from it; a search in which hardly any did says little
-    residual_bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
+    evidence: Evidence  # what the status was granted from; printed, a table
     steps: int  # steps of the search; the starts of a round take a step together
     rows: int  # rows of X; `samples` of them are independent
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
@@ -62,9 +59,63 @@ class Recovery(Result):
     scale: Any = None  # [...]  of a robust loss, given or estimated
     weights: Any = None  # [..., n]  of the squared errors at the answer, for another loss
 
-    def _shown(self, name: str) -> str:
-        shown = super()._shown(name)
-        return f"{shown} independent of {self.rows}" if name == "samples" else shown
+    @property
+    def residual(self) -> Any:
+        """`||A(Q) - y|| / ||y||`, `[...]`, weighted if weights were given."""
+        return self.evidence.residual
+
+    @property
+    def residual_bound(self) -> Any:
+        """Lower bound of the residual of every positive semidefinite matrix, `[...]`, or 0."""
+        return self.evidence.bound
+
+    @property
+    def curvature(self) -> Any:
+        """Ends of the effective spectrum at U over `lambda_1(Q)`, `[..., 2]`; NaN if unknown.
+
+        They are those for whitened inputs and fitted responses. Low curvature amplifies noise.
+        """
+        return self.evidence.curvature
+
+    @property
+    def error_estimate(self) -> Any:
+        """First-order estimate of `||Q - Q*||_F / ||Q||_F` from the residual, `[...]`."""
+        return self.evidence.error
+
+    @property
+    def samples(self) -> Any:
+        """Independent samples, the dimension of the span of the `x_i x_i'`, `[...]`."""
+        return self.evidence.samples
+
+    @property
+    def needed(self) -> Any:
+        """Samples needed: p + 1 at the rank found, or d(d+1)/2 if that is less, `[...]`."""
+        return self.evidence.needed
+
+    @property
+    def excluded(self) -> Any:
+        """Whether a dual matrix excludes every other solution, up to rounding, `[...]`."""
+        return self.evidence.excluded
+
+    @property
+    def others(self) -> Any:
+        """Starts from which a second solution was sought, `[...]`; 0 if none was."""
+        return self.evidence.others
+
+    @property
+    def others_agreeing(self) -> Any:
+        """Those of the `others` that ended at the answer again, `[...]`, and do not stem from it.
+
+        A search in which hardly any did says little.
+        """
+        return self.evidence.agreeing
+
+    def _shown_fields(self) -> list[tuple[str, str]]:
+        own = super()._shown_fields()
+        place = [name for name, _ in own].index("evidence")
+        told = [(name, short_words(getattr(self, name))) for name in _TOLD]
+        told = [(k, f"{v} independent of {self.rows}" if k == "samples" else v) for k, v in told]
+        return [*own[:place], *told, *own[place + 1 :]]
 
     @property
     def message(self) -> str | list:
@@ -105,28 +156,29 @@ class Answers:
     """Answers to a flat batch of problems."""
 
     U: np.ndarray  # [B, d, k] in the user's coordinates; columns beyond the rank are zero
-    codes: np.ndarray  # [B]
-    residual: np.ndarray
-    rank: np.ndarray
+    rank: np.ndarray  # [B]
     searched: np.ndarray  # rank of the search, before directions that contribute nothing were left
     confidence: np.ndarray
-    curvature: np.ndarray  # [B, 2]
-    error: np.ndarray
-    samples: np.ndarray
-    needed: np.ndarray
     starts: np.ndarray
-    excluded: np.ndarray
-    others: np.ndarray
-    others_agreeing: np.ndarray
-    bound: np.ndarray
+    evidence: Evidence
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Codes of the statuses, `[B]`."""
+        return grant(self.evidence)
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> Answers:
+        """Return the answers with every array changed."""
+        rest = {k: change(v) for k, v in vars(self).items() if k != "evidence"}
+        return Answers(**rest, evidence=self.evidence.each(change))
 
     def one(self) -> Answers:
         """Return the answer to one problem as a batch of one."""
-        return Answers(**{name: value[None] for name, value in vars(self).items()})
+        return self.each(lambda value: value[None])
 
     def select(self, index: np.ndarray) -> Answers:
         """Return the answers at these indices, or where a mask holds."""
-        return Answers(**{name: value[index] for name, value in vars(self).items()})
+        return self.each(lambda value: value[index])
 
     def widen(self, columns: int) -> None:
         """Pad the factors with zero columns to at least this many."""
@@ -139,15 +191,22 @@ class Answers:
         """Concatenate answers; factors are padded with zero columns to the widest."""
         for part in parts:
             part.widen(max(other.U.shape[-1] for other in parts))
-        names = vars(parts[0])
-        return Answers(**{k: np.concatenate([getattr(p, k) for p in parts]) for k in names})
+
+        def joined(first: Any, name: str) -> Any:
+            return np.concatenate([getattr(part, name) for part in first])
+
+        rest = [name for name in vars(parts[0]) if name != "evidence"]
+        evidence = Evidence.stacked([part.evidence for part in parts])
+        return Answers(**{name: joined(parts, name) for name in rest}, evidence=evidence)
 
     def put(self, index: np.ndarray, other: Answers) -> None:
         """Replace the answers at these indices."""
         self.widen(other.U.shape[-1])
         other.widen(self.U.shape[-1])
-        for name, value in vars(other).items():
-            getattr(self, name)[index] = value
+        for mine, theirs in ((self, other), (self.evidence, other.evidence)):
+            for name, value in vars(theirs).items():
+                if name != "evidence":
+                    getattr(mine, name)[index] = value
 
     def require_range(self) -> None:
         """Refuse factors that the precision cannot hold with all digits."""
@@ -164,12 +223,13 @@ class Answers:
         """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
         residuals, ranks = history.least_residuals(None if batch else int(self.searched[0]))
+        own = self.evidence.residual
         if not batch:  # the answer may be that of a closed form, or U was rounded at the end
-            reported = float(self.residual[0])
-            most = _RECORDED * reported + _RECORDED_UNITS * np.finfo(self.residual.dtype).eps
+            reported = float(own[0])
+            most = _RECORDED * reported + _RECORDED_UNITS * np.finfo(own.dtype).eps
             if not residuals or not abs(residuals[-1] - reported) <= most:
                 residuals, ranks = [*residuals, reported], [*ranks, int(self.searched[0])]
-        least = np.array(residuals or [0.0], dtype=self.residual.dtype)
+        least = np.array(residuals or [0.0], dtype=own.dtype)
 
         def out(value: np.ndarray) -> Any:
             return like(model, value.reshape(batch + value.shape[1:]))
@@ -182,18 +242,10 @@ class Answers:
             certificate=None,
             history=like(model, least),
             history_rank=like(model, np.array(ranks or [0], dtype=np.int64)),
-            residual=out(self.residual),
             rank=out(self.rank),
             rank_confidence=out(self.confidence),
-            curvature=out(self.curvature),
-            error_estimate=out(self.error),
-            samples=out(self.samples),
-            needed=out(self.needed),
             starts=out(self.starts),
-            excluded=out(self.excluded),
-            others=out(self.others),
-            others_agreeing=out(self.others_agreeing),
-            residual_bound=out(self.bound),
+            evidence=self.evidence.each(out),
             steps=history.budget.steps,
             rows=model.shape[-2],
         )
@@ -219,6 +271,9 @@ def stacked_recoveries(parts: list[Recovery], batch: torch.Size, model: Array) -
         own = field.name in ("U", "history", "history_rank")  # of different lengths
         if isinstance(values[0], np.generic | np.ndarray | Tensor) and not own:
             changed[field.name] = out([torch.as_tensor(v) for v in values])
+    changed["evidence"] = Evidence.stacked(
+        [part.evidence for part in parts], lambda values: out([torch.as_tensor(v) for v in values])
+    )
     codes = torch.tensor([part.status.code for part in parts if isinstance(part.status, Status)])
     for name in ("history", "history_rank"):
         column = torch.cat([torch.as_tensor(getattr(part, name)) for part in parts])
@@ -236,31 +291,22 @@ def _messages(status: Status | list, words: list[str]) -> str | list:
 def unfinished_answers(y: Tensor, d: int, columns: int) -> Answers:
     """Return answers to `y[B, n]` with Q = 0 and status INTERRUPTED, of problems not yet solved."""
     blank = blank_answers(y, d, columns)
-    blank.codes[:] = Status.INTERRUPTED.code
-    blank.residual[:] = 1.0  # of Q = 0
-    blank.error[:] = np.nan
+    blank.evidence.spent[:] = True
+    blank.evidence.residual[:] = 1.0  # of Q = 0
+    blank.evidence.error[:] = np.nan
     return blank
 
 
 def blank_answers(y: Tensor, d: int, columns: int) -> Answers:
     """Return answers to `y[B, n]` with Q = 0 and status STALLED, to be filled in."""
     count = len(y)
-    zero = np.zeros(count, dtype=host(y[:0]).dtype)
+    dtype = host(y[:0]).dtype
     none = np.zeros(count, dtype=np.int64)
     return Answers(
-        U=np.zeros((count, d, columns), dtype=zero.dtype),
-        codes=none + Status.STALLED.code,
-        residual=zero.copy(),
+        U=np.zeros((count, d, columns), dtype=dtype),
         rank=none.copy(),
         searched=none.copy(),
-        confidence=zero + 1,
-        curvature=np.full((count, 2), np.nan, dtype=zero.dtype),
-        error=zero.copy(),
-        samples=none.copy(),
-        needed=none.copy(),
+        confidence=np.ones(count, dtype=dtype),
         starts=none.copy(),
-        excluded=none > 0,
-        others=none.copy(),
-        others_agreeing=none.copy(),
-        bound=zero.copy(),
+        evidence=Evidence.blank(count, dtype),
     )

@@ -28,7 +28,7 @@ from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.returned import rotated
 from posquad.recovery.streams.begun import Begun
 from posquad.recovery.streams.checkpoint import Keeper
-from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery.streams.compressed import Affine, Compressed
 from posquad.recovery.streams.curvature import Known
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.streams.errors import curvature_and_error
@@ -195,23 +195,27 @@ def recover_by_passes(
     if run.losses and not math.isfinite(run.loss):  # find the row, which only the pass has seen
         _refuse_rows(source)
     # Ctrl-C in the first pass leaves the answer of the rows in memory.
-    residual = relative_residual(run.loss, size) if run.losses else begun.residual
-    status = Status.BEST_FIT if run.converged else Status.STALLED
-    if run.interrupted or source.decided(lambda: history.budget.spent):
-        status = Status.INTERRUPTED
-    elif residual <= level:
-        unique = begun.status is Status.RECOVERED
-        status = Status.RECOVERED if unique else Status.NOT_IDENTIFIED
-    r = begun.U.shape[1]
+    residual = relative_residual(run.loss, size) if run.losses else float(begun.evidence.residual)
+    spent = run.interrupted or source.decided(lambda: history.budget.spent)
+    r, before = begun.U.shape[1], begun.evidence
+    evidence = before.updated(
+        residual=residual,
+        reproduced=residual <= level and not spent,
+        best=run.converged and not spent,
+        bound=0.0,
+        worst=math.nan,
+        error=float(before.error) * max(residual / (float(before.residual) or 1.0), tiny()),
+        needed=needed_samples(source.d, r),
+        spent=spent,
+    )
     answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), source.d, r)
-    answers.U[0], answers.codes[:] = rotated(run.U.numpy(), np.array(r)), status.code
-    answers.residual[:], answers.rank[:], answers.searched[:] = residual, r, r
-    answers.confidence[:] = begun.confidence
-    answers.curvature[0] = begun.curvature
-    answers.error[:] = begun.error * max(residual / (begun.residual or 1.0), tiny())
-    answers.samples[:], answers.needed[:] = begun.samples, needed_samples(source.d, r)
-    answers.starts[:], answers.others[:] = begun.starts, begun.others
-    answers.others_agreeing[:] = begun.others_agreeing
+    answers.U[0], answers.rank[:] = rotated(run.U.numpy(), np.array(r)), r
+    answers.searched[:], answers.confidence[:], answers.starts[:] = (
+        r,
+        begun.confidence,
+        begun.starts,
+    )
+    answers = replace(answers, evidence=evidence.each(lambda value: np.asarray(value)[None]))
     found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
     found = replace(found, rank_path=begun.path)
     if run.interrupted:  # this process alone: the others see that it leaves
@@ -294,11 +298,11 @@ def _recover_from(
         raise Interrupted(_answer(source, problem, stop.result, history)) from stop
     history.add(residuals)
     if found.lost is not None:
-        found = _checked_by_a_pass(source, y, weights, problem, found, level)
+        found = checked_by_a_pass(source, y, weights, problem, found, level)
     return _answer(source, problem, found, history)
 
 
-def _checked_by_a_pass(
+def checked_by_a_pass(
     source: Rows,
     y: Tensor,
     weights: Tensor | None,
@@ -306,28 +310,38 @@ def _checked_by_a_pass(
     found: Found,
     level: float,
 ) -> Found:
-    """Compute the loss that the moments do not know from the rows themselves."""
-    operator: RankOneRows = RankOneRows(source.to(torch.float64))
-    U = torch.from_numpy(problem.answer(found.V).U)
-    error = operator.apply_factor_kernel(U.to(source.device)).cpu() - y.double()
+    """Compute from the rows themselves the loss that the moments do not know."""
+    error = _predictions(source, problem.answer(found.V)) - y.double()
     share = _sum_of_squares(source, error, weights) / (_sum_of_squares(source, y, weights) or 1.0)
     reproduced = max(problem.rounding, level**2 * problem.spread)
-    return found.with_loss(share * problem.spread, reproduced)
+    return found.with_loss(share * problem.squares, reproduced)
+
+
+def _predictions(source: Rows, function: Affine) -> Tensor:
+    """Return the values of a function at the rows that are held here, `[n]`."""
+    U, center, slope = (torch.from_numpy(part) for part in function[:3])
+    values = torch.empty(source.held, dtype=torch.float64)
+    for rows, block in source.blocks():
+        t = block.cpu().double() - center
+        values[rows] = (t @ U).square().sum(-1) + t @ slope + function.value
+    return values
 
 
 def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:
     U = problem.answer(found.V).U
     d, r = U.shape
     answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), d, max(1, r))
-    answers.U[0, :, :r] = rotated(U, np.array(r))
-    answers.codes[:] = found.status.code
-    answers.residual[:] = problem.residual(found.loss)
+    answers.U[0, :, :r], answers.starts[:] = rotated(U, np.array(r)), found.starts
     answers.rank[:], answers.confidence[:] = r, found.confidence
-    answers.samples[:] = min(problem.independent, problem.count)
-    answers.needed[:] = needed_samples(d, max(1, r))
-    answers.starts[:], answers.others[:] = found.starts, found.others
-    answers.others_agreeing[:] = found.others_agreeing
-    answers.curvature[0], answers.error[:] = curvature_and_error(problem, found.V, found.loss)
+    curvature, error = curvature_and_error(problem, found.V, found.loss)
+    evidence = found.evidence.updated(
+        residual=problem.residual(found.loss),
+        samples=min(problem.independent, problem.count),
+        needed=needed_samples(d, max(1, r)),
+        curvature=curvature,
+        error=error,
+    )
+    answers = replace(answers, evidence=evidence.each(lambda value: value[None]))
     shown = np.empty((source.n, 0))
     result = answers.recovery(torch.Size(), shown, history)
     if found.path:

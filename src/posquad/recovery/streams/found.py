@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget
+from posquad.recovery.evidence import Evidence
+from posquad.recovery.status import granted
 from posquad.recovery.streams.descents import Descents
 from posquad.recovery.tuning import DEFAULT
 
@@ -35,13 +37,16 @@ class Found(NamedTuple):
 
     V: np.ndarray  # [k, r]  orthogonal columns of descending norm
     loss: float  # mean squared error, in the units of the problem
-    status: Status
+    evidence: Evidence
     starts: int
-    others: int  # starts from which a second solution was sought
-    others_agreeing: int  # those that ended at the answer again
     path: list[tuple[int, float, float]]  # ranks tried: rank, residual, score
     confidence: float  # weight of the rank among those tried; 1 if it was given
     lost: str | None = None  # why rounding hides the loss, and with it the status, if it does
+
+    @property
+    def status(self) -> Status:
+        """The status that the evidence grants."""
+        return granted(self.evidence)
 
     def without_digits(self) -> Found:
         """Say that the loss is not known, and warn, if rounding hides it."""
@@ -49,7 +54,7 @@ class Found(NamedTuple):
             return self
         self._warn("The error of the fit is lost in rounding")
         path = [(rank, math.nan, score) for rank, _, score in self.path]
-        unknown = {"loss": math.nan, "status": Status.STALLED, "confidence": math.nan}
+        unknown = {"loss": math.nan, "evidence": self._unknown(), "confidence": math.nan}
         return self._replace(**unknown, path=path)
 
     def with_loss(self, loss: float, level: float) -> Found:
@@ -60,10 +65,15 @@ class Found(NamedTuple):
         """
         agrees = abs(loss - self.loss) <= DEFAULT.acceptance.known_loss * loss
         holds = agrees or max(loss, self.loss) <= level
-        status = self.status if holds else Status.STALLED
-        if status is Status.STALLED:
+        evidence = self.evidence if holds else self._unknown()
+        if granted(evidence) is Status.STALLED:
             self._warn("The search did not know the error of the fit")
-        return self._replace(loss=loss, status=status, lost=None)
+        return self._replace(loss=loss, evidence=evidence, lost=None)
+
+    def _unknown(self) -> Evidence:
+        """Return the evidence of an answer whose error is not known."""
+        no, lost = np.asarray(False), np.asarray(math.nan)
+        return replace(self.evidence, residual=lost, reproduced=no, best=no, spent=no)
 
     def _warn(self, what: str) -> None:
         warnings.warn(f"{what}, because {self.lost}.", UserWarning, stacklevel=4)

@@ -14,9 +14,12 @@ from posquad.core.progress import Progress
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery.damped import Endpoint, descend
+from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.other_starts import partly_known, random_starts
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
 from posquad.recovery.restarts import EMPTY, FILLER
+from posquad.recovery.status import granted, is_open
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descent
 from posquad.recovery.streams.errors import curvature_and_error
@@ -89,9 +92,8 @@ class _Search:
     def unfinished(self) -> Found:
         """Return the best so far."""
         best = self.best
-        return Found(
-            rotated(best.V), best.loss, Status.INTERRUPTED, self.starts, 0, 0, [], math.nan
-        )
+        evidence = Evidence.alone(tolerance=self.limits.level, spent=True)
+        return Found(rotated(best.V), best.loss, evidence, self.starts, [], math.nan)
 
     def at_rank(
         self,
@@ -110,14 +112,12 @@ class _Search:
         V = rotated(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
-        status, sought, lost = Status.STALLED, (0, 0), None
-        if self._is_doubtful(best.loss):
-            lost = _UNLIKE
-        else:
-            status, sought = self._status(V, best.loss, settled)
-            if self._is_cancelled(V, best.loss, status):
+        lost, evidence = _UNLIKE, Evidence.alone(tolerance=self.limits.level)
+        if not self._is_doubtful(best.loss):
+            lost, evidence = None, self._evidence(V, best.loss, rank, settled=settled)
+            if self._is_cancelled(V, best.loss, granted(evidence)):
                 lost = _LARGE if problem.regular else _FREE
-        return Found(V, best.loss, status, self.starts, *sought, path, confidence, lost)
+        return Found(V, best.loss, evidence, self.starts, path, confidence, lost)
 
     def choose(self, max_rank: int | None) -> Found:
         """Try ranks from below until the score rises, and search at the best one."""
@@ -234,47 +234,58 @@ class _Search:
             best = lower
         return best
 
-    def _status(self, V: np.ndarray, loss: float, settled: bool) -> tuple[Status, tuple[int, int]]:
-        """Return the status, and the starts from which a second solution was sought, in all and
-        those that ended at V again.
-        """
-        problem, spent, none = self.problem, self.limits.budget.spent, (0, 0)
-        if not problem.whole:
-            return Status.UNDETERMINED, none
-        if not self._reproduces(loss):
-            if spent:
-                return Status.INTERRUPTED, none
-            return Status.BEST_FIT if settled else Status.STALLED, none
+    def _evidence(self, V: np.ndarray, loss: float, rank: int, *, settled: bool) -> Evidence:
+        """Return the evidence for V, found at a rank; a second solution is sought if need be."""
+        problem, acceptance, level = self.problem, DEFAULT.acceptance, self.limits.level
         unknowns = (dimension(problem.d, V.shape[1]) if V.size else 0) + len(problem.others)
-        if problem.count <= unknowns or self._has_free_direction(V):
-            return Status.NOT_IDENTIFIED, none
-        if self._hides_others(V, loss):
-            return Status.NOT_IDENTIFIED, none
-        if problem.regular:  # no other symmetric matrix reproduces the responses
-            return Status.RECOVERED, none
-        if not V.size:  # nothing but Q = 0 has zero responses, because the inputs span the space
-            return Status.RECOVERED, none
-        return self._sought(V)
+        curvature, error = curvature_and_error(problem, V, loss)
+        evidence = Evidence.alone(
+            tolerance=level,
+            residual=self._residual(loss),
+            reproduced=self._reproduces(loss),
+            best=settled,
+            spans=problem.whole,
+            samples=min(problem.independent, problem.count),
+            needed=needed_samples(problem.d, max(1, V.shape[1])),
+            checked=problem.count > unknowns,
+            curvature=curvature,
+            free=self._has_free_direction(V),
+            isolated=True,
+            error=error,
+            # Errors within the tolerance may leave Q open: a large row may hide the rest.
+            largest=max(acceptance.apart, acceptance.open_tolerances * level),
+            linear=problem.regular,
+            # Nothing but Q = 0 has zero responses, because the inputs span the space.
+            excluded=not V.size and not len(problem.others),
+            spent=self.limits.budget.spent,
+        )
+        return self._sought(V, rank, evidence) if is_open(evidence) else evidence
 
-    def _sought(self, V: np.ndarray) -> tuple[Status, tuple[int, int]]:
-        """Seek a second solution: V is recovered if enough starts lead to V and none elsewhere."""
+    def _sought(self, V: np.ndarray, rank: int, evidence: Evidence) -> Evidence:
+        """Seek a second solution: the search ends if enough starts lead to V and none elsewhere."""
         Q, agreeing, others = V @ V.T, 0, 0
         apart = DEFAULT.acceptance.apart * float(np.linalg.norm(Q))
-        enough = DEFAULT.schedule.agreeing_others
-        for others, (start, independent) in enumerate(self._anywhere(V), 1):
-            if agreeing >= enough:
-                return Status.RECOVERED, (others - 1, agreeing)
-            if self.limits.budget.spent:
-                return Status.INTERRUPTED, (others - 1, agreeing)
-            end = self._descend(start)
+        different = spent = False
+        for start, independent in self._anywhere(V, rank):
+            spent = self.limits.budget.spent
+            if spent or different or agreeing >= DEFAULT.schedule.agreeing_others:
+                break
+            end, others = self._descend(start), others + 1
+            reproduced = self._reproduces(end.loss)
             if float(np.linalg.norm(end.V @ end.V.T - Q)) <= apart:
-                agreeing += independent and self._reproduces(end.loss)
-            elif self._reproduces(end.loss) or end.loss <= self.problem.cancellation(end.V):
-                break  # rounding does not exclude that it reproduces the responses
-        return Status.NOT_IDENTIFIED, (others, agreeing)
+                agreeing += independent and reproduced
+            else:  # rounding may not exclude that it reproduces the responses
+                different = reproduced or end.loss <= self.problem.cancellation(end.V)
+        sought = agreeing >= DEFAULT.schedule.agreeing_others
+        found = {"others": others, "agreeing": agreeing, "different": different, "sought": sought}
+        return evidence.updated(**found, spent=spent)
 
-    def _anywhere(self, V: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
+    def _anywhere(self, V: np.ndarray, rank: int) -> Iterator[tuple[np.ndarray, bool]]:
         """Yield starts for a second solution, and whether they do not depend on the first."""
+        if not V.size:
+            while True:
+                first = self._first(rank)
+                yield first + self.rng.standard_normal(first.shape), True
         U, seed, size = torch.from_numpy(V), self.limits.seed, DEFAULT.schedule.others_round
         for round in range(_OTHERS // size):
             if V.shape[1] > 1 and round == 0:
@@ -296,12 +307,6 @@ class _Search:
     def _reproduces(self, loss: float) -> bool:
         problem = self.problem
         return loss <= max(problem.rounding, self.limits.level**2 * problem.spread)
-
-    def _hides_others(self, V: np.ndarray, loss: float) -> bool:
-        """Tell whether errors within the tolerance leave Q open: a large row may hide the rest."""
-        acceptance = DEFAULT.acceptance
-        allowed = max(acceptance.apart, acceptance.open_tolerances * self.limits.level)
-        return curvature_and_error(self.problem, V, loss)[1] > allowed
 
     def _is_doubtful(self, loss: float) -> bool:
         """Tell whether rounding of the sums hides how well the factor fits."""

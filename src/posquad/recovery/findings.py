@@ -1,4 +1,4 @@
-"""Which status an answer has, from its diagnosis and from what was measured of it."""
+"""The evidence for an answer, from its diagnosis and from what was measured of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from posquad.core.arrays import host
-from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.prepare import Prepared
 from posquad.recovery.returned import Returned
 from posquad.recovery.shared import Shared
@@ -29,7 +29,7 @@ def reproduces(prepared: Prepared, answer: Returned, tolerance: float) -> np.nda
     return reproduced
 
 
-def status_codes(
+def found_evidence(
     diagnosis: Diagnosis,
     found: Candidates,
     answer: Returned,
@@ -37,37 +37,58 @@ def status_codes(
     task: Task,
     *,
     ambient: int,
-) -> np.ndarray:
-    """Return the status codes `[...]`; in doubt, the more cautious one.
+) -> Evidence:
+    """Return the evidence `[...]` for the answer as it is returned.
 
-    They are those of the `answer` as it is returned. `ambient` is the dimension of the user's
-    inputs. Other solutions are not sought here.
+    `ambient` is the dimension of the user's inputs. Other solutions are not sought here.
     """
-    residual, acceptance = answer.residual, shared.tuning.acceptance
-    reproduced = reproduces(shared.prepared, answer, task.tolerance)
-    worst = np.full_like(residual, np.inf)
+    prepared, acceptance = shared.prepared, shared.tuning.acceptance
+    residual, given = answer.residual, answer.given
+    reproduced = reproduces(prepared, answer, task.tolerance)
+    worst = np.full_like(residual, np.nan)
     if reproduced.any():
         worst = _largest_error(shared, answer, found.singular_values)
-    if shared.prepared.is_weighted:  # and a small weight may hide a sample
+    if prepared.is_weighted:  # and a small weight may hide a sample
         own = acceptance.hidden_errors * shared.problem.n**0.5 * task.tolerance
         reproduced = reproduced & (worst <= own)
-    most = min(max(acceptance.sure, acceptance.sure_tolerances * task.tolerance), acceptance.loose)
-    known = ~diagnosis.free & diagnosis.isolated & diagnosis.converged
-    known = known & (diagnosis.error <= most)  # False for NaN
+    sure = max(acceptance.sure, acceptance.sure_tolerances * task.tolerance)
+    largest = min(sure, acceptance.loose)
     p = dimension(shared.problem.d, found.rank)
     # Samples that differ by less than the residual allows are no independent checks.
-    enough = shared.checks(acceptance.independent_errors * residual / most) >= diagnosis.needed
-    enough = enough & (shared.prepared.count > p)
-    interrupted = task.history.budget.spent
-    codes = np.full(residual.shape, (Status.INTERRUPTED if interrupted else Status.STALLED).code)
-    codes[reproduced] = Status.NOT_IDENTIFIED.code
-    if interrupted:
-        unknown = np.isnan(diagnosis.low) & ~diagnosis.free
-        codes[reproduced & unknown] = Status.INTERRUPTED.code
-    codes[_best_fits(shared, found, answer, ~reproduced)] = Status.BEST_FIT.code
-    codes[reproduced & known & enough & (worst <= task.tolerance)] = Status.RECOVERED.code
-    codes[shared.prepared.span < ambient] = Status.UNDETERMINED.code
-    return codes
+    checks = shared.checks(acceptance.independent_errors * residual / largest)
+    no = np.zeros(residual.shape, dtype=bool)
+    even = prepared.rows is not None  # a bound for rows of length one is none for the user's rows
+
+    def each(value: object) -> np.ndarray:
+        return np.array(np.broadcast_to(np.asarray(value), residual.shape))
+
+    return Evidence(
+        tolerance=each(task.tolerance),
+        residual=np.minimum(given, 1.0),
+        reproduced=reproduced,
+        worst=worst,
+        bound=np.zeros_like(given) if even else np.minimum(found.bound, given),
+        best=_best_fits(shared, found, answer, ~reproduced),
+        escapes=no,
+        spans=each(prepared.span == ambient),
+        samples=each(shared.distinct),
+        needed=each(diagnosis.needed),
+        checked=each((checks >= diagnosis.needed) & (prepared.count > p)),
+        curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
+        free=each(diagnosis.free),
+        isolated=each(diagnosis.isolated & diagnosis.converged),
+        error=diagnosis.error,
+        largest=each(largest),
+        linear=each(shared.linear),
+        excluded=no.copy(),
+        others=each(0),
+        agreeing=each(0),
+        different=no.copy(),
+        sought=no.copy(),
+        diagnosed=~no,
+        spent=each(task.history.budget.spent),
+        proved=no.copy(),
+    )
 
 
 def _best_fits(
