@@ -8,6 +8,10 @@ import numpy as np
 
 from posquad.estimator._model import Terms
 
+# Size of a deviation from the mean, in units of eps of the inputs, that is rounding. A choice: that
+# of `posquad.recovery.streams.compressed`.
+_RESOLVED = 450
+
 
 class Coordinates(NamedTuple):
     """The map `t = T'(x / unit - origin)` to inputs of k dimensions."""
@@ -41,6 +45,7 @@ def coordinates(X: np.ndarray, mass: np.ndarray, terms: Terms) -> Coordinates:
     _, s, right = np.linalg.svd(rows, full_matrices=n < d)
     # Centring leaves rounding errors of the size of the inputs, not of their deviations.
     largest = max(float(s[0]), float(np.abs(origin).max()) * np.sqrt(mass.sum()))
-    k = int((s > max(n, d) * np.finfo(float).eps * largest).sum())
+    units = max(n, d, _RESOLVED if terms == "linear" else 0)
+    k = int((s > units * np.finfo(float).eps * largest).sum())
     scale, inside = s[:k, None] / np.sqrt(n), right[:k]
     return Coordinates(unit, origin, (inside / scale).T, inside * scale, right[k:])

@@ -182,6 +182,9 @@ class TermsSearch:
         unknowns = dimension(self.k, rank) + self.problem.N.shape[1]
         excess = max(len(self.y) / unknowns - 1, 0.05)
         least = math.ceil(DEFAULT.acceptance.agreeing_starts / excess**2)
+        small = DEFAULT.sizes.is_overhead(len(self.y), self.k, rank, unknowns)
+        if small and len(self.y) < DEFAULT.schedule.plenty * unknowns:
+            least = max(least, DEFAULT.acceptance.agreeing_cheap_starts)
         return self.agreeing >= max(2, min(least, math.ceil(0.75 * most)))
 
     # Starts.
@@ -330,12 +333,14 @@ class TermsSearch:
 
     def _elsewhere(self, V: np.ndarray) -> Iterator[np.ndarray]:
         """Yield starts for a second solution: random ones, of one size and of the best size."""
-        rank, seed = V.shape[1] or min(self.rank, self.k), self.options.seed
+        rank, seed = min(self.rank, self.k), self.options.seed
         rng, size = np.random.default_rng(seed), DEFAULT.schedule.others_round
-        unit = 1.0 if V.size else math.sqrt(self._size() / self.k)
-        U = torch.from_numpy(V if V.size else np.full((self.k, rank), unit))
+        wide = np.pad(V, ((0, 0), (0, rank - V.shape[1])))
+        if not V.size:  # forms of the size of the responses
+            wide = np.full((self.k, rank), math.sqrt(self._size() / self.k))
+        U = torch.from_numpy(wide)
         for round in range(_OTHERS // size):
-            if rank > 1 and round == 0 and V.size:
+            if V.shape[1] > 1 and round == 0:
                 yield from partly_known(U, seed, round, size).numpy()
             for start in random_starts(U, seed, round, size).numpy():
                 yield start

@@ -28,6 +28,7 @@ RankTable = dict[str, np.ndarray]
 
 
 _CONTINUED = 3  # starts of a fit that begins at another one: linear, the other one, spectral
+_ROUNDING = 1e-14  # differences of equal responses, over the largest, that are rounding
 
 
 class Solver:
@@ -157,7 +158,8 @@ def _of_all_samples(fit: Fit, unique: WeightedSamples, within: float, level: flo
         return np.sqrt((np.square(residual) * between + within) / total)
 
     residual, before = float(whole(fit.residual)), fit.evidence
-    reproduced = before.reproduced and residual <= level
+    rounding = float(unique.mass.sum()) * (_ROUNDING * float(np.abs(unique.y).max())) ** 2
+    reproduced = before.reproduced and (residual <= level or within <= rounding)
     # No function is better for equal inputs of different responses.
     best = before.best or (before.reproduced and not reproduced)
     evidence = before.updated(residual=residual, reproduced=reproduced, best=best)
