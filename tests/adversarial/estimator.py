@@ -127,7 +127,7 @@ TERMS = {"constant": {"fit_intercept": True}, "linear": {"linear": True}}
 def apart(rng: np.random.Generator, d: int, r: int, terms: str, n: int) -> Problem | None:
     """A problem with two functions; None if they are too close to each other."""
     with suppress(ValueError):
-        return twin(int(rng.integers(2**31)), d, r, terms, n)
+        return twin(int(rng.integers(2**31)), d, r, terms, n, through_zero=bool(rng.integers(2)))
     return None
 
 

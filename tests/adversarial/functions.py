@@ -60,13 +60,17 @@ def drawn_function(rng, d, r, terms):
     return Function(rng.standard_normal((d, r)), b, rng.standard_normal() * (terms != "none"))
 
 
-def twin(seed, d, r, terms, n):
-    """Two random functions, and rows at which they are equal: each on a random line."""
+def twin(seed, d, r, terms, n, *, through_zero=False):
+    """Two random functions, and rows at which they are equal: each on a random line.
+
+    The lines may go through zero.
+    """
     rng = np.random.default_rng(seed)
     while True:
         one, two = (drawn_function(rng, d, r, terms) for _ in range(2))
         S, g, h = one.Q - two.Q, one.b - two.b, one.c - two.c
         a, v = rng.standard_normal((2, 50 * n, d))
+        a = 0 * a if through_zero else a
         A = np.einsum("ni,ij,nj->n", v, S, v)
         B = 2 * np.einsum("ni,ij,nj->n", a, S, v) + v @ g
         C = np.einsum("ni,ij,nj->n", a, S, a) + a @ g + h

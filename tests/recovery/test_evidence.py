@@ -146,7 +146,48 @@ def test_rows_that_are_not_in_memory_have_evidence_too():
     assert table["largest error of one response"] == (
         "not computed, because the rows were not read again"
     )
-    assert table["determines symmetric matrices"] == "yes"
+    assert table["symmetric matrices determined"] == "yes"
+
+
+@pytest.mark.parametrize("loss", ["huber", "geman-mcclure", "poisson"])
+@pytest.mark.parametrize("certify", [False, True])
+def test_the_evidence_of_another_loss_grants_its_status(loss, certify):
+    rng = np.random.default_rng(0)
+    X, U = rng.standard_normal((60, 3)), rng.standard_normal((3, 2))
+    y = np.square(X @ U).sum(1)
+    y = rng.poisson(y).astype(float) if loss == "poisson" else y + 7.0 * (np.arange(60) < 4)
+    found = recover(X, y, 2, loss=loss, certify=certify)
+    assert found.status is granted(found.evidence) is Status.BEST_FIT
+    assert float(found.evidence.residual) > 1e-3
+    assert np.isnan(float(found.error_estimate))
+
+
+@pytest.mark.filterwarnings("ignore::posquad.core.errors.IdentifiabilityWarning")
+@pytest.mark.parametrize("rank", [1, 2, None])
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_a_constant_on_signs_leaves_squares_free(rank, value):
+    """`x_1^2 - 1` is zero on rows of +-1."""
+    S, y = np.random.default_rng(0).choice([-1.0, 1.0], (300, 4)), np.full(300, value)
+    whole = PositiveQuadraticRegressor(rank, linear=True).fit(S, y)
+    assert whole.status_ is Status.NOT_IDENTIFIED
+    many = np.tile(S, (20, 1))
+    read = PositiveQuadraticRegressor(rank, linear=True).fit(
+        rows.in_memory(many), np.full(6000, value)
+    )
+    assert read.status_ is Status.NOT_IDENTIFIED
+
+
+@pytest.mark.parametrize("rank", [1, None])
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_a_stream_of_linear_responses_has_rank_zero(rank, slope):
+    X = np.random.default_rng(0).standard_normal((5000, 3))
+    y = slope * X.sum(1) + 2.0
+    for model in (
+        PositiveQuadraticRegressor(rank, linear=True).partial_fit(X, y),
+        PositiveQuadraticRegressor(rank, linear=True).fit(rows.in_memory(X), y),
+    ):
+        assert model.rank_ == 0
+        assert model.status_ is Status.RECOVERED
 
 
 @pytest.mark.filterwarnings("ignore::posquad.core.errors.IdentifiabilityWarning")

@@ -43,6 +43,8 @@ _LINEAR_MOST = 700  # maximum number of unknowns of the linear problem for the f
 _STARTS = 50  # starts if no number is given
 _OTHERS = 384  # starts of each kind from which a second solution is sought
 _FEW_AGREEING = 11  # starts that must lead to the answer again where all starts have been tried
+_KERNEL_STARTS, _KERNEL_SHARES = 12, (-10.0, -3.0, -1.0, -0.3, 0.3, 1.0, 3.0, 10.0)
+_KERNEL_UNKNOWNS = 300  # entries of a symmetric matrix up to which the kernel is computed
 _VISIBLE = 1e-3  # size of a form, over that of the responses, that is not zero
 _DETERMINED = 1e-10  # least singular value of the linear fit, over the largest, that is not zero
 _SPREAD = DEFAULT.schedule.spread
@@ -65,6 +67,7 @@ class Options:
     seed: int
     budget: Budget
     progress: Callable[[Progress], None] | None = None
+    asked: int | None = None  # the rank that the user gave
     history: list[float] = field(default_factory=list)  # least relative residual at each step
 
 
@@ -96,6 +99,8 @@ class TermsSearch:
         y = samples.y.astype(np.float64, copy=False)
         self.terms: Terms = terms
         self.rank, self.options = rank, options
+        # Q is unique among the forms of this rank.
+        self.asked = max(1, rank) if options.asked is None else options.asked
         self.frame = coordinates(X, samples.mass, terms)
         self.t, self.d = self.frame.enter(X), X.shape[1]
         self.mass = samples.mass
@@ -159,9 +164,14 @@ class TermsSearch:
         return self.problem.form_size(end.V) <= 1e-3
 
     def _record(self, loss: float) -> None:
+        residual = math.sqrt(min(loss, self.best.loss) / (self.spread or 1.0))
+        self.options.history.append(residual)
+        self._watch(loss)
+
+    def _watch(self, loss: float) -> None:
+        """Report the progress; the search for a second solution is not part of the history."""
         options = self.options
         residual = math.sqrt(min(loss, self.best.loss) / (self.spread or 1.0))
-        options.history.append(residual)
         if options.progress is not None:
             done, end = float(options.budget.steps), float(options.budget.max_steps)
             options.progress(Progress(done, end, residual, 1))
@@ -315,42 +325,69 @@ class TermsSearch:
             return evidence
         V, agreeing, others, different = self.best.V, 0, 0, False
         Q, enough = V @ V.T, DEFAULT.schedule.agreeing_others
-        for start in self._elsewhere(V):
+        for start, independent in self._elsewhere(V):
             if self.options.budget.spent or different or agreeing >= enough:
                 break
-            end, others = descend(self.problem, start, self.options.budget, _ignore), others + 1
+            end, others = descend(self.problem, start, self.options.budget, self._watch), others + 1
             if not self._reproduces(end.loss):
                 continue
             away = self._is_visible(end.V)
             if V.size:
                 distance = np.linalg.norm(end.V @ end.V.T - Q)
                 away = bool(distance > DEFAULT.acceptance.apart * np.linalg.norm(Q))
-            different, agreeing = away, agreeing + (not away)
+            different, agreeing = away, agreeing + (independent and not away)
         found = {"others": others, "agreeing": agreeing, "different": different}
         spent = self.options.budget.spent
         sought = agreeing >= enough or (not spent and agreeing >= _FEW_AGREEING)
         return evidence.updated(**found, sought=sought, spent=spent)
 
-    def _elsewhere(self, V: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield starts for a second solution: random ones, of one size and of the best size."""
-        rank, seed = min(self.rank, self.k), self.options.seed
+    def _elsewhere(self, V: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
+        """Yield starts for a second solution, and whether they do not depend on the first.
+
+        Two solutions differ by a form that the other terms replace on the samples.
+        """
+        rank, seed = min(self.asked, self.k), self.options.seed
         rng, size = np.random.default_rng(seed), DEFAULT.schedule.others_round
         wide = np.pad(V, ((0, 0), (0, rank - V.shape[1])))
         if not V.size:  # forms of the size of the responses
             wide = np.full((self.k, rank), math.sqrt(self._size() / self.k))
-        U = torch.from_numpy(wide)
+        U, Q = torch.from_numpy(wide), V @ V.T
+        length = float(np.linalg.norm(Q)) or self._size()
+        kernel = self._kernel()
+        for _ in range(_KERNEL_STARTS if len(kernel) else 0):
+            K = np.tensordot(rng.standard_normal(len(kernel)), kernel, axes=1)
+            for share in _KERNEL_SHARES:
+                S = Q + share * length / np.linalg.norm(K) * K
+                yield _leading(S, rank, rng), False
         for round in range(_OTHERS // size):
             if V.shape[1] > 1 and round == 0:
-                yield from partly_known(U, seed, round, size).numpy()
+                for start in partly_known(U, seed, round, size).numpy():
+                    yield start, False
             for start in random_starts(U, seed, round, size).numpy():
-                yield start
-                yield self.problem.scaled(rng.standard_normal(start.shape))
+                yield start, True
+                yield self.problem.scaled(rng.standard_normal(start.shape)), True
+
+    def _kernel(self) -> np.ndarray:
+        """Return symmetric matrices `[m, k, k]` whose forms the other terms replace: a basis.
+
+        There are none if they were too many to compute.
+        """
+        width = self.k * (self.k + 1) // 2
+        if width > _KERNEL_UNKNOWNS:
+            return np.zeros((0, self.k, self.k))
+        system = symmetric_system(torch.from_numpy(self.t)).numpy() * self.problem.root[:, None]
+        left = self.problem.project(system)
+        _, s, basis = np.linalg.svd(left, full_matrices=True)
+        basis = basis[int((s > _DETERMINED * s[:1]).sum()) :]
+        rows, others = np.triu_indices(self.k)
+        kernel = np.zeros((len(basis), self.k, self.k))
+        kernel[:, rows, others] = kernel[:, others, rows] = basis
+        return kernel
 
     def _size(self) -> float:
         """Return the size of the responses, in units of the problem."""
-        return math.sqrt(float(self.mass @ np.square(self.given)) / self.mass.sum()) / (
-            self.factor_unit**2
-        )
+        size = math.sqrt(float(self.mass @ np.square(self.given)) / self.mass.sum())
+        return size / self.factor_unit**2 or 1.0
 
     def _is_visible(self, V: np.ndarray) -> bool:
         """Tell whether a form is not zero beside the responses."""
@@ -383,7 +420,7 @@ class TermsSearch:
             error=error,
             largest=min(sure, acceptance.loose),
             linear=self._is_determined(),
-            excluded=self.rank == 0,  # Q = 0 is all that was asked for
+            sought=self.asked == 0,  # only Q = 0 was asked for
             spent=self.options.budget.spent,
         )
 
@@ -479,8 +516,3 @@ def _widened(V: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
 def _rotated(V: np.ndarray) -> np.ndarray:
     """Return V rotated to orthogonal columns of descending norm."""
     return V @ np.linalg.svd(V, full_matrices=False)[2].T
-
-
-def _ignore(loss: float) -> None:
-    """Record nothing: the search for a second solution is not part of the history."""
-    del loss

@@ -54,6 +54,7 @@ class Solver:
         if time_limit is not None:
             self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
         self.steps, self.stopped = 0, False
+        self.asked: int | None = None  # the rank that the user gave
 
     def __call__(
         self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
@@ -86,6 +87,7 @@ class Solver:
                 seed=self.seed,
                 budget=budget,
                 progress=self.progress,
+                asked=self.asked,
             )
             fit = fit_with_terms(unique, rank, self.terms, options, given)
         self.stopped |= fit.status is Status.INTERRUPTED
@@ -189,6 +191,7 @@ def fit_at_rank(
     The fit uses the `samples` of positive weight. The criterion "cv" splits the `given` ones into
     the folds `cv`, a number or a scikit-learn splitter.
     """
+    solve.asked = rank
     if rank is not None:
         return solve(samples, rank), {}, 1.0
     if criterion == "cv" and len(given.y) > 1:

@@ -268,7 +268,8 @@ def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -
         raise Interrupted(found) from stop
     e = problem.residual(problem.operator.project(U))
     lengths = host(problem.operator.squared_lengths)
-    each = largest_error(host(e), host(problem.y), lengths, singular_values(U))
-    worst = np.fmax(float(found.evidence.worst), float(each))
-    evidence = found.evidence.updated(worst=worst, proved=certificate.proved)
+    worst = float(largest_error(host(e), host(problem.y), lengths, singular_values(U)))
+    if not certificate.proved or worst > level:
+        return replace(found, certificate=certificate)
+    evidence = found.evidence.updated(worst=worst, proved=True)
     return replace(found, certificate=certificate, status=granted(evidence), evidence=evidence)

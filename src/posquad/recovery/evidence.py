@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from posquad.core.arrays import host
+from posquad.core.arrays import host, like
 from posquad.core.errors import ShapeError
 
 __all__ = ["Evidence", "Finding"]
@@ -120,7 +120,8 @@ class Evidence:
 
     def updated(self, **known: Any) -> Evidence:
         """Return the evidence with these findings in place of those before."""
-        return replace(self, **{name: np.asarray(value) for name, value in known.items()})
+        model = self.residual
+        return replace(self, **{k: like(model, np.asarray(v)) for k, v in known.items()})
 
     def each(self, change: Callable[[Any], Any]) -> Evidence:
         """Return the evidence with every array changed."""
@@ -141,7 +142,7 @@ class Evidence:
     def findings(self) -> list[Finding]:
         """Return the lines of the table, for the evidence of one answer."""
         if np.ndim(self.residual):
-            expected = "the evidence of one answer, which `each` selects"
+            expected = "the evidence of one answer: evidence.each(lambda value: value[0])"
             raise ShapeError(
                 "evidence", expected=expected, got=f"{tuple(np.shape(self.residual))} of them"
             )
@@ -157,9 +158,9 @@ class Evidence:
             Finding("independent samples", samples, f">= {int(self.needed)}, and > p"),
             Finding("smallest curvature", self._curvature(), "positive"),
             Finding("estimated relative error", self._error(), f"<= {_short(self.largest)}"),
-            Finding("determines symmetric matrices", _yes(self.linear), "yes,"),
-            Finding("dual matrix excludes others", self._excluded(), "or yes,"),
-            Finding("search for a second solution", self._second(), "or none found"),
+            Finding("symmetric matrices determined", _yes(self.linear), "yes, or"),
+            Finding("dual matrix excludes others", self._excluded(), "yes, or"),
+            Finding("search for a second solution", self._second(), "none found"),
             Finding("certificate", "proved" if self.proved else "no proof", "for CERTIFIED"),
         ]
 
@@ -191,6 +192,8 @@ class Evidence:
     def _undiagnosed(self) -> str:
         if not self.diagnosed:
             return "of diagnose=False"
+        if not self.reproduced:
+            return "the responses are not reproduced, or the factor does not have full rank"
         return "the time is over" if self.spent else "the factor does not have full rank"
 
     def _excluded(self) -> str:
@@ -209,7 +212,7 @@ class Evidence:
         if not self.reproduced:
             return "not computed, because the responses are not reproduced"
         if self.sought:
-            return "not computed, because the problem is too large"
+            return "not computed, because the problem is too large, or rank 0 was asked for"
         return "not computed, because another check failed first"
 
 

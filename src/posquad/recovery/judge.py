@@ -128,10 +128,10 @@ def zero_answer(shared: Shared, ambient: int) -> Answers:
     answers = blank_answers(prepared.problem.y[None], ambient, 1)
     evidence = answers.evidence
     evidence.samples[:], evidence.needed[:] = shared.distinct, ambient
-    if bool(prepared.problem.y.any()):  # the inputs are zero, but not the responses
-        evidence.residual[:], evidence.error[:] = 1.0, np.nan
-    # No other positive semidefinite matrix has these responses: each inner product is zero.
+    # No other positive semidefinite matrix has responses of zero if the inputs span the space.
     for name in ("reproduced", "checked", "isolated", "excluded"):
-        getattr(evidence, name)[:] = True
+        getattr(evidence, name)[:] = not bool(prepared.problem.y.any())
+    if bool(prepared.problem.y.any()):  # the inputs are zero
+        evidence.residual[:], evidence.error[:] = 1.0, np.nan
     evidence.spans[:] = int(prepared.span) == ambient
     return answers

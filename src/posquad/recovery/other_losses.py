@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from posquad.core.arrays import Array, like
 from posquad.core.errors import Interrupted
 from posquad.core.status import Status
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.losses import Loss, Poisson, Robust, require_counts
 from posquad.recovery.result import Recovery, stacked_recoveries, unfinished_answers
 from posquad.recovery.reweight import Begin, Reweighted, Squares, relative_residual, reweight
@@ -172,16 +174,13 @@ class _Reweighting:
     def _answer(self, end: Reweighted[Recovery], status: Status) -> Recovery:
         """Return the answer for this loss, from that of a weighted fit."""
         model, _, y, w = self.given
+        residual = float(relative_residual(y, end.mean, w))
         nothing = [(y.new_zeros(1), torch.zeros(1, dtype=torch.int64))]
         history, ranks = zip(*(self.history or nothing), strict=True)
         return replace(
             end.answer,
             status=status,
-            evidence=replace(
-                end.answer.evidence,
-                residual=like(model, relative_residual(y, end.mean, w)),
-                bound=like(model, torch.zeros_like(end.scale)),
-            ),
+            evidence=_of_this_loss(end.answer.evidence, status, residual),
             farkas=None,
             history=like(model, torch.cat(history).to(y)),
             history_rank=like(model, torch.cat(ranks)),
@@ -190,3 +189,12 @@ class _Reweighting:
             scale=None if isinstance(self.loss, Poisson) else like(model, end.scale),
             weights=like(model, end.squares.weights),
         )
+
+
+def _of_this_loss(evidence: Evidence, status: Status, residual: float) -> Evidence:
+    """Return the evidence for an answer, from that of the last weighted fit and the status."""
+    known: dict[str, Any] = {"residual": residual, "bound": 0.0}
+    if status in (Status.BEST_FIT, Status.STALLED, Status.INTERRUPTED):
+        known |= {"reproduced": False, "worst": math.nan, "error": math.nan}
+        known |= {"best": status is Status.BEST_FIT, "spent": status is Status.INTERRUPTED}
+    return evidence.updated(**known)

@@ -28,7 +28,7 @@ from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import refine_to_the_end, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.split import flat_designs, select_problems, split_batch
-from posquad.recovery.staged import search_in_stages
+from posquad.recovery.staged import better_of, search_in_stages
 from posquad.recovery.status import is_recovered
 from posquad.recovery.tuning import Tuning
 from posquad.recovery.weighting import weight_stages
@@ -102,8 +102,10 @@ class Pipeline:
             answer = returned_factor(shared, best, self.task.tolerance)
             put = self.unfinished.select(where)
             put.U, put.starts = answer.U.reshape(len(where), *answer.U.shape[-2:]), best.starts
-            put.evidence.residual[:] = answer.given
-            put.rank[:] = np.where(answer.U.any((-2, -1)), answer.rank, 0)
+            worse = np.reshape(answer.given > 1, -1)  # than Q = 0
+            put.U[worse] = 0.0
+            put.evidence.residual[:] = np.minimum(answer.given, 1.0)
+            put.rank[:] = np.where(put.U.any((-2, -1)), answer.rank, 0)
             put.searched[:] = best.rank
             self.unfinished.put(where, put)
         return self.unfinished
@@ -294,8 +296,9 @@ class Pipeline:
         found, sure = self._solved(shared, start, stages)
         if even is not None and not self._reproduces(shared, found) and not self.budget.spent:
             # The best fit depends on lengths and weights.
-            shared = self._shared(prepare(X, y, weights, self.tuning))
+            before, shared = shared, self._shared(prepare(X, y, weights, self.tuning))
             self._begin(shared, where)
+            self.task.history.best = better_of(shared, None, before, found)
             found, sure = self._solved(shared, start, self._stages(X, y, weights))
         D = X.shape[-1] * (X.shape[-1] + 1) // 2
         repeated = int(shared.distinct) < min(int(shared.prepared.count), D)

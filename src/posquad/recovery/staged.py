@@ -45,7 +45,7 @@ def search_in_stages(
                 U, stage = _moved(found.U, stage, after), after
                 found = refine(stage, U, task, found)
     finally:  # also at Ctrl-C, which keeps the best for the weights of the user
-        history.best = _better(shared, best, stage, history.best)
+        history.best = better_of(shared, best, stage, history.best)
     followed = _moved(found.U, stage, shared)
     few = min(max_starts, shared.tuning.schedule.trial_starts)
     direct = search(shared, rank, task, few, followed, rough=rough)
@@ -62,10 +62,10 @@ def search_in_stages(
     return replace(direct, settled=settled, starts=direct.starts + found.starts)
 
 
-def _better(
+def better_of(
     shared: Shared, best: Candidates | None, stage: Shared, found: Candidates | None
 ) -> Candidates | None:
-    """Return the better of two candidates, of which the second was found in a stage."""
+    """Return the better of two candidates, of which the second was found in another stage."""
     if found is None:
         return best
     U = _moved(found.U, stage, shared)

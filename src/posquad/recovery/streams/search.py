@@ -43,6 +43,9 @@ _FREE = (
     "the rows do not determine every symmetric matrix, and the answer is far from the one that the "
     "sums refer to; recover it with the rows in memory, or add rows of another kind"
 )
+# Size of a form, over that of the responses, that is not zero. A choice: forms near zero reproduce
+# zero as well as zero does.
+_VISIBLE = 1e-3
 # Relative difference of losses that does not count. A choice: far above the rounding of a loss, and
 # far below the differences of minima.
 _SAME = 1e-9
@@ -148,8 +151,8 @@ class _Search:
             trials.append(judged(0, self._zero()))
             tried.clear()
             highest = 0 if trials[0].reproduced else highest
-        more, _ = try_ranks(trial, highest, lambda: self.limits.budget.spent)
-        trials += more
+        if highest:
+            trials += try_ranks(trial, highest, lambda: self.limits.budget.spent)[0]
         best = min(trials, key=lambda t: (not t.reproduced, t.score))
         path = [(t.rank, t.residual, t.score) for t in trials]
         if others:  # as where the rows are in memory: scores of such fits are not weighed
@@ -264,7 +267,9 @@ class _Search:
     def _sought(self, V: np.ndarray, rank: int, evidence: Evidence) -> Evidence:
         """Seek a second solution: the search ends if enough starts lead to V and none elsewhere."""
         Q, agreeing, others = V @ V.T, 0, 0
-        apart = DEFAULT.acceptance.apart * float(np.linalg.norm(Q))
+        # Beside Q = 0, a form is another one if its size is not negligible beside the responses.
+        size = float(np.linalg.norm(Q)) or math.sqrt(self.problem.squares) or 1.0
+        apart = (DEFAULT.acceptance.apart if V.size else _VISIBLE) * size
         different = spent = False
         for start, independent in self._anywhere(V, rank):
             spent = self.limits.budget.spent
@@ -283,12 +288,14 @@ class _Search:
     def _anywhere(self, V: np.ndarray, rank: int) -> Iterator[tuple[np.ndarray, bool]]:
         """Yield starts for a second solution, and whether they do not depend on the first."""
         if not V.size:
-            while True:
-                first = self._first(rank)
-                yield first + self.rng.standard_normal(first.shape), True
+            unit = math.sqrt((math.sqrt(self.problem.squares) or 1.0) / self.problem.k)
+            V = np.full((self.problem.k, max(1, min(rank, self.problem.k))), unit)
+            known = False
+        else:
+            known = V.shape[1] > 1
         U, seed, size = torch.from_numpy(V), self.limits.seed, DEFAULT.schedule.others_round
         for round in range(_OTHERS // size):
-            if V.shape[1] > 1 and round == 0:
+            if known and round == 0:
                 for start in partly_known(U, seed, round, size).numpy():
                     yield start, False
             for start in random_starts(U, seed, round, size).numpy():
