@@ -12,6 +12,7 @@ from posquad import RankOne, Status, recover
 from posquad.certificates import proves_infeasible
 from posquad.estimator import PositiveQuadraticRegressor
 from posquad.geometry import dimension
+from posquad.recovery import merging
 from posquad.recovery.merging import merge_equal_rows, row_hashes
 
 
@@ -121,3 +122,18 @@ def test_ranks_of_the_regressor_are_those_of_recover():
         assert (np.diff(found.history_rank) >= 0).all()
         assert found.history_rank[-1] == found.rank
         assert found.history.min() == pytest.approx(float(found.residual), rel=1e-9)
+
+
+def test_many_rows_show_by_some_of_them_whether_any_are_repeated(monkeypatch):
+    """Above twice `_SHOWN` rows only some are looked at; rows that are all there twice are seen."""
+    monkeypatch.setattr(merging, "_SHOWN", 200)
+    X = torch.from_numpy(np.random.default_rng(0).standard_normal((500, 2)))
+    assert merge_equal_rows(X, X[:, 0], None) is None
+    twice = X.repeat(2, 1)
+    found = merge_equal_rows(twice, twice[:, 0], None)
+    assert found is not None
+    assert len(found.X) == 500
+    looked_at = []
+    monkeypatch.setattr(merging, "row_hashes", lambda X: looked_at.append(len(X)) or row_hashes(X))
+    assert merge_equal_rows(X, X[:, 0], None) is None
+    assert looked_at == [len(set(np.random.default_rng(500).integers(0, 500, 200)))]
