@@ -250,15 +250,10 @@ def compare(outcome: Outcome, case: str, alone: Recovery, together: Recovery, k:
         Q, R = alone.Q.dense(), together.Q.dense()[k]
         if not np.linalg.norm(Q - R) <= 1e-8 * np.linalg.norm(Q):
             outcome.broken.append(f"{case}: answers differ by {np.linalg.norm(Q - R):.1e}")
-        # Estimates are proportional to residuals, which up to 100 eps differ from run to run.
-        pairs = (
-            (alone.error_estimate, alone.residual),
-            (together.error_estimate[k], together.residual[k]),
-        )
-        low, high = sorted(
-            float(error) * max(1.0, 100 * EPS / max(EPS, float(residual)))
-            for error, residual in pairs
-        )
+        # Residuals at rounding differ from run to run, and estimates are their multiples: those of
+        # ill-conditioned problems are up to 1e5 times as large.
+        told = (alone.error_estimate, together.error_estimate[k])
+        low, high = sorted(max(1e5 * EPS, float(estimate)) for estimate in told)
         if not high <= 2 * low:
             outcome.broken.append(f"{case}: error estimates {low:.1e} and {high:.1e}")
     elif word == "BEST_FIT":
