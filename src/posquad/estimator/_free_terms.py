@@ -100,7 +100,7 @@ class TermsSearch:
         self.terms: Terms = terms
         self.rank, self.options = rank, options
         # Q is unique among the forms of this rank.
-        self.asked = max(1, rank) if options.asked is None else options.asked
+        self.asked = options.asked or max(1, rank)
         self.frame = coordinates(X, samples.mass, terms)
         self.t, self.d = self.frame.enter(X), X.shape[1]
         self.mass = samples.mass
@@ -420,7 +420,6 @@ class TermsSearch:
             error=error,
             largest=min(sure, acceptance.loose),
             linear=self._is_determined(),
-            sought=self.asked == 0,  # only Q = 0 was asked for
             spent=self.options.budget.spent,
         )
 

@@ -212,7 +212,7 @@ class Evidence:
         if not self.reproduced:
             return "not computed, because the responses are not reproduced"
         if self.sought:
-            return "not computed, because the problem is too large, or rank 0 was asked for"
+            return "not computed, because the problem is too large"
         return "not computed, because another check failed first"
 
 
