@@ -13,6 +13,7 @@ from posquad.estimator._model import Fit, Quadratic, Terms, form
 from posquad.estimator._rank_choice import RankTable, Solver, fit_at_rank
 from posquad.estimator._samples import WeightedSamples, weighted_samples
 from posquad.estimator._uncertainty import Uncertainty, generators
+from posquad.problems.measurements import RankOne
 from posquad.recovery.losses import Loss, Poisson, Robust
 from posquad.recovery.reweight import Begin, Reweighted, Squares, reweight
 from posquad.recovery.robust_starts import robust_factors
@@ -61,7 +62,9 @@ def fit_with_loss(
                 return []
             with solve.counted() as budget:
                 rows = torch.from_numpy(X)
-                factors = robust_factors(rows, y, w, columns, loss, level, solve.seed, budget)
+                factors = robust_factors(
+                    RankOne(rows), y, w, columns, loss, level, solve.seed, budget
+                )
             near = [found._replace(function=form(U.numpy())) for U in factors]
             return [Begin(each, torch.from_numpy(each.predict(X))) for each in near]
 

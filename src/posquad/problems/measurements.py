@@ -18,12 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, positive_integer, require_symmetric, tensors
+from posquad.core.arrays import Array, positive_integer, tensors
 from posquad.core.errors import ShapeError
 from posquad.core.linalg import symmetric_part
-from posquad.core.symmetric import svec, symmetric_fit, symmetric_gram, symmetric_matrix
+from posquad.core.symmetric import (
+    svec,
+    symmetric_fit,
+    symmetric_gram,
+    symmetric_matrix,
+    symmetric_system,
+)
 from posquad.core.twofold import Twofold, from_doubles
+from posquad.problems.dense import Dense as Dense
 from posquad.problems.fused import fused_sweep
+from posquad.problems.held import HeldMeasurements
 from posquad.problems.operator import Measurements, factor_scale
 from posquad.problems.products import (
     RunningSum,
@@ -44,7 +52,7 @@ _TERM_ENTRIES = 2**17  # terms x_ij u_jk of a product in double-double arithmeti
 _JACOBIAN_ENTRIES = 2**22  # entries of a block of rows of a Jacobian
 
 
-class RankOne(Measurements):
+class RankOne(HeldMeasurements):
     """Quadratic measurements `A_i = x_i x_i'`, `A(Q)_i = x_i'Q x_i`.
 
     `eq:gaussian-measurement-operator`. `X[..., n, d]` holds the inputs in rows.
@@ -57,17 +65,16 @@ class RankOne(Measurements):
 
     X may also be a source of rows (`posquad.problems.rows`): then every kernel is a pass over it.
 
-    The solvers, initializers and diagnoses of `recover` also use what only rank-one measurements
-    have. One row at a time: `project` (XU; `project_precisely` in double-double arithmetic, and
-    `product_sizes` for its rounding), `squared_lengths` and `at_rows`. Sums and maxima over rows:
-    `column_sizes`, `largest_entry`, `weighted_adjoint`, `normal_equations`, `second_moments`,
-    `gauss_newton_product`, `fourth_moments`, `absolute_moments` and `symmetric_fit`. Other
-    operators: `transformed`, `normalized`, `single`, `double` and `select`. Only `gram`, the inner
-    products of all rows, is n x n, and is asked for where such systems are affordable.
+    `recover` also uses what only rows have: `squared_lengths`, `column_sizes`, `largest_entry`,
+    `second_moments` and `gram`, the inner products of all rows, which is n x n and is asked for
+    where such systems are affordable; `project_precisely` in double-double arithmetic, and
+    `product_sizes` for the rounding of XU; `single`, the operator in single precision.
 
     >>> RankOne(np.array([[1.0, 2.0], [0.0, 1.0]])).apply(np.diag([1.0, 10.0]))
     array([41., 10.])
     """
+
+    own_dimensions = 1
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
         if cls is RankOne and any(isinstance(X, Rows) for X in (*given, *named.values())):
@@ -97,6 +104,13 @@ class RankOne(Measurements):
         self.n, self.d = self.X.shape[-2:]
         self.batch_shape = self.X.shape[:-2]
         self.dtype, self.device = self.X.dtype, self.X.device
+
+    @property
+    def data(self) -> Tensor:
+        return self.X
+
+    def holding(self, data: Tensor) -> RankOne:
+        return RankOne.of_checked(data)
 
     def double(self) -> RankOne:
         return RankOne(self.X.double())
@@ -160,12 +174,46 @@ class RankOne(Measurements):
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
         return 2 * (tall_product(self.X, U) * tall_product(self.X, Delta)).sum(-1)
 
-    # Kernels for rank-one measurements only. All but `gram` and `symmetric_fit`, which are for
-    # small problems, are products with a block of rows, or sums over blocks of small matrices.
+    # What a search keeps of U is XU. All but `gram` and `symmetric_fit`, which are for small
+    # problems, are products with a block of rows, or sums over blocks of small matrices.
 
     def project(self, U: Tensor) -> Tensor:
         """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
         return tall_product(self.X, U)
+
+    def forms(self, Z: Tensor) -> Tensor:
+        return Z.square().sum(-1)
+
+    def paired(self, Z: Tensor, W: Tensor) -> Tensor:
+        return (Z * W).sum(-1)
+
+    @property
+    def matrices(self) -> Tensor:
+        return self.X[..., :, None] * self.X[..., None, :]
+
+    @property
+    def norms(self) -> Tensor:
+        return self.squared_lengths
+
+    @cached_property
+    def squares(self) -> Tensor:
+        return self.adjoint_kernel(self.squared_lengths)
+
+    def jacobian(self, Z: Tensor) -> Tensor:
+        return (2 * self.X[..., :, None] * Z[..., None, :]).flatten(-2)
+
+    def jacobian_size(self, Z: Tensor) -> Tensor:
+        return (self.squared_lengths * Z.square().sum(-1)).sum(-1)
+
+    def dual_system(self, Z: Tensor) -> Tensor:
+        return (4 * self.gram()) * (Z @ Z.mT)
+
+    @cached_property
+    def system(self) -> Tensor:
+        return symmetric_system(self.X)
+
+    def inner_products(self, D: Tensor | None = None) -> Tensor:
+        return self.gram(D).square()
 
     def project_precisely(self, U: Tensor) -> Twofold:
         """`XU`, `[..., n, r]`, as if computed with twice the digits of `U[..., d, r]`."""
@@ -183,9 +231,8 @@ class RankOne(Measurements):
     @cached_property
     def column_sizes(self) -> Tensor:
         """`max_i |x_ij|`, `[..., d]`."""
-        shared = one_design(self.X) if self.batch_shape else None
-        if shared is not None:
-            return RankOne.of_checked(shared).column_sizes
+        if (shared := self.shared) is not None:
+            return shared.column_sizes
         parts = [torch.maximum(Xb.amax(-2), -Xb.amin(-2)) for _, Xb in self._blocks()]
         return torch.stack(parts).amax(0)
 
@@ -195,9 +242,8 @@ class RankOne(Measurements):
         Rounding of X, of U or of their product changes `XU` by about eps times these numbers. They
         exceed `|XU|` where the terms cancel.
         """
-        shared = one_design(self.X) if self.batch_shape else None
-        if shared is not None:
-            return RankOne.of_checked(shared).product_sizes(U)
+        if (shared := self.shared) is not None:
+            return shared.product_sizes(U)
         unit, _ = factor_scale(U)
         squares, parts = (U / unit).square(), []
         for _, Xb in self._blocks():
@@ -205,6 +251,22 @@ class RankOne(Measurements):
             size = torch.where(size > 0, size, 1.0)  # so that squares are in range
             parts.append(((Xb / size).square() @ squares).sqrt() * size)
         return torch.cat(parts, dim=-2) * unit
+
+    def measured(self, U: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
+        squares = _scaled(self.project(U), s).square()
+        largest = self.column_sizes.to(U.dtype)[..., :, None] * U
+        rows = squares if s is None else s.square()[..., None] * squares
+        lengths = largest.square().sum(-2).sqrt()
+        return squares.sum(-1), 2 * (rows.sum(-2).sqrt() * lengths).sum(-1)
+
+    def scaled_rounding(self, U: Tensor, s: Tensor | None) -> Tensor:
+        sizes = _scaled(self.product_sizes(U), s)
+        return 2 * (_scaled(self.project(U), s).abs() * sizes).sum(-1)
+
+    def precise_forms(self, U: Tensor, s: Tensor | None) -> Twofold:
+        Z = self.project_precisely(U)
+        Z = Z if s is None else Z.times(s.double()[..., None])
+        return (Z * Z).sum(-1)
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
@@ -220,9 +282,8 @@ class RankOne(Measurements):
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
-        X = one_design(self.X) if self.batch_shape else None  # a view has no X until it is asked
-        if X is not None:
-            return RankOne(X).squared_lengths.expand(self.X.shape[:-1])
+        if (shared := self.shared) is not None:
+            return shared.squared_lengths.expand(self.X.shape[:-1])
         parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
@@ -239,10 +300,9 @@ class RankOne(Measurements):
     @cached_property
     def fourth_moments(self) -> Tensor:
         """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, where D = d(d+1)/2."""
-        X = one_design(self.X) if self.batch_shape else None
-        if X is None:
+        if (shared := self.shared) is None:
             return symmetric_gram(self.X)
-        gram = symmetric_gram(X)
+        gram = symmetric_gram(shared.X)
         return gram.expand(*self.batch_shape, *gram.shape)
 
     def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,11 +320,15 @@ class RankOne(Measurements):
         return matrix.value, right.value
 
     def absolute_moments(self) -> Tensor:
-        """`|X|'|X|`, `[..., d, d]`: zero where two coordinates share no row."""
+        """`sum_i |A_i|`, `[..., d, d]`: zero where two coordinates share no row."""
         total = RunningSum()
         for _, Xb in self._blocks():
             total.add(Xb.abs().mT @ Xb.abs())
         return total.value
+
+    def largest_term(self) -> Tensor:
+        """The largest entry of all A_i in absolute value, a scalar."""
+        return self.largest_entry().square()
 
     def largest_entry(self) -> Tensor:
         """The largest `|X_ij|`, a scalar."""
@@ -288,16 +352,16 @@ class RankOne(Measurements):
 
     def transformed(self, T: Tensor) -> RankOne:
         """The operator with inputs `T'x_i`, for `T[..., d, k]`."""
-        return RankOne(self.X @ T)
+        return RankOne.of_checked(self.X @ T)
+
+    def weighted(self, s: Tensor) -> RankOne:
+        """The operator with the matrices `s_i A_i`, for nonnegative `s[..., n]`."""
+        return RankOne.of_checked(s.sqrt()[..., None] * self.X)
 
     def normalized(self) -> RankOne:
         """The operator with rows of length one; zero rows stay."""
         lengths = self.squared_lengths.sqrt()[..., None]
         return RankOne.of_checked(self.X / torch.where(lengths > 0, lengths, 1.0))
-
-    def select(self, index: Tensor) -> RankOne:
-        """The operators of a batch at these indices."""
-        return RankOne.of_checked(select_designs(self.X, index))
 
     def at_rows(self, index: Tensor) -> RankOne:
         """The operator of the rows at these indices, `[m]`, which ascend."""
@@ -340,46 +404,14 @@ class RankOne(Measurements):
         return product
 
 
+def _scaled(Z: Tensor, s: Tensor | None) -> Tensor:
+    return Z if s is None else s[..., None] * Z
+
+
 def _normal_block(X: Tensor, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
     """`J'J` and `J'e` of a block of rows, with J in rows of dr numbers."""
     J = (2 * X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., rows, dr]
     return J.mT @ J, (J.mT @ e[..., None])[..., 0]
-
-
-class Dense(Measurements):
-    """Measurements by arbitrary symmetric matrices `A[..., n, d, d]`, stored in full.
-
-    >>> Dense(np.array([[[1.0, 0.0], [0.0, 2.0]]])).apply(np.eye(2))
-    array([3.])
-    """
-
-    def __init__(self, A: Array) -> None:
-        (self.A,) = tensors(A=A)
-        if self.A.ndim < 3 or 0 in self.A.shape[-3:]:
-            raise ShapeError(
-                "A",
-                expected="shape (..., n, d, d) with n, d >= 1",
-                got=f"shape {tuple(self.A.shape)}",
-            )
-        require_symmetric("A", self.A)
-        self.n, self.d = self.A.shape[-3:-1]
-        self.batch_shape = self.A.shape[:-3]
-        self.dtype, self.device = self.A.dtype, self.A.device
-
-    def double(self) -> Dense:
-        return Dense(self.A.double())
-
-    # Without broadcasting a plain product is a third as expensive for small matrices.
-
-    def apply_kernel(self, Q: Tensor) -> Tensor:
-        if Q.shape[:-2] == self.batch_shape:
-            return (self.A.flatten(-2) @ Q.flatten(-2)[..., None])[..., 0]
-        return torch.einsum("...iab,...ab->...i", self.A, Q)
-
-    def adjoint_kernel(self, z: Tensor) -> Tensor:
-        if z.shape[:-1] == self.batch_shape:
-            return (z[..., None, :] @ self.A.flatten(-2)).view(*z.shape[:-1], self.d, self.d)
-        return torch.einsum("...i,...iab->...ab", z, self.A)
 
 
 class GaussianPopulation(Measurements):
@@ -412,14 +444,3 @@ class GaussianPopulation(Measurements):
     def normal_kernel(self, H: Tensor) -> Tensor:
         eye = torch.eye(self.d, dtype=H.dtype, device=H.device)
         return 2 * H + H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None] * eye
-
-
-def one_design(X: Tensor) -> Tensor | None:
-    """Inputs `[n, d]` that a batch `X[B, n, d]` repeats as views of one matrix, else None."""
-    return X[0] if X.ndim == 3 and len(X) > 1 and X.stride(0) == 0 else None
-
-
-def select_designs(X: Tensor, index: Tensor) -> Tensor:
-    """Inputs of a batch `X[B, n, d]` at these indices; those of one design stay views of it."""
-    shared = one_design(X)
-    return X[index] if shared is None else shared.expand(len(index), *shared.shape)

@@ -9,12 +9,18 @@ arguments.
 An operator must implement two kernels, `apply_kernel` and `adjoint_kernel`. The others follow from
 them and are overridden where a faster way exists: `apply_factor_kernel`, `apply_tangent`,
 `adjoint_factor_kernel`, `normal_kernel`, `gradient_sweep`, `linearize` and `log_sizes`.
+
+`recover` asks for more. A search keeps `Z = project(U)` of a factor, which is linear in U: XU for
+rows, and U itself where nothing smaller shows all products. `forms`, `paired`, `weighted_adjoint`,
+`gauss_newton_product`, `jacobian`, `jacobian_size`, `normal_equations` and `dual_system` follow
+from it. What they cost without rows, a product with every A_i, is that of `Dense`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,6 +38,10 @@ from posquad.core.arrays import (
     unified,
 )
 from posquad.core.errors import DtypeError, ShapeError
+from posquad.core.symmetric import reduced_system, solve_reduced, svec
+from posquad.core.twofold import Twofold, from_doubles
+
+_TERM_ENTRIES = 2**17  # terms of a product in double-double arithmetic that are formed at a time
 
 
 class Measurements(ABC):
@@ -160,6 +170,123 @@ class Measurements(ABC):
             return curved + self.adjoint_factor_kernel(e, Delta)
 
         return product
+
+    # What a search keeps of a factor, `Z = project(U)`, and the kernels that work on it. J is the
+    # Jacobian of the predictions, with the rows `2 vec(A_i U)`.
+
+    def project(self, U: Tensor) -> Tensor:
+        """What is kept of `U[..., d, r]`, linear in U, `[..., k, r]`."""
+        return U
+
+    def forms(self, Z: Tensor) -> Tensor:
+        """`A(UU')`, `[..., n]`, for `Z = project(U)`."""
+        return self.apply_factor_kernel(Z)
+
+    def paired(self, Z: Tensor, W: Tensor) -> Tensor:
+        """`<A_i, UD'>`, `[..., n]`, half of J D, for `Z = project(U)` and `W = project(D)`."""
+        return self.apply_tangent(Z, W) / 2
+
+    def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
+        """`A*(w) U`, `[..., d, r]`, half of `J'w`, for `w[..., n]` and `Z = project(U)`."""
+        return self.adjoint_factor_kernel(w, Z)
+
+    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map `D -> A*(A(UD' + DU')) U`, half of `J'J`, of `[..., d, r]`."""
+        return lambda D: 2 * self.weighted_adjoint(self.paired(Z, self.project(D)), Z)
+
+    @cached_property
+    def matrices(self) -> Tensor:
+        """All A_i, `[..., n, d, d]`."""
+        eye = torch.eye(self.n, dtype=self.dtype or torch.float64, device=self.device)
+        shape = (self.n, *(1 for _ in self.batch_shape), self.n)
+        return self.adjoint_kernel(eye.reshape(shape)).movedim(0, -3)
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """`||A_i||_F`, `[..., n]`."""
+        return torch.linalg.matrix_norm(self.matrices)
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """`sum_i A_i^2`, `[..., d, d]`; its range is that of all A_i together."""
+        return torch.einsum("...iab,...ibc->...ac", self.matrices, self.matrices)
+
+    def jacobian(self, Z: Tensor) -> Tensor:
+        """J, `[..., n, dr]`, for `Z = project(U)`."""
+        return (2 * (self.matrices @ Z[..., None, :, :])).flatten(-2)
+
+    def jacobian_size(self, Z: Tensor) -> Tensor:
+        """`||J||_F^2 / 4`, `[...]`, for `Z = project(U)`."""
+        return (Z * (self.squares @ Z)).sum((-2, -1))
+
+    def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
+        """`J'J` and `J'e`, for `Z = project(U)` and `e[..., n]`."""
+        J = self.jacobian(Z)
+        return J.mT @ J, (J.mT @ e[..., None])[..., 0]
+
+    def dual_system(self, Z: Tensor) -> Tensor:
+        """`JJ'`, `[..., n, n]`, for `Z = project(U)`."""
+        J = self.jacobian(Z)
+        return J @ J.mT
+
+    @cached_property
+    def system(self) -> Tensor:
+        """Rows `svec(A_i)`, `[..., n, D]` with D = d(d+1)/2, of the system `A(S) = y`."""
+        return svec(self.matrices)
+
+    def inner_products(self, D: Tensor | None = None) -> Tensor:
+        """`<A_i, D A_j D>`, `[..., n, n]`, for symmetric `D[..., d, d]`; D = I by default."""
+        if D is None:
+            return self.system @ self.system.mT
+        turned = D[..., None, :, :] @ self.matrices @ D[..., None, :, :]
+        return svec(turned) @ self.system.mT
+
+    @cached_property
+    def row_space(self) -> Tensor:
+        """Orthonormal basis `[..., d^2, k]` of the span of all A_i; columns may be zero."""
+        norms = torch.where(self.norms > 0, self.norms, 1.0)
+        rows = (self.matrices / norms[..., None, None]).flatten(-2)
+        _, s, basis = torch.linalg.svd(rows, full_matrices=False)
+        least = max(rows.shape[-2:]) * torch.finfo(s.dtype).eps * s[..., :1]
+        return torch.where((s > least)[..., None], basis, 0.0).mT
+
+    @cached_property
+    def fourth_moments(self) -> Tensor:
+        """`sum_i svec(A_i) svec(A_i)'`, `[..., D, D]`, where D = d(d+1)/2."""
+        return self.system.mT @ self.system
+
+    def symmetric_fit(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The symmetric S of least `||A(S) - y||`, and whether the system determines it, `[...]`.
+
+        Needs `n >= d(d+1)/2`, and forms the n x d(d+1)/2 matrix of the system.
+        """
+        R, right = reduced_system(self.system, y[..., None])
+        return solve_reduced(R, right[..., 0], self.d)
+
+    # What is measured of an answer. `s[..., n]` are factors of the rows, or None.
+
+    def measured(self, U: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
+        """`s_i^2 <A_i, UU'>`, `[..., n]`, and a bound on the norm of `scaled_rounding`, `[...]`."""
+        values = self.apply_factor_kernel(U)
+        values = values if s is None else s.square() * values
+        return values, torch.linalg.vector_norm(self.scaled_rounding(U, s), dim=-1)
+
+    def scaled_rounding(self, U: Tensor, s: Tensor | None) -> Tensor:
+        """What rounding each number of U by eps changes in these values, over eps, `[..., n]`."""
+        terms = (self.matrices @ U[..., None, :, :]) * U[..., None, :, :]
+        sizes = 2 * torch.linalg.vector_norm(terms, dim=(-2, -1))
+        return sizes if s is None else s.square() * sizes
+
+    def precise_forms(self, U: Tensor, s: Tensor | None) -> Twofold:
+        """`s_i^2 <A_i, UU'>`, `[..., n]`, as if computed with twice the digits of U."""
+        u, A = U.double()[..., None, :, :], self.matrices.double()
+        parts = []
+        step = max(1, _TERM_ENTRIES // max(1, self.d * u.numel()))
+        for some in A.split(step, -3):
+            products = from_doubles(some[..., None]).times(u[..., None, :, :]).sum(-2)  # A_i U
+            parts.append(products.times(u).sum(-1).sum(-1))
+        values = Twofold(*(torch.cat(column, -1) for column in zip(*parts, strict=True)))
+        return values if s is None else values.times(s.double()).times(s.double())
 
     def _symmetric(self, name: str, Q: Array) -> Tensor:
         (q,) = self.admit(**{name: Q})

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,20 +18,27 @@ from posquad.core.arrays import (
     unified,
 )
 from posquad.core.errors import DomainError, ShapeError
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import Dense, Measurements, RankOne
+
+# Entries of the matrices up to which other measurements than rows are solved. Derived: 1 GB.
+_MATRIX_ENTRIES = 2**27
+# Calls between a warning and the caller of `recover`. A definition.
+_STACK = 6
 
 
-def admitted_start(start: Array, X: Tensor, y: Tensor, rank: int | None) -> Tensor:
-    """Return a start `[..., d, k]` of the batch of X, as checked tensors."""
-    U = converted_tensor("start", start).to(y)
+def admitted_start(start: Array, d: int, y: Tensor, rank: int | None) -> Tensor:
+    """Return a start `[..., d, k]` of the batch of `y[..., n]`, as checked tensors."""
+    U, batch = converted_tensor("start", start).to(y), y.shape[:-1]
     require_factor("start", U)
-    require_shape("start", U, (X.shape[-1], U.shape[-1]), "(..., d, k)")
-    if require_batch(X=X.shape[:-2], start=U.shape[:-2]) != X.shape[:-2]:
-        expected = f"a batch that broadcasts to that of X, {tuple(X.shape[:-2])}"
+    require_shape("start", U, (d, U.shape[-1]), "(..., d, k)")
+    if require_batch(X=batch, start=U.shape[:-2]) != batch:
+        expected = f"a batch that broadcasts to that of X, {tuple(batch)}"
         raise ShapeError("start", expected=expected, got=f"batch {tuple(U.shape[:-2])}")
     if rank is not None and U.shape[-1] > rank:
         expected = f"at most rank = {rank} columns"
         raise DomainError("start", expected=expected, got=f"{U.shape[-1]}")
-    return U.expand(*X.shape[:-2], *U.shape[-2:])
+    return U.expand(*batch, *U.shape[-2:])
 
 
 def require_nonnegative_weights(w: Tensor) -> None:
@@ -58,10 +69,32 @@ def _bad_weights(got: str) -> DomainError:
     return DomainError("weights", expected="nonnegative weights, not all zero", got=got)
 
 
-def admitted_arrays(
-    X: Array, y: Array | None, weights: Array | None, precision: str, most: float
-) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return checked tensors of one batch shape, and whether any of them was float32.
+class Admitted(NamedTuple):
+    """What `recover` is given, checked, in one batch shape."""
+
+    operator: HeldMeasurements
+    y: Tensor  # [..., n]
+    weights: Tensor  # [..., n]
+    is_narrow: bool  # whether any of them was float32
+    model: Array  # what the arrays of the result are like
+
+    @property
+    def batch(self) -> torch.Size:
+        return self.y.shape[:-1]
+
+    def flattened(self) -> list[Admitted]:
+        """Return the problems of the batch."""
+        operator, n = self.operator, self.operator.n
+        tail = operator.data.shape[len(operator.batch_shape) :]
+        parts = (operator.data.reshape(-1, *tail), self.y.reshape(-1, n))
+        each = zip(*parts, self.weights.reshape(-1, n), strict=True)
+        return [self._replace(operator=operator.holding(a), y=y, weights=w) for a, y, w in each]
+
+
+def admitted(
+    X: Array | Measurements, y: Array | None, weights: Array | None, precision: str, most: float
+) -> Admitted:
+    """Return checked measurements, responses and weights.
 
     Float32 inputs of one problem with more than `most` entries stay float32.
     """
@@ -69,36 +102,70 @@ def admitted_arrays(
         raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
     if y is None:
         raise DomainError("y", expected="responses, one per row of X", got="None")
-    given = {"X": converted_tensor("X", X), "y": converted_tensor("y", y)}
+    name, data, kind = _data_of(X)
+    given = {name: converted_tensor(name, data), "y": converted_tensor("y", y)}
     if weights is not None:
         given["weights"] = converted_tensor("weights", weights)
     narrow = any(t.dtype == torch.float32 for t in given.values())
-    wide, inputs = precision == "float64", given["X"]
-    one = inputs.ndim == 2 and all(t.ndim == 1 for name, t in given.items() if name != "X")
+    wide, inputs = precision == "float64", given[name]
+    one = inputs.ndim == 2 and all(t.ndim == 1 for key, t in given.items() if key != name)
     kept = wide and one and inputs.numel() > most
     if kept:
-        given["X"] = inputs[:0]
+        given[name] = inputs[:0]
     if wide:
-        given = {name: tensor.to(torch.float64) for name, tensor in given.items()}
+        given = {key: tensor.to(torch.float64) for key, tensor in given.items()}
     first, responses, *rest = unified(**given)
     inputs = inputs if kept else first
-    if inputs.ndim < 2 or 0 in inputs.shape[-2:]:
+    tail = kind.own_dimensions + 1
+    if inputs.ndim < tail or 0 in inputs.shape[-tail:]:
         got = f"shape {tuple(inputs.shape)}"
-        raise ShapeError("X", expected="shape (..., n, d) with n, d >= 1", got=got)
-    n = inputs.shape[-2]
-    require_shape("y", responses, (n,), "(..., n), one response per row of X")
-    shapes = {"X": inputs.shape[:-2], "y": responses.shape[:-1]}
+        raise ShapeError(name, expected="shape (..., n, d) with n, d >= 1", got=got)
+    if kind is RankOne:
+        _warn_of_matrices(inputs)
+    n, lead = inputs.shape[-tail], inputs.shape[:-tail]
+    per = "row of X" if kind is RankOne else "measurement"
+    require_shape("y", responses, (n,), f"(..., n), one response per {per}")
+    shapes = {name: lead, "y": responses.shape[:-1]}
     if rest:
-        require_shape("weights", rest[0], (n,), "(..., n), one weight per row of X")
+        require_shape("weights", rest[0], (n,), f"(..., n), one weight per {per}")
         shapes["weights"] = rest[0].shape[:-1]
         require_nonnegative_weights(rest[0])
         require_positive_weight(rest[0].amax(-1))
         rest[0] = _summable(rest[0])
     batch = require_batch(**shapes)
     w = rest[0] if rest else responses.new_ones(n)
-    return (
-        inputs.detach().expand(*batch, *inputs.shape[-2:]),
+    inputs = inputs.detach().expand(*batch, *inputs.shape[-tail:])
+    model = y if isinstance(X, Measurements) else X
+    return Admitted(
+        kind.of_checked(inputs),
         responses.detach().expand(*batch, n),
         w.detach().expand(*batch, n),
         narrow,
+        model if hasattr(model, "shape") else np.asarray(model),
     )
+
+
+def _data_of(X: Array | Measurements) -> tuple[str, Array, type[RankOne] | type[Dense]]:
+    """Return the name and the numbers of what is given, and the operator that holds them."""
+    if not isinstance(X, Measurements):
+        return "X", X, RankOne
+    if isinstance(X, RankOne):
+        return "X", X.X, RankOne
+    if isinstance(X, Dense):
+        return "A", X.A, Dense
+    entries = X.n * X.d**2 * X.batch_shape.numel()
+    if entries > _MATRIX_ENTRIES:
+        expected = f"RankOne, Dense, or measurements whose matrices have {_MATRIX_ENTRIES} entries"
+        got = f"{type(X).__name__} with n d^2 = {entries}"
+        raise DomainError("X", expected=expected, got=got)
+    return "A", X.matrices, Dense
+
+
+def _warn_of_matrices(X: Tensor) -> None:
+    """Warn of inputs `X[n, d, d]` that look like symmetric matrices, not like a batch."""
+    if X.ndim == 3 and X.shape[-1] == X.shape[-2] > 1 and torch.equal(X, X.mT):
+        told = (
+            "X[n, d, d] with symmetric slices is taken as a batch of n problems with d rows each; "
+            "for measurements <A_i, Q> by matrices A_i, pass posquad.Dense(A)"
+        )
+        warnings.warn(told, stacklevel=_STACK)

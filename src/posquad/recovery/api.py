@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from posquad.certificates import certifier
 from posquad.core.arguments import require_boolean
-from posquad.core.arrays import Array, host, like, require_instance
-from posquad.core.errors import DomainError, Interrupted, PosquadError
+from posquad.core.arrays import Array
+from posquad.core.errors import DomainError
 from posquad.core.progress import Progress
-from posquad.core.threads import one_torch_thread
-from posquad.problems.measurements import RankOne
-from posquad.problems.objectives import LeastSquares
+from posquad.problems.measurements import Measurements
+from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
-from posquad.recovery import ranks
-from posquad.recovery.admitted import admitted_arrays, admitted_start
-from posquad.recovery.budget import History
-from posquad.recovery.candidates import Task, singular_values
-from posquad.recovery.findings import largest_error
 from posquad.recovery.from_rows import recover_from_rows
-from posquad.recovery.losses import LossName, chosen_loss
-from posquad.recovery.merging import farkas_of_all
+from posquad.recovery.in_memory import recover_in_memory
+from posquad.recovery.losses import LossName
 from posquad.recovery.options import Options
-from posquad.recovery.other_losses import recover_by_reweighting
-from posquad.recovery.pipeline import Pipeline
-from posquad.recovery.problem import Problem
 from posquad.recovery.result import Recovery
-from posquad.recovery.status import granted
 from posquad.recovery.streams.checkpoint import Checkpoint
-from posquad.recovery.tuning import DEFAULT, Tuning
+from posquad.recovery.tuning import Tuning
 
 __all__ = ["Recovery", "recover"]
 
 
 def recover(
-    X: Array | Rows,
+    X: Array | Rows | Measurements,
     y: Array | None,
     rank: int | None = None,
     *,
@@ -158,118 +141,12 @@ def recover(
         loss=loss,
         scale=scale,
     )
+    if isinstance(X, RankOneRows):
+        X = X.source
     if isinstance(X, Rows):
-        return recover_from_rows(recover, X, y, weights, options, checkpoint)
+        return recover_from_rows(X, y, weights, options, checkpoint)
     require_boolean(certify=certify, diagnose=diagnose)
     if checkpoint is not None:
         expected = "None unless X is a source of rows in files (posquad.problems.rows)"
         raise DomainError("checkpoint", expected=expected, got=type(X).__name__)
-    return _recover_from_arrays(X, y, weights, options)
-
-
-def _recover_from_arrays(
-    X: Array, y: Array | None, weights: Array | None, options: Options
-) -> Recovery:
-    """Return the answer to rows in memory."""
-    tuning, certify = options.tuning, options.certify
-    if tuning is not None:
-        require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
-    other = chosen_loss(options.loss, options.scale)
-    most = (tuning or DEFAULT).sizes.view_entries if other is None else math.inf
-    inputs, responses, w, narrow = admitted_arrays(X, y, weights, options.precision, most)
-    X = X if hasattr(X, "shape") else np.asarray(X)  # what the arrays of the result are like
-    if certify and not options.diagnose:
-        expected = "True with certify=True: a certificate needs an answer that is diagnosed"
-        raise DomainError("diagnose", expected=expected, got="False")
-    if certify and responses.ndim > 1:
-        expected = "False for a batch: a certificate is about one problem"
-        raise DomainError("certify", expected=expected, got=f"batch {tuple(responses.shape[:-1])}")
-    level = options.wanted.level(inputs.shape[-1], narrow=narrow)
-    if other is not None:
-        rest = options.keywords()
-        for name in ("certify", "loss", "scale"):
-            del rest[name]
-        given = (X, inputs, responses, w)
-        found = recover_by_reweighting(recover, other, given, rest | {"tolerance": level})
-        return _certified(found, inputs, responses, w, level) if certify else found
-    history = options.history(options.progress)
-    found = _least_squares(X, (inputs, responses, w), weights is not None, options, level, history)
-    if certify and not history.budget.spent:
-        return _certified(found, inputs, responses, w, level)
-    return found
-
-
-def _least_squares(
-    X: Array,
-    given: tuple[Tensor, Tensor, Tensor],
-    weighted: bool,
-    options: Options,
-    level: float,
-    history: History,
-) -> Recovery:
-    """Return the least-squares answer to the inputs, responses and weights `given`.
-
-    Ctrl-C raises `Interrupted` with the best answer so far.
-    """
-    inputs, responses, w = given
-    rank, start = options.rank, options.start
-    first = None if start is None else admitted_start(start, inputs, responses, rank)
-    task, tuning = Task(level, options.seed, history), options.tuning or DEFAULT
-    call = Pipeline(
-        task, rank, options.max_rank, options.max_starts, tuning, first, options.diagnose
-    )
-    batch = responses.shape[:-1]
-    small = inputs.shape[-2] * inputs.shape[-1] <= tuning.sizes.thread_entries
-    answers = None
-    try:
-        with torch.no_grad(), one_torch_thread(when=small):
-            answers = call.answers(inputs, responses, w if weighted else None)
-        answers.require_range()
-        found = answers.recovery(batch, X, history)
-        if call.path and not batch:
-            path = torch.tensor(call.path, dtype=torch.float64).T
-            rows = (path[0].long(), path[1], path[2])
-            found = replace(found, rank_path=ranks.RankPath(*(like(X, row) for row in rows)))
-        if call.farkas is not None and not batch:
-            # Working responses are those of the user times the square root of the relative weight.
-            z = call.farkas.to(w.device)
-            if call.merged is not None:
-                z = farkas_of_all(call.merged, z, responses, w)
-            elif weighted:
-                z = z * (w / w.mean()).sqrt()
-            found = replace(found, farkas=like(X, z))
-    except KeyboardInterrupt as stop:
-        if call.given is None:  # nothing has begun
-            raise
-        best = call.unfinished_answers() if answers is None else answers
-        raise Interrupted(best.recovery(batch, X, history)) from stop
-    return found
-
-
-def _certified(found: Recovery, X: Tensor, y: Tensor, w: Tensor, level: float) -> Recovery:
-    """Return the answer with its certificate, if its factor can be certified.
-
-    It is called CERTIFIED if each response is also reproduced relative to its own size.
-
-    Ctrl-C raises `Interrupted` with the answer.
-    """
-    if int(found.rank) == 0:
-        return found
-    kept = w > 0
-    U = torch.as_tensor(found.U[:, : int(found.rank)]).to(y)
-    U = U.double()  # in single precision fourth powers of the inputs may overflow
-    problem = Problem(RankOne(X[kept].double()), y[kept].double())
-    objective = LeastSquares(problem.operator, problem.y)
-    try:
-        certificate = certifier.certify(objective, U, tolerance=level)
-    except PosquadError:  # the factor does not have full rank
-        return found
-    except KeyboardInterrupt as stop:
-        raise Interrupted(found) from stop
-    e = problem.residual(problem.operator.project(U))
-    lengths = host(problem.operator.squared_lengths)
-    worst = float(largest_error(host(e), host(problem.y), lengths, singular_values(U)))
-    if not certificate.proved or worst > level:
-        return replace(found, certificate=certificate)
-    evidence = found.evidence.updated(worst=worst, proved=True)
-    return replace(found, certificate=certificate, status=granted(evidence), evidence=evidence)
+    return recover_in_memory(X, y, weights, options)

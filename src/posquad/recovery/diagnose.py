@@ -20,7 +20,7 @@ from posquad.core.symmetric import (
 from posquad.curvature import effective_spectrum
 from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne, one_design
+from posquad.problems.held import HeldMeasurements, one_of_views
 from posquad.problems.objectives import LeastSquares
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, singular_values
@@ -116,7 +116,7 @@ def diagnose(
 
 def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
     """`||T||^2 / ||TUU'T'||`, by which errors grow in the user's coordinates, `[...]`."""
-    T = T[:1] if one_design(T) is not None else T
+    T = T[:1] if one_of_views(T) is not None else T
     T = T / T.abs().amax((-2, -1), keepdim=True)
     V = T @ U
     size = np.sqrt((host(V.mT @ V) ** 2).sum((-2, -1)))
@@ -125,7 +125,7 @@ def _stretch(T: Tensor, U: Tensor) -> np.ndarray:
     return host(spectral_norm(T)) ** 2 / size
 
 
-def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
+def _fitted_objective(operator: HeldMeasurements, U: Tensor) -> LeastSquares:
     """The loss with the fitted responses.
 
     Its curvature is used, because a residual would hide the curvature along a weak column of U.
@@ -134,7 +134,7 @@ def _fitted_objective(operator: RankOne, U: Tensor) -> LeastSquares:
 
 
 def _whole_spectrum(
-    operator: RankOne, U: Tensor, s: np.ndarray, multiple: float
+    operator: HeldMeasurements, U: Tensor, s: np.ndarray, multiple: float
 ) -> tuple[np.ndarray, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known.
 
@@ -156,7 +156,7 @@ def _whole_spectrum(
 
 
 def _clear_curvature(
-    operator: RankOne, U: Tensor, s: np.ndarray, multiple: float
+    operator: HeldMeasurements, U: Tensor, s: np.ndarray, multiple: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the ends of the effective spectrum where the data are fitted.
 
@@ -170,7 +170,8 @@ def _clear_curvature(
         curvature, gauge = _square_curvature(operator, U), 0
     else:
         Z = operator.project(U)
-        curvature, gauge = operator.normal_equations(Z, Z[..., 0])[0], r * (r - 1) // 2
+        e = Z.new_zeros(()).expand(*Z.shape[:-2], operator.n)
+        curvature, gauge = operator.normal_equations(Z, e)[0], r * (r - 1) // 2
     values = host(torch.linalg.eigvalsh(curvature)) / operator.n
     low, high = values[..., gauge], values[..., -1]
     # The rounding is that in population coordinates, by which the ratio of two curvatures changes
@@ -180,7 +181,7 @@ def _clear_curvature(
     return low, high, (low > seen * high) & (U.dtype == torch.float64)
 
 
-def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
+def _square_curvature(operator: HeldMeasurements, U: Tensor) -> Tensor:
     """Matrix `[..., D, D]` with the spectrum of `J'J` without the gauge, for `U[..., d, d]`.
 
     With `K = LL'` the fourth moments and B the derivative of `svec(UU')`, `J'J = B'KB` and
@@ -188,7 +189,7 @@ def _square_curvature(operator: RankOne, U: Tensor) -> Tensor:
     `Q = UU'`. Inputs of one design share L, and the matrices are then one product with `svec(Q)`.
     """
     K = operator.fourth_moments
-    shared = one_design(K)
+    shared = one_of_views(K)
     factor, failed = torch.linalg.cholesky_ex(K if shared is None else shared)
     # Zero, which is not clear, where the samples do not determine all symmetric matrices.
     factor = torch.where((failed == 0)[..., None, None], factor, 0.0)

@@ -9,6 +9,7 @@ checked in floating point; `posquad.certify` bounds every rounding error.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from posquad.core.arrays import host
@@ -32,15 +33,13 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     if not 0 < n - p <= free or n * n * (p + free) > shared.tuning.sizes.exclusion_operations:
         return found
     frame = np.linalg.qr(host(U), mode="complete").Q
-    Y = host(operator.X) @ frame
+    B = host(operator.transformed(torch.from_numpy(frame).to(U.device)).matrices)
     # Columns that span the derivatives of the responses along tangent directions, [..., n, p].
-    seen = np.concatenate([Y[..., a : a + 1] * Y[..., a:] for a in range(r)], axis=-1)
+    seen = np.concatenate([B[..., a, a:] for a in range(r)], axis=-1)
     space = np.linalg.qr(seen, mode="complete").Q[..., p:]  # an orthonormal basis of the z
-    outside = Y[..., r:]
-    products = outside[..., :, None] * outside[..., None, :]
-    products = products.reshape(*Y.shape[:-1], -1)  # [..., n, (d - r)^2]
+    products = B[..., r:, r:].reshape(*B.shape[:-2], -1)  # [..., n, (d - r)^2]
     basis, R = np.linalg.qr(products.swapaxes(-1, -2) @ space)  # of the matrices
-    back, target = basis.swapaxes(-1, -2), np.eye(d - r, dtype=Y.dtype)
+    back, target = basis.swapaxes(-1, -2), np.eye(d - r, dtype=B.dtype)
     c = back @ target.reshape(-1, 1)
     for _ in range(schedule.exclusion_steps):
         values, vectors = np.linalg.eigh((basis @ c).reshape(*found.shape, d - r, d - r))
@@ -57,17 +56,18 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     z = space @ np.linalg.solve(R, c)
     found = found & sound & np.isfinite(z).all((-2, -1))
     z = np.where(found[..., None], z[..., 0], 0.0)
-    return found & _is_dual(Y, z, r, shared.tuning.acceptance.dual)
+    return found & _is_dual(B, z, r, shared.tuning.acceptance.dual)
 
 
-def _is_dual(Y: np.ndarray, z: np.ndarray, r: int, margin: float) -> np.ndarray:
-    """Whether `M = sum_i z_i y_i y_i'` is zero on the first r coordinates, else positive definite.
+def _is_dual(B: np.ndarray, z: np.ndarray, r: int, margin: float) -> np.ndarray:
+    """Whether `M = sum_i z_i B_i` is zero on the first r coordinates, else positive definite.
 
-    Both are relative to `sum_i |z_i| ||y_i||^2`, which bounds the rounding errors of M.
+    Both are relative to `sum_i |z_i| ||B_i||`, which bounds the rounding errors of M.
     """
-    M = Y.swapaxes(-1, -2) @ (z[..., None] * Y)
-    size = (abs(z) * np.vecdot(Y, Y)).sum(-1)
+    d = B.shape[-1]
+    M = (z[..., None, :] @ B.reshape(*B.shape[:-2], d * d)).reshape(*z.shape[:-1], d, d)
+    size = (abs(z) * np.linalg.norm(B, axis=(-2, -1))).sum(-1)
     smallest = np.linalg.eigvalsh(M[..., r:, r:])[..., 0]
     largest = abs(M[..., :, :r]).max((-2, -1))
-    rounding = Y.shape[-2] * np.finfo(Y.dtype).eps
+    rounding = B.shape[-3] * np.finfo(B.dtype).eps
     return (smallest > margin * size) & (largest <= rounding * size)  # False for NaN

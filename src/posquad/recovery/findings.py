@@ -129,17 +129,16 @@ def _largest_error(shared: Shared, answer: Returned, s: np.ndarray) -> np.ndarra
     problem = shared.problem
     beyond = (answer.errors.abs() - answer.rounding).clamp_min(0.0)
     e = host(shared.prepared.working_errors(beyond))
-    return largest_error(e, host(problem.y), host(problem.operator.squared_lengths), s)
+    return largest_error(e, host(problem.y), host(problem.operator.norms), s)
 
 
-def largest_error(e: np.ndarray, y: np.ndarray, lengths: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Return the largest `|e_i| / (|y_i| + ||x_i||^2 ||Q||)`, `[...]`.
+def largest_error(e: np.ndarray, y: np.ndarray, norms: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Return the largest `|e_i| / (|y_i| + ||A_i|| ||Q||)`, `[...]`.
 
-    `lengths[..., n]` are the squared lengths of the inputs, and `s[..., r]` the singular values of
-    the factor of Q.
+    `norms[..., n]` are those of the A_i, and `s[..., r]` the singular values of the factor of Q.
 
     >>> float(largest_error(np.array([0.0, 0.5]), np.ones(2), np.ones(2), np.array([2.0])))
     0.1
     """
-    own = abs(y) + lengths * s[..., :1] ** 2
+    own = abs(y) + norms * s[..., :1] ** 2
     return (abs(e) / np.where(own > 0, own, 1.0)).max(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from posquad.core.arguments import require_boolean
 from posquad.core.arrays import Array
 from posquad.core.errors import DomainError
 from posquad.problems.rows.source import Rows
+from posquad.recovery.in_memory import recover_in_memory
 from posquad.recovery.losses import chosen_loss
 from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery
@@ -28,18 +29,15 @@ from posquad.recovery.streams.entry import (
 )
 from posquad.recovery.streams.gather import kept_rows
 
-_SEARCH = ("rank", "seed", "tolerance", "max_rank", "max_starts", "max_steps", "time_limit")
-
 
 def recover_from_rows(
-    recover: Callable[..., Recovery],
     X: Rows,
     y: Array | None,
     weights: Array | None,
     options: Options,
     checkpoint: Checkpoint | str | os.PathLike[str] | None,
 ) -> Recovery:
-    """Return the answer to the rows of a source; `recover` is called for rows in memory."""
+    """Return the answer to the rows of a source, which are read into memory if they are few."""
     fact = options.keywords()
     fact |= {"progress": None, "y": "given" if y is not None else None}
     X.agree(fact=fact)  # before one of several processes refuses an argument alone
@@ -53,7 +51,7 @@ def recover_from_rows(
         inputs = X.read_all()
         X.require_finite(slice(0, len(inputs)), inputs)
         w = None if w is None else w.numpy()
-        return recover(inputs.numpy(), responses.numpy(), weights=w, **options.keywords())
+        return recover_in_memory(inputs.numpy(), responses.numpy(), w, options)
     _require_plain(options)
     responses, w = admitted_responses(X, y, weights)
     narrow = torch.tensor(float(torch.float32 in (X.dtype, responses.dtype)))
@@ -63,8 +61,7 @@ def recover_from_rows(
 
     def in_memory(X: Tensor, y: Tensor, weights: Tensor | None) -> Recovery:
         w = None if weights is None else weights.numpy()
-        given = options.keywords(*_SEARCH)
-        return recover(X.numpy(), y.numpy(), weights=w, progress=progress, **given)
+        return recover_in_memory(X.numpy(), y.numpy(), w, replace(options, progress=progress))
 
     plan = {**options.wanted._asdict(), "max_steps": options.max_steps, "call": "recover"}
     keeper = open_keeper(checkpoint, X, responses, w, plan)

@@ -29,7 +29,8 @@ from posquad.core.linalg import (
 )
 from posquad.core.ranges import tiny
 from posquad.curvature.eigen import extreme_eigenpairs, no_preconditioner
-from posquad.problems.measurements import RankOne
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import Measurements, RankOne
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 
@@ -198,15 +199,21 @@ def _moment(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return values - _mean(operator, y) / 2, vectors
 
 
-def bounded_directions(operator: RankOne, y: Tensor, most: int) -> Tensor:
-    """Return the top `most` eigenvectors `[..., d, most]` of the kind "bounded", descending."""
+def bounded_directions(operator: Measurements, y: Tensor, most: int) -> Tensor:
+    """Return the top `most` eigenvectors `[..., d, most]` of the kind "bounded", descending.
+
+    Weights of the responses say most where the A_i are positive semidefinite, and are bounded
+    there. Other measurements are weighted by the responses themselves.
+    """
+    if not isinstance(operator, RankOne):
+        return top_eigenpairs(operator, y / operator.n, most)[1]
     size = _typical(operator, y)
     t = (y / torch.where(size > 0, size, 1.0)).clamp_min(0)
     weights = (t - 1) / (t + _BOUND) / operator.n
     return top_eigenpairs(operator, weights, most)[1]
 
 
-def fit_on(operator: RankOne, y: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+def fit_on(operator: HeldMeasurements, y: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenpairs, descending, of the least-squares fit `W S W'` for `W[..., d, r]`."""
     rank = W.shape[-1]
     if operator.n < rank * (rank + 1) // 2:
@@ -234,7 +241,7 @@ def _typical(operator: RankOne, y: Tensor) -> Tensor:
     return _mean(operator, torch.minimum(sizes, most))
 
 
-def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
+def least_interpolant(operator: Measurements, y: Tensor) -> Tensor:
     """Return the symmetric interpolant of least Frobenius norm, or the best symmetric fit."""
     n, d = operator.n, operator.d
     if n > d * (d + 1) // 2:
@@ -245,7 +252,7 @@ def least_interpolant(operator: RankOne, y: Tensor) -> Tensor:
     if isinstance(operator, RankOneRows) and operator.source.is_shared:  # the rows are few
         rows, y = operator.source, operator.source.collect(y)
         operator = RankOne(rows.collect(rows.read_all()))
-    return operator.adjoint_kernel(kernel_solve(operator.gram().square(), y))
+    return operator.adjoint_kernel(kernel_solve(operator.inner_products(), y))
 
 
 def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -255,8 +262,8 @@ def _interpolant(operator: RankOne, y: Tensor, rank: int) -> tuple[Tensor, Tenso
 _KINDS = {"moment": _moment, "bounded": _bounded, "interpolant": _interpolant}
 
 
-def top_eigenpairs(operator: RankOne, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Return the `rank` largest eigenpairs, descending, of `sum_i w_i x_i x_i'`.
+def top_eigenpairs(operator: Measurements, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Return the `rank` largest eigenpairs, descending, of `A*(w) = sum_i w_i A_i`.
 
     Up to d = 1000 the d x d matrix is formed; above, the pairs are accurate to 1e-3.
     """

@@ -208,10 +208,11 @@ def chosen_loss(name: str, scale: float | None) -> Loss | None:
     return Poisson() if name == "poisson" else Robust(name, scale)  # type: ignore[arg-type]
 
 
-def require_counts(X: Tensor, y: Tensor, w: Tensor, rows: np.ndarray | None = None) -> None:
-    """Refuse responses that cannot be Poisson counts with means `x_i'Qx_i`.
+def require_counts(data: Tensor, y: Tensor, w: Tensor, rows: np.ndarray | None = None) -> None:
+    """Refuse responses that cannot be Poisson counts with means `<A_i, Q>`.
 
-    `rows` are the places of these samples among those that the user gave, if they are not the same.
+    `data[..., n, k]` are the numbers of the measurements, all zero where A_i vanishes. `rows` are
+    the places of these samples among those that the user gave, if they are not the same.
 
     >>> ones = torch.ones(2, 1)
     >>> require_counts(ones, torch.tensor([0.0, 3.0]), ones[:, 0])
@@ -221,7 +222,7 @@ def require_counts(X: Tensor, y: Tensor, w: Tensor, rows: np.ndarray | None = No
         index = _first(wrong)
         expected = "counts (0, 1, 2, ...) for loss='poisson'"
         _refuse_row("y", expected, f"{float(y[index]):g}", index[-1], rows)
-    impossible = (y > 0) & (w > 0) & ~(X != 0).any(-1)
+    impossible = (y > 0) & (w > 0) & ~(data != 0).any(-1)
     if bool(impossible.any()):
         expected = "an input that is not zero wherever the count is positive, because x'Qx is the "
         _refuse_row("X", expected + "mean of the count", "zeros", _first(impossible)[-1], rows)

@@ -1,88 +1,71 @@
-"""`recover` with another loss than least squares: calls of `recover` with changing weights."""
+"""`recover` with another loss than least squares: least squares with changing weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from posquad.core.arrays import Array, like
+from posquad.core.arrays import like
 from posquad.core.errors import Interrupted
 from posquad.core.status import Status
+from posquad.recovery.admitted import Admitted, admitted_start
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.evidence import Evidence
+from posquad.recovery.least_squares import recover_by_least_squares
 from posquad.recovery.losses import Loss, Poisson, Robust, require_counts
+from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery, stacked_recoveries, unfinished_answers
 from posquad.recovery.reweight import Begin, Reweighted, Squares, relative_residual, reweight
 from posquad.recovery.robust_starts import robust_factors
 
-Given = tuple[Array, Tensor, Tensor, Tensor]  # X as the user gave it; checked X, y and weights
 
-
-def recover_by_reweighting(
-    recover: Callable[..., Recovery],
-    loss: Loss,
-    given: Given,
-    options: dict[str, Any],
-) -> Recovery:
+def recover_by_reweighting(loss: Loss, given: Admitted, options: Options, level: float) -> Recovery:
     """Recover with another loss than least squares, the problems of a batch one by one.
 
-    `options` are the other arguments of `recover`; `tolerance` is a number. Ctrl-C raises
-    `Interrupted` with the best fits so far.
+    Responses count as reproduced at the `level`. Ctrl-C raises `Interrupted` with the best fits so
+    far.
     """
-    model, X, y, w = given
     if isinstance(loss, Poisson):
-        require_counts(X, y, w)
-    limits = {name: options.pop(name) for name in ("max_steps", "time_limit")}
-    budget = Budget(**limits)
-    if y.ndim == 1:
-        return _Reweighting(recover, loss, given, options, budget).run()
-    (n, d), batch, start = X.shape[-2:], y.shape[:-1], options.pop("start")
-    flat = list(zip(X.reshape(-1, n, d), y.reshape(-1, n), w.reshape(-1, n), strict=True))
-    starts = None
-    if start is not None:
-        factors = torch.as_tensor(start).to(X)
-        starts = factors.expand(*batch, *factors.shape[-2:]).reshape(-1, *factors.shape[-2:])
-    if not flat:
-        empty = recover(like(model, X), like(model, y), **options)
+        data = given.operator.data.flatten(-given.operator.own_dimensions)
+        require_counts(data, given.y, given.weights)
+    budget = Budget(max_steps=options.max_steps, time_limit=options.time_limit)
+    if not given.batch:
+        return _Reweighting(loss, given, options, level, budget).run()
+    parts, start = given.flattened(), options.start
+    if not parts:
+        history = options.history(None)
+        empty = recover_by_least_squares(given, options, level, history, weighted=False)
         return replace(empty, loss=loss.name)
-    each = [
-        _Reweighting(
-            recover,
-            loss,
-            (like(model, x), x, responses, weights),
-            options | {"start": None if starts is None else like(model, starts[k])},
-            budget,
-        )
-        for k, (x, responses, weights) in enumerate(flat)
-    ]
-    parts: list[Recovery] = []
+    each = []
+    starts = [None] * len(parts)
+    if start is not None:
+        factors = admitted_start(start, given.operator.d, given.y, options.rank)
+        starts = list(factors.reshape(-1, *factors.shape[-2:]))
+    for part, own in zip(parts, starts, strict=True):
+        alone = replace(options, start=own)
+        each.append(_Reweighting(loss, part, alone, level, budget))
+    ends: list[Recovery] = []
     try:
         for problem in each:
-            parts.append(problem.run())
+            ends.append(problem.run())
     except KeyboardInterrupt as stop:
-        parts += [problem.unfinished() for problem in each[len(parts) :]]
-        raise Interrupted(stacked_recoveries(parts, batch, model)) from stop
-    return stacked_recoveries(parts, batch, model)
+        ends += [problem.unfinished() for problem in each[len(ends) :]]
+        raise Interrupted(stacked_recoveries(ends, given.batch, given.model)) from stop
+    return stacked_recoveries(ends, given.batch, given.model)
 
 
 class _Reweighting:
-    """The fits to one problem, `X[n, d]`, and the best of them so far."""
+    """The fits to one problem, and the best of them so far."""
 
     def __init__(
-        self,
-        recover: Callable[..., Recovery],
-        loss: Loss,
-        given: Given,
-        options: dict[str, Any],
-        budget: Budget,
+        self, loss: Loss, given: Admitted, options: Options, level: float, budget: Budget
     ) -> None:
-        self.recover, self.loss, self.given, self.budget = recover, loss, given, budget
-        self.options, self.rank, self.first = options, options["rank"], options["start"]
+        self.loss, self.given, self.level, self.budget = loss, given, level, budget
+        self.options, self.rank, self.first = options, options.rank, options.start
         self.history, self.steps = [], 0  # of all fits
         self.best: Reweighted[Recovery] | None = None
 
@@ -109,22 +92,24 @@ class _Reweighting:
         return replace(found, rank_path=path.rank_path, rank_confidence=path.rank_confidence)
 
     def _reweight(self, loss: Loss) -> Reweighted[Recovery]:
-        _, X, y, w = self.given
-        level, seed = self.options["tolerance"], self.options["seed"]
+        operator, y, w = self.given[:3]
+        seed = self.options.seed
 
         def starts(loss: Robust, found: Recovery) -> list[Begin[Recovery]]:
             rank = self.rank or int(found.rank)
             if not rank:
                 return []
             before = self.budget.steps
-            factors = robust_factors(X, y, w, rank, loss, level, seed, self.budget)
+            factors = robust_factors(operator, y, w, rank, loss, self.level, seed, self.budget)
             self.steps += self.budget.steps - before
             each = list(factors) if self.first is None else [*factors, torch.as_tensor(self.first)]
-            near = [replace(found, U=like(self.given[0], U.to(X)), rank=U.shape[1]) for U in each]
+            near = [
+                replace(found, U=like(self.given.model, U.to(y)), rank=U.shape[1]) for U in each
+            ]
             return [Begin(answer, self._means(answer)) for answer in near] if len(factors) else []
 
         return reweight(
-            self._fit, loss, y, w, level, lambda: self.budget.spent, self._note, starts, seed
+            self._fit, loss, y, w, self.level, lambda: self.budget.spent, self._note, starts, seed
         )
 
     def _note(self, end: Reweighted[Recovery]) -> None:
@@ -134,46 +119,46 @@ class _Reweighting:
         self, squares: Squares, start: Recovery | None, *, full: bool
     ) -> tuple[Recovery, Tensor]:
         """Fit by least squares with these weights; return the answer and its means."""
-        model, X, _, _ = self.given
         changed: dict[str, Any] = {"rank": self.rank, "start": self.first}
         if start is not None:
             # A positive definite Q is the answer to a convex problem, which needs no start.
             found = int(start.rank)
-            warm = 0 < found < X.shape[-1] or (full and found)
+            warm = 0 < found < self.given.operator.d or (full and found)
             changed["start"] = start.U[:, :found] if warm else None
             if not full:
                 changed |= {"rank": self.rank or max(1, found), "max_starts": 1}
-        weights, responses = (like(model, t) for t in squares)
-        changed |= {"weights": weights, **self.budget.limits}
-        found = self.recover(model, responses, **self.options | changed)
+        options = replace(self.options, **changed, **self.budget.limits)
+        given = self.given._replace(weights=squares.weights, y=squares.responses)
+        history = options.history(options.progress)
+        found = recover_by_least_squares(given, options, self.level, history, weighted=True)
         self.budget.count(found.steps)
         self.history.append((torch.as_tensor(found.history), torch.as_tensor(found.history_rank)))
         self.steps += found.steps
         return found, self._means(found)
 
     def _means(self, found: Recovery) -> Tensor:
-        X = self.given[1]
-        return (X @ torch.as_tensor(found.U).to(X)).square().sum(-1)
+        U = torch.as_tensor(found.U).to(self.given.y)
+        return self.given.operator.apply_factor_kernel(U)
 
     def _only(self, found: Recovery) -> Reweighted[Recovery]:
         """Return an answer as the end of a reweighting that has hardly begun."""
-        _, _, y, w = self.given
+        y, w = self.given.y, self.given.weights
         mean = self._means(found)
-        scale = self.loss.scale(y, mean, w, self.options["tolerance"])
+        scale = self.loss.scale(y, mean, w, self.level)
         return Reweighted(found, mean, Squares(w * self.loss.first_weights(y, w), y), scale)
 
     def unfinished(self) -> Recovery:
         """Return the best fit so far; Q = 0 if there is none."""
-        model, X, y, _ = self.given
+        operator, y, model = self.given.operator, self.given.y, self.given.model
         if self.best is None:
-            blank = unfinished_answers(y[None], X.shape[-1], self.rank or 1)
+            blank = unfinished_answers(y[None], operator.d, self.rank or 1)
             nothing = History(Budget(max_steps=1))
-            self.best = self._only(blank.recovery(torch.Size(), model, nothing))
+            self.best = self._only(blank.recovery(torch.Size(), model, nothing, operator.n))
         return self._answer(self.best, Status.INTERRUPTED)
 
     def _answer(self, end: Reweighted[Recovery], status: Status) -> Recovery:
         """Return the answer for this loss, from that of a weighted fit."""
-        model, _, y, w = self.given
+        model, y, w = self.given.model, self.given.y, self.given.weights
         residual = float(relative_residual(y, end.mean, w))
         nothing = [(y.new_zeros(1), torch.zeros(1, dtype=torch.int64))]
         history, ranks = zip(*(self.history or nothing), strict=True)

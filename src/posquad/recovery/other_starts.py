@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posquad.core.linalg import norm, symmetric_part
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
+from posquad.problems.held import HeldMeasurements
 from posquad.recovery.candidates import Task
 from posquad.recovery.restarts import common_noise, reflected
 from posquad.recovery.shared import Shared, positive_part
@@ -187,7 +187,7 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     """
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
-    K = operator.gram().square()
+    K = operator.inner_products()
     ridge = _RIDGE * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
     K = K + torch.diag_embed(ridge.expand(K.shape[:-1]))
     root, H = torch.linalg.cholesky(K), G
@@ -243,13 +243,13 @@ def _symmetric_copies(shared: Shared, U: Tensor, task: Task, many: int) -> Tenso
     return back @ torch.cat([blocks * V, coins * V, V[orders]])
 
 
-def block_signs(operator: RankOne) -> Tensor:
+def block_signs(operator: HeldMeasurements) -> Tensor:
     """Return signs `[B, d, 1]` that flip one block of coordinates each.
 
-    No row of X has entries both inside and outside a block.
+    No measurement joins a coordinate inside a block with one outside.
     """
     shared = operator.absolute_moments()
-    joined = shared > _UNJOINED * operator.largest_entry() ** 2
+    joined = shared > _UNJOINED * operator.largest_term()
     for _ in range(max(1, math.ceil(math.log2(operator.d + 1)))):
         joined = (joined.to(shared) @ joined.to(shared)) > 0
     blocks = joined.unique(dim=0)

@@ -15,6 +15,7 @@ from torch import Tensor
 from posquad.core.status import Status
 from posquad.dynamics.loop import Rule
 from posquad.geometry import dimension
+from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.descend import method_for
 from posquad.recovery.other_starts import anywhere, make_starts, plan_search
@@ -68,7 +69,8 @@ def find_second_solution(
     n = shared.problem.n
     none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
     count = torch.zeros_like(none, dtype=torch.int64)
-    if r == 1 and d <= sizes.sign_dimension:
+    rows = isinstance(shared.problem.operator, RankOne)
+    if rows and r == 1 and d <= sizes.sign_dimension:
         starts = sign_candidates(shared.problem, U, radii.apart)
         different = _ends(_Known(shared, found, radii, whole), task, starts)[1].any(0)
         all = torch.full_like(count, 2 ** (d - 1))

@@ -13,21 +13,22 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.core.status import Status
 from posquad.geometry import dimension
-from posquad.problems.measurements import one_design
+from posquad.problems.held import HeldMeasurements
 from posquad.recovery import ranks
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
+from posquad.recovery.coordinates import looks_nongeneric, normalize, prepare
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.findings import reproduces
 from posquad.recovery.judge import judge, zero_answer
 from posquad.recovery.merging import Merged, merge_equal_rows
-from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
+from posquad.recovery.prepare import Prepared
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers, unfinished_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import refine_to_the_end, search
 from posquad.recovery.shared import Shared
-from posquad.recovery.split import flat_designs, select_problems, split_batch
+from posquad.recovery.split import select_problems, split_batch
 from posquad.recovery.staged import better_of, search_in_stages
 from posquad.recovery.status import is_recovered
 from posquad.recovery.tuning import Tuning
@@ -67,31 +68,32 @@ class Pipeline:
         assert self.given is not None, "`answers` knows the problems"
         return unfinished_answers(*self.given, self.rank or 1)
 
-    def answers(self, X: Tensor, y: Tensor, weights: Tensor | None) -> Answers:
-        """Return the answers to all problems, `X[..., n, d]`, as a flat batch."""
-        n, d = X.shape[-2:]
-        X = flat_designs(X)
+    def answers(self, operator: HeldMeasurements, y: Tensor, weights: Tensor | None) -> Answers:
+        """Return the answers to all problems of the operator as a flat batch."""
+        n, d = operator.n, operator.d
+        operator = operator.flattened()
         self.given = y.reshape(-1, n), d
-        if X.ndim == 2:
-            return self._single(X, y, weights, self.start, 0)
-        sizes = self.tuning.sizes
-        elsewhere = None if X.device.type == "cpu" else sizes.batch_entries_elsewhere
-        size = (elsewhere or sizes.batch_entries) // (n * d * (self.rank or 1))
+        if not operator.batch_shape:
+            return self._single(operator, y, weights, self.start, 0)
+        sizes, device = self.tuning.sizes, operator.data.device
+        elsewhere = None if device.type == "cpu" else sizes.batch_entries_elsewhere
+        size = (elsewhere or sizes.batch_entries) // max(1, operator.entries * (self.rank or 1))
         most = sizes.batch_problems
-        if self.rank == d and n >= d * (d + 1) // 2 and one_design(X) is not None:
+        if self.rank == d and n >= d * (d + 1) // 2 and operator.shared is not None:
             size = (elsewhere or sizes.batch_responses) // n  # a problem is its responses
-            most = sizes.most_problems(X.device)
+            most = sizes.most_problems(device)
         size = max(1, min(size, most))
-        flat = [X, y.reshape(-1, n)]
+        responses = y.reshape(-1, n)
         rest = [
             None if weights is None else weights.reshape(-1, n),
             None if self.start is None else self.start.reshape(-1, *self.start.shape[-2:]),
         ]
         parts = []
-        for begin in range(0, len(flat[0]), size):
+        for begin in range(0, len(responses), size):
             part = slice(begin, begin + size)
             w, start = (None if t is None else t[part] for t in rest)
-            parts.append(self._batch(flat[0][part], flat[1][part], w, start, begin))
+            some = operator.holding(operator.data[part])
+            parts.append(self._batch(some, responses[part], w, start, begin))
         return Answers.stacked(parts) if parts else self.unfinished
 
     def unfinished_answers(self) -> Answers:
@@ -115,20 +117,25 @@ class Pipeline:
         self.current, self.task.history.best = (shared, where), None
 
     def _batch(
-        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, begin: int
+        self,
+        operator: HeldMeasurements,
+        y: Tensor,
+        weights: Tensor | None,
+        start: Tensor | None,
+        begin: int,
     ) -> Answers:
         """Solve the problems of a batch jointly, and irregular ones one by one.
 
         `begin` is the flat index of the first one.
         """
-        answers = blank_answers(y, X.shape[-1], self.rank or 1)
-        left = np.ones(len(X), dtype=bool)
-        given = (X, y, weights, start)
-        regular, uneven = split_batch(X, y, weights, start, self.rank, self.tuning)
+        answers = blank_answers(y, operator.d, self.rank or 1)
+        left = np.ones(len(y), dtype=bool)
+        given = (operator, y, weights, start)
+        regular, uneven = split_batch(operator, y, weights, start, self.rank, self.tuning)
         if uneven.any():
             # Those that no matrix interpolates are solved again with the given lengths.
             where, even = select_problems(given, uneven)
-            prepared = normalize_rows(*even[:3], self.tuning)
+            prepared = normalize(*even[:3], self.tuning)
             if prepared is not None:
                 misfit = self._jointly(prepared, even[3], where, begin, answers, left, exact=True)
                 regular[misfit] = True
@@ -138,7 +145,8 @@ class Pipeline:
             self._jointly(prepared, some[3], where, begin, answers, left, exact=False)
         for index in left.nonzero()[0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
-            single = self._single(X[index], y[index], w, first, begin + index)
+            one = operator.holding(operator.data[index])
+            single = self._single(one, y[index], w, first, begin + index)
             answers.put(np.array([index]), single)
             self.unfinished.put(np.array([begin + index]), single)
         return answers
@@ -271,39 +279,46 @@ class Pipeline:
         if rank == d:  # second solutions of other inputs are sought alone
             recovered = is_recovered(answers.evidence) & ~shared.linear
             if recovered.any():
-                nongeneric = repeated | looks_nongeneric(shared.problem.operator.X, self.tuning)
+                nongeneric = repeated | looks_nongeneric(shared.problem.operator, self.tuning)
                 alone = alone | (recovered & nongeneric)
         return answers, alone, reproduced
 
     def _single(
-        self, X: Tensor, y: Tensor, weights: Tensor | None, start: Tensor | None, index: int
+        self,
+        operator: HeldMeasurements,
+        y: Tensor,
+        weights: Tensor | None,
+        start: Tensor | None,
+        index: int,
     ) -> Answers:
-        """Solve one problem, `X[n, d]`, of this flat index; a small one on the CPU."""
-        if X.numel() <= self.tuning.sizes.host_entries:
-            X, y = X.cpu(), y.cpu()
+        """Solve one problem of this flat index; a small one on the CPU."""
+        if operator.entries <= self.tuning.sizes.host_entries:
+            operator, y = operator.cpu(), y.cpu()
             weights, start = (t if t is None else t.cpu() for t in (weights, start))
-        self.merged = merge_equal_rows(X, y, weights)
+        self.merged = merge_equal_rows(operator.data.flatten(1), y, weights)
         if self.merged is not None:
-            X, y, weights = self.merged[:3]
+            rows, y, weights = self.merged[:3]
+            operator = operator.holding(rows.reshape(-1, *operator.data.shape[1:]))
+        d = operator.d
         # Where equal inputs have different responses, no matrix interpolates.
-        even = None if self._is_inconsistent else normalize_rows(X, y, weights, self.tuning)
-        shared = self._shared(prepare(X, y, weights, self.tuning) if even is None else even)
+        given = operator, y, weights
+        even = None if self._is_inconsistent else normalize(*given, self.tuning)
+        shared = self._shared(prepare(*given, self.tuning) if even is None else even)
         if not bool(shared.problem.y.any()) or int(shared.prepared.span) == 0:
-            return zero_answer(shared, X.shape[-1])
+            return zero_answer(shared, d)
         where = np.array([index])
         self._begin(shared, where)
-        stages = self._stages(X, y, weights) if even is None else []
+        stages = self._stages(*given) if even is None else []
         found, sure = self._solved(shared, start, stages)
         if even is not None and not self._reproduces(shared, found) and not self.budget.spent:
             # The best fit depends on lengths and weights.
-            before, shared = shared, self._shared(prepare(X, y, weights, self.tuning))
+            before, shared = shared, self._shared(prepare(*given, self.tuning))
             self._begin(shared, where)
             self.task.history.best = better_of(shared, None, before, found)
-            found, sure = self._solved(shared, start, self._stages(X, y, weights))
-        D = X.shape[-1] * (X.shape[-1] + 1) // 2
-        repeated = int(shared.distinct) < min(int(shared.prepared.count), D)
-        nongeneric = repeated or bool(looks_nongeneric(X, self.tuning))
-        answers = self._judged(shared, found, sure, X.shape[-1], nongeneric=nongeneric)
+            found, sure = self._solved(shared, start, self._stages(*given))
+        repeated = int(shared.distinct) < min(int(shared.prepared.count), d * (d + 1) // 2)
+        nongeneric = repeated or bool(looks_nongeneric(operator, self.tuning))
+        answers = self._judged(shared, found, sure, d, nongeneric=nongeneric)
         for rank in {found.rank, int(answers.rank[0])}:  # it may lose columns at the end
             self._measure_path(shared, rank, float(answers.evidence.residual[0]))
         return answers
@@ -338,10 +353,12 @@ class Pipeline:
             return prepared
         return replace(prepared, count=np.array(self.merged.samples), within=self.merged.within)
 
-    def _stages(self, X: Tensor, y: Tensor, weights: Tensor | None) -> list[Shared]:
+    def _stages(
+        self, operator: HeldMeasurements, y: Tensor, weights: Tensor | None
+    ) -> list[Shared]:
         """Return the problems with limited weights, by which those of the user are approached."""
         limited = weight_stages(weights)[:-1]
-        prepared = [self._counted(prepare(X, y, w, self.tuning)) for w in limited]
+        prepared = [self._counted(prepare(operator, y, w, self.tuning)) for w in limited]
         return [Shared(each, self.tuning) for each in prepared]
 
     def _starts(self, d: int, rank: int) -> int:

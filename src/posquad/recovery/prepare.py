@@ -21,7 +21,8 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.core.ranges import PLAIN_LENGTHS, ROW_ENTRIES, UNSCALED_INPUTS, tiny
-from posquad.problems.measurements import RankOne, one_design
+from posquad.problems.held import HeldMeasurements, one_of_views
+from posquad.problems.measurements import RankOne
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
 from posquad.recovery.problem import Given, Problem
@@ -86,9 +87,7 @@ class Prepared:
     def one(self) -> Prepared:
         """Return one problem as a batch of one."""
         return Prepared(
-            problem=Problem(
-                RankOne.of_checked(self.problem.operator.X[None]), self.problem.y[None]
-            ),
+            problem=Problem(self.problem.operator.expanded(1), self.problem.y[None]),
             given=self.given.one(),
             transform=self.transform[None],
             scale=self.scale[None],
@@ -142,17 +141,17 @@ def prepare(
     prepared once. `rows[..., n]` are factors of the rows of X. A large X is not copied: its
     operator is a view. It may be float32 where y is float64, and is then converted block by block.
     """
-    shared = one_design(X) if weights is None and rows is None else None
+    shared = one_of_views(X) if weights is None and rows is None else None
     if shared is not None:
         one = prepare(shared[None], y[:1], None, tuning)
         if 0 < one.span.item() < X.shape[-1] and not _is_large(shared, tuning):
             one = prepare(shared, y[0], None, tuning).one()  # in a basis of the span
-        return _repeated(one, y)
+        return repeated(one, y)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
     acceptance, large = tuning.acceptance, _is_large(X, tuning)
-    scale = _response_scale(y)
+    scale = response_scale(y)
     inputs = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
     unchanged = Given.of(inputs, rows, y, scale)
     if rows is not None and not large:
@@ -178,7 +177,7 @@ def prepare(
     span = seen.sum(-1)
     smallest = np.where(seen, values / top, 1.0).min(-1)
     isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
-    root = _power_of_two(np.sqrt(values.mean(-1)))[..., None, None]
+    root = power_of_two(np.sqrt(values.mean(-1)))[..., None, None]
     transform, whole = np.eye(d, dtype=values.dtype) / root, bool(isotropic.all())
     if not whole:
         assert moments is not None, "values of single precision are those of isotropic samples"
@@ -242,7 +241,7 @@ def _norm_or_one(y: Tensor) -> Tensor:
     return torch.where(size > 0, size, 1.0)
 
 
-def _response_scale(y: Tensor) -> Tensor:
+def response_scale(y: Tensor) -> Tensor:
     """Largest `|y_i|` of each problem, or 1 if all are zero, `[...]`."""
     size = largest_entry(y)
     return torch.where(size > 0, size, 1.0)
@@ -253,20 +252,21 @@ def largest_entry(y: Tensor) -> Tensor:
     return torch.maximum(y.amax(-1), -y.amin(-1))
 
 
-def _repeated(one: Prepared, y: Tensor) -> Prepared:
+def repeated(one: Prepared, y: Tensor) -> Prepared:
     """Return the preparation of a batch of one problem for many responses `y[B, n]`."""
-
-    def spread(value: Tensor) -> Tensor:
-        return value.expand(len(y), *value.shape[1:])
 
     def repeat(value: np.ndarray) -> np.ndarray:
         return np.broadcast_to(value, (len(y), *value.shape[1:]))
 
-    scale, X = _response_scale(y), spread(one.problem.operator.X)
+    def operators(batch_of_one: HeldMeasurements) -> HeldMeasurements:
+        own = batch_of_one.data
+        return batch_of_one.holding(own.expand(len(y), *own.shape[1:]))
+
+    scale = response_scale(y)
     return Prepared(
-        problem=Problem(RankOne.of_checked(X), y / scale[:, None]),
-        given=Given.of(RankOne.of_checked(spread(one.given.operator.X)), None, y, scale),
-        transform=spread(one.transform),
+        problem=Problem(operators(one.problem.operator), y / scale[:, None]),
+        given=Given.of(operators(one.given.operator), None, y, scale),
+        transform=one.transform.expand(len(y), *one.transform.shape[1:]),
         scale=scale,
         span=repeat(one.span),
         count=repeat(one.count),
@@ -275,11 +275,11 @@ def _repeated(one: Prepared, y: Tensor) -> Prepared:
 
 def has_uneven_rows(X: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT) -> Tensor:
     """Whether the rows, with their weights, have lengths so different that some hardly count."""
-    shared = one_design(X) if weights is None else None
+    shared = one_of_views(X) if weights is None else None
     if shared is not None:
         return has_uneven_rows(shared, None, tuning).expand(len(X))
     factor, present, _, _ = _row_sizes(X, weights, tuning, X.dtype)
-    return _range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
+    return spread(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
 
 
 def normalize_rows(
@@ -296,11 +296,11 @@ def normalize_rows(
             and high <= tuning.acceptance.uneven * low < math.inf
         ):
             return None
-    shared = one_design(X) if weights is None else None
+    shared = one_of_views(X) if weights is None else None
     batch = X.shape[:-2]
     X = X if shared is None else shared
     factor, present, peak, lengths = _row_sizes(X, weights, tuning, y.dtype)
-    if not bool((_range(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
+    if not bool((spread(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
         return None
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
     responses = y / peak / peak / lengths.square()
@@ -360,7 +360,7 @@ def _part_rows(X: Tensor, tuning: Tuning) -> int:
     return max(1, tuning.sizes.part_entries // max(1, X[..., 0, :].numel()))
 
 
-def _range(values: Tensor, present: Tensor) -> Tensor:
+def spread(values: Tensor, present: Tensor) -> Tensor:
     """Return the largest minus the smallest of the values present; 0 if there are none."""
     top = torch.where(present, values, -torch.inf).amax(-1)
     low = torch.where(present, values, torch.inf).amin(-1)
@@ -373,7 +373,7 @@ def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
     In large ones, zeros in few rows do not count: among many numbers in single precision some are
     zero by rounding, and the other rows have no zeros.
     """
-    shared = one_design(X)
+    shared = one_of_views(X)
     if shared is not None:
         return np.broadcast_to(looks_nongeneric(shared, tuning), len(X))
     flat = X.flatten(-2)
@@ -428,9 +428,9 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -
     apart = peak > tuning.acceptance.units * smallest
     if apart.any():
         common = np.where(apart & (columns > 0), columns, common)
-    return _power_of_two(common)
+    return power_of_two(common)
 
 
-def _power_of_two(size: np.ndarray) -> np.ndarray:
+def power_of_two(size: np.ndarray) -> np.ndarray:
     """Return the nearest power of two, by which division is exact."""
     return np.exp2(np.round(np.log2(size)))

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.core.twofold import from_doubles
-from posquad.problems.measurements import RankOne
+from posquad.problems.held import HeldMeasurements
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Fit the responses `y_i = ||U'x_i||^2`, for one problem or a batch."""
+    """Fit the responses `y = A(UU')`, for one problem or a batch."""
 
-    operator: RankOne
+    operator: HeldMeasurements
     y: Tensor  # [..., n]
+    unit: Tensor | None = None  # [..., n]  a w with A*(w) = I, in coordinates that have one
 
     @property
     def n(self) -> int:
@@ -38,8 +39,8 @@ class Problem:
         return torch.where(size > 0, size, 1.0)
 
     def residual(self, Z: Tensor) -> Tensor:
-        """Return `e_i = ||z_i||^2 - y_i` for the rows of `Z = XU`."""
-        return Z.square().sum(-1) - self.y
+        """Return `e = A(UU') - y` for `Z = project(U)`."""
+        return self.operator.forms(Z) - self.y
 
     def relative(self, e: Tensor) -> Tensor:
         """Return `||e|| / ||y||`."""
@@ -51,7 +52,8 @@ class Problem:
 
     def select(self, index: Tensor) -> Problem:
         """Return the problems of a batch at these indices."""
-        return Problem(self.operator.select(index), self.y[index])
+        unit = None if self.unit is None else self.unit[index]
+        return Problem(self.operator.select(index), self.y[index], unit)
 
     def where(self, mask: Tensor) -> tuple[Problem, Tensor | None]:
         """Return the problems of a batch where the mask holds, and their indices.
@@ -72,13 +74,13 @@ class Given:
     neither leave the range of the precision; a change of these units is exact.
     """
 
-    operator: RankOne  # the inputs of the user
+    operator: HeldMeasurements  # those of the user
     rows: Tensor | None  # [..., n]  factors of the rows, for weights or equal lengths
     y: Tensor  # [..., n]  responses times the square of these factors, in these units
     unit: Tensor  # [...]  the root of the unit
 
     @classmethod
-    def of(cls, operator: RankOne, rows: Tensor | None, y: Tensor, scale: Tensor) -> Given:
+    def of(cls, operator: HeldMeasurements, rows: Tensor | None, y: Tensor, scale: Tensor) -> Given:
         """Choose units for responses `y[..., n]` of size `scale[...]`."""
         unit = (scale.log2() / 2).round().exp2()
         return cls(operator, rows, y / unit[..., None] / unit[..., None], unit)
@@ -89,46 +91,32 @@ class Given:
         size = torch.linalg.vector_norm(self.y, dim=-1)
         return torch.where(size > 0, size, 1.0)
 
-    def project(self, U: Tensor) -> Tensor:
-        """Return `s_i U'x_i`, `[..., n, r]`, for the factors s of the rows."""
-        return self._scaled(self.operator.project(U / self.unit[..., None, None]))
-
     def errors(self, U: Tensor) -> tuple[Tensor, np.ndarray]:
-        """Return `e_i = s_i^2 (||U'x_i||^2 - y_i)`, `[..., n]`, and a bound on their rounding.
+        """Return `e_i = s_i^2 <A_i, UU'> - y_i`, `[..., n]`, and a bound on their rounding.
 
-        The bound `[...]` is on the norm of what `rounding` returns, over that of the responses.
+        `s` are the factors of the rows. The bound `[...]` is on the norm of what `rounding`
+        returns, over that of the responses.
         """
-        squares = self.project(U).square()
         V = U / self.unit[..., None, None]
-        largest = self.operator.column_sizes.to(V.dtype)[..., :, None] * V
-        rows = squares if self.rows is None else self.rows.square()[..., None] * squares
-        lengths = largest.square().sum(-2).sqrt()
-        bound = 2 * (rows.sum(-2).sqrt() * lengths).sum(-1)
-        bound = 1 + bound / self.size
-        return squares.sum(-1) - self.y, host(torch.finfo(V.dtype).eps * bound)
+        forms, rounding = self.operator.measured(V, self.rows)
+        return forms - self.y, host(torch.finfo(V.dtype).eps * (1 + rounding / self.size))
 
     def rounding(self, U: Tensor) -> Tensor:
         """Return what the rounding of the numbers in U contributes to each error, `[..., n]`."""
-        sizes = self._scaled(self.operator.product_sizes(U / self.unit[..., None, None]))
-        terms = 2 * (self.project(U).abs() * sizes).sum(-1) + self.y.abs()
+        V = U / self.unit[..., None, None]
+        terms = self.operator.scaled_rounding(V, self.rows) + self.y.abs()
         return torch.finfo(terms.dtype).eps * terms
 
     def precise_errors(self, U: Tensor) -> Tensor:
         """Return the same errors `[..., n]`, computed in double-double arithmetic."""
-        Z = self.operator.project_precisely(U / self.unit[..., None, None])
-        if self.rows is not None:
-            Z = Z.times(self.rows.double()[..., None])
-        e = (Z * Z).sum(-1) + -from_doubles(self.y.double())
+        forms = self.operator.precise_forms(U / self.unit[..., None, None], self.rows)
+        e = forms + -from_doubles(self.y.double())
         return e.high.to(self.y.dtype)
-
-    def _scaled(self, Z: Tensor) -> Tensor:
-        return Z if self.rows is None else self.rows[..., None] * Z
 
     def one(self) -> Given:
         """Return one problem as a batch of one."""
         rows = None if self.rows is None else self.rows[None]
-        X = self.operator.X[None]
-        return Given(RankOne.of_checked(X), rows, self.y[None], self.unit[None])
+        return Given(self.operator.expanded(1), rows, self.y[None], self.unit[None])
 
     def select(self, index: Tensor) -> Given:
         """Return the problems of a batch at these indices."""

@@ -219,8 +219,8 @@ class Answers:
             got = f"one of size {sizes[outside][0]:.1e}{where}; rescale X or y"
             raise DomainError("y", expected=expected, got=got)
 
-    def recovery(self, batch: torch.Size, model: Array, history: History) -> Recovery:
-        """Return a `Recovery` of this batch shape, with arrays of the kind of `model`."""
+    def recovery(self, batch: torch.Size, model: Array, history: History, rows: int) -> Recovery:
+        """Return a `Recovery` from `rows` samples, with arrays of the kind of `model`."""
         widest = max(1, int(self.rank.max())) if len(self.rank) else self.U.shape[-1]
         residuals, ranks = history.least_residuals(None if batch else int(self.searched[0]))
         own = self.evidence.residual
@@ -247,7 +247,7 @@ class Answers:
             starts=out(self.starts),
             evidence=self.evidence.each(out),
             steps=history.budget.steps,
-            rows=model.shape[-2],
+            rows=rows,
         )
 
 

@@ -140,7 +140,7 @@ def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
     It is 0 if the predictions are negligible beside the responses.
     """
     problem, negligible = shared.problem, shared.tuning.acceptance.negligible
-    predicted = s[..., 0] ** 2 * host(problem.operator.squared_lengths.mean(-1))
+    predicted = s[..., 0] ** 2 * host(problem.operator.norms.mean(-1))
     mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
     nothing = predicted <= negligible * host(mean)
     return np.where(nothing, 0, visible(s, negligible).sum(-1))

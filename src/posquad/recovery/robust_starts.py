@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Measurements, RankOne
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import Robust, typical_size
 from posquad.recovery.problem import Problem
@@ -60,7 +60,7 @@ _LEAST = 8
 
 
 def robust_factors(
-    X: Tensor,
+    operator: Measurements,
     y: Tensor,
     w: Tensor,
     rank: int,
@@ -72,26 +72,30 @@ def robust_factors(
     """Return factors `[k, d, rank]` near minima of a robust loss, that of least loss first.
 
     Args:
-        X, y, w: inputs `[n, d]`, responses and weights `[n]`.
+        operator, y, w: measurements, responses and weights `[n]`.
         rank: rank of the factors.
         loss: the loss, with its scale or without.
         level: relative residual at which responses count as reproduced.
         seed: seed of the random factors, and of the rows that are looked at.
         budget: steps are counted in it, and end when it is spent.
 
-    There are none where the problem is too large for many starts.
+    There are none where the problem is too large for many starts, and for other measurements than
+    rows.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> X = torch.randn(40, 2, generator=generator, dtype=torch.float64)
     >>> y = X[:, 0] ** 2
     >>> y[:12] += 50
     >>> loss, budget = Robust("geman-mcclure", 0.1), Budget(max_steps=1000)
-    >>> U = robust_factors(X, y, torch.ones(40), 1, loss, 1e-10, 0, budget)
+    >>> U = robust_factors(RankOne(X), y, torch.ones(40), 1, loss, 1e-10, 0, budget)
     >>> bool((U[0] @ U[0].T - torch.diag(torch.tensor([1.0, 0.0]))).abs().max() < 1e-3)
     True
     """
     generator = torch.Generator().manual_seed(seed)
-    d = X.shape[1]
+    d = operator.d
+    if not isinstance(operator, RankOne):
+        return y.new_empty((0, d, rank))
+    X = operator.X
     rows = (w > 0).nonzero()[:, 0].cpu()
     most = _ROWS * dimension(d, rank)
     if len(rows) > most:

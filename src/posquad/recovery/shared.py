@@ -14,7 +14,8 @@ from posquad.core.arrays import host
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.ranges import tiny
 from posquad.geometry import dimension
-from posquad.problems.measurements import RankOne, one_design
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import RankOne
 from posquad.recovery.initializers import (
     bounded_directions,
     fit_on,
@@ -107,6 +108,7 @@ class Shared:
         operator = self.problem.operator
         if not self.tuning.sizes.has_single(operator):
             return None
+        assert isinstance(operator, RankOne), "the others have no single precision"
         single, lengths = operator.single(), operator.squared_lengths
         narrow = single.squared_lengths
         in_range = torch.isfinite(narrow) & ((narrow > 0) == (lengths > 0))
@@ -121,10 +123,9 @@ class Shared:
         system = min(n, d * (d + 1) // 2)
         small = system <= sizes.sample_rank and n * system**2 <= sizes.sample_rank_operations
         operator = self.problem.operator
-        shared = one_design(operator.X) if operator.batch_shape else None
-        if shared is None:
+        if (shared := operator.shared) is None:
             return independent_samples(operator, small, same)
-        count, strengths = independent_samples(RankOne(shared), small, same)
+        count, strengths = independent_samples(shared, small, same)
         batch = operator.batch_shape
         if strengths is not None:
             strengths = np.broadcast_to(strengths, (*batch, *strengths.shape))
@@ -132,9 +133,9 @@ class Shared:
 
     @property
     def distinct(self) -> np.ndarray:
-        """Independent samples, the dimension `[...]` of the span of the matrices `x_i x_i'`.
+        """Independent samples, the dimension `[...]` of the span of the matrices A_i.
 
-        In large problems, the number of rows that are neither zero nor multiples of others.
+        In large problems, the number of them that are neither zero nor multiples of others.
         """
         return self._samples[0]
 
@@ -264,41 +265,44 @@ def _raised_part(pairs: tuple[Tensor, Tensor], rank: int) -> Tensor:
 
 
 def independent_samples(
-    operator: RankOne, small: bool, same: float
+    operator: HeldMeasurements, small: bool, same: float
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the dimension of the span of the matrices `x_i x_i'`.
+    """Return the dimension of the span of the matrices A_i.
 
-    The second value holds the squared singular values of these matrices, for rows of length one. If
-    the system is not `small`, return the number of distinct directions, and None.
+    The second value holds the squared singular values of these matrices, scaled to norm one. If the
+    system is not `small`, return the number of distinct directions, and None.
     """
     n, d = operator.n, operator.d
     D = d * (d + 1) // 2
     if not small:
         return host(_distinct_rows(operator, same).clamp_max(D)), None
     if n <= D:
-        lengths = operator.squared_lengths
-        lengths = torch.where(lengths > 0, lengths, 1.0)
-        system = operator.gram().square() / (lengths[..., :, None] * lengths[..., None, :])
+        norms = torch.where(operator.norms > 0, operator.norms, 1.0)
+        system = operator.inner_products() / (norms[..., :, None] * norms[..., None, :])
     else:
         system = operator.normalized().fourth_moments
     values = host(torch.linalg.eigvalsh(system))
     return (values > n * np.finfo(values.dtype).eps * values[..., -1:]).sum(-1), values
 
 
-def _distinct_rows(operator: RankOne, same: float) -> Tensor:
-    """Return how many rows are neither zero nor multiples of other rows.
+def _distinct_rows(operator: HeldMeasurements, same: float) -> Tensor:
+    """Return how many measurements are neither zero nor multiples of other ones.
 
-    Multiples have the same squared cosine with a random direction. Rows that are next to each other
-    in that order, and agree to rounding there and for a second direction, count as multiples.
+    Multiples have the same value, up to the sign, for a random matrix pp'. Measurements that are
+    next to each other in that order, and agree to rounding there and for a second p, count as
+    multiples.
     """
-    lengths = operator.squared_lengths.sqrt()
+    norms = operator.norms
     generator = torch.Generator().manual_seed(operator.d)
-    probes = torch.randn(operator.d, 2, generator=generator, dtype=torch.float64).to(lengths)
-    cosines = operator.project(probes) / torch.where(lengths > 0, lengths, 1.0)[..., None]
-    keys = torch.where(lengths > 0, cosines[..., 0].square(), -1.0)
+    probes = torch.randn(operator.d, 2, generator=generator, dtype=torch.float64).to(norms)
+    scale = torch.where(norms > 0, norms, 1.0)
+    first, second = (
+        (operator.apply_factor_kernel(p[:, None]) / scale).abs() for p in probes.unbind(1)
+    )
+    keys = torch.where(norms > 0, first, -1.0)
     order = keys.argsort(-1)
     keys = keys.gather(-1, order)
-    second = cosines[..., 1].square().gather(-1, order)
+    second = second.gather(-1, order)
     sizes = same * probes.square().sum(0)
     fresh = (keys.diff(dim=-1) > sizes[0]) | (second.diff(dim=-1).abs() > sizes[1])
     present = keys >= 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Measurements, RankOne
 from posquad.recovery.constants import Constants
 
 
@@ -126,8 +126,10 @@ class Sizes(Constants):
     """Largest n d^2 r^2, the multiplications that form J'J, for which a start is run on NumPy
     arrays. Derived: up to here BLAS uses one thread."""
 
-    def has_single(self, operator: RankOne) -> bool:
+    def has_single(self, operator: Measurements) -> bool:
         """Whether some products with the inputs of one problem are made in single precision."""
+        if not isinstance(operator, RankOne):
+            return False
         if operator.batch_shape or operator.dtype != torch.float64:
             return False
         large = operator.n * operator.d >= self.single_least

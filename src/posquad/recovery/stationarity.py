@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from posquad.geometry.horizontal import horizontal_part
-from posquad.problems.measurements import RankOne
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import Measurements
 from posquad.recovery.solvers.fit import regularized_frame
 from posquad.recovery.solvers.gauss_newton import NormalEquations
 
@@ -29,11 +30,11 @@ _ROUNDING = 1000
 _ACCURACY = 0.3
 
 
-def relative_offset(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
+def relative_offset(operator: HeldMeasurements, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
     """Return `||P e|| / ||e||`, `[...]`, from 0 (stationary) to 1, for errors `e[..., n]`.
 
-    J has the rows `vec(x_i z_i')`, for the inputs x of the operator and `Z[..., n, r]`. The inputs
-    may be in any coordinates; U is the factor in these. The offset is infinite where the rounding
+    J is the Jacobian of the predictions at U, for `Z = project(U)`. The operator may be in any
+    coordinates; U is the factor in these. The offset is infinite where the rounding
     of heavy rows hides the light ones. In large problems it is that which conjugate gradients find,
     a lower bound. At U without columns, where the matrices are a cone, it is that along the best
     matrix vv' to first order.
@@ -44,22 +45,22 @@ def relative_offset(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tenso
     if n * m**2 > _DENSE_OPERATIONS:
         return _by_gradients(operator, U, Z, e)
     if e.ndim == 1:
-        return _by_decomposition(operator.X, Z, e)
+        return _by_decomposition(operator, Z, e)
     parts = torch.arange(len(e), device=e.device).split(max(1, _ENTRIES // (n * m)))
-    offsets = [_by_decomposition(operator.select(p).X, Z[p], e[p]) for p in parts]
+    offsets = [_by_decomposition(operator.select(p), Z[p], e[p]) for p in parts]
     return torch.cat(offsets) if offsets else e.new_zeros(0)
 
 
-def _at_zero(operator: RankOne, e: Tensor) -> Tensor:
+def _at_zero(operator: Measurements, e: Tensor) -> Tensor:
     v = torch.linalg.eigh(operator.adjoint(-e)).eigenvectors[..., -1:]
-    change = operator.project(v)[..., 0].square()
+    change = operator.apply_factor_kernel(v)
     size = torch.linalg.vector_norm(change, dim=-1)
     gain = -(change * e).sum(-1) / torch.where(size > 0, size, 1.0)
     return _share(gain.clamp_min(0.0), e)
 
 
-def _by_decomposition(X: Tensor, Z: Tensor, e: Tensor) -> Tensor:
-    J = (X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., n, m]
+def _by_decomposition(operator: Measurements, Z: Tensor, e: Tensor) -> Tensor:
+    J = operator.jacobian(Z)
     # Heavy rows first: then light ones keep their digits (Cox and Higham, BIT 38, 1998).
     sizes, order = torch.linalg.vector_norm(J, dim=-1).sort(-1, descending=True)
     Q, R = torch.linalg.qr(J.gather(-2, order[..., None].expand(J.shape)))
@@ -75,13 +76,13 @@ def _by_decomposition(X: Tensor, Z: Tensor, e: Tensor) -> Tensor:
     return torch.where(free & light, torch.inf, offset)
 
 
-def _by_gradients(operator: RankOne, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
+def _by_gradients(operator: Measurements, U: Tensor, Z: Tensor, e: Tensor) -> Tensor:
     frame = regularized_frame(U)
     slope = operator.weighted_adjoint(e, Z)
     accuracy = torch.full(e.shape[:-1], _ACCURACY, dtype=e.dtype, device=e.device)
     system = NormalEquations(operator, Z, frame)
     step, _ = system.solve(horizontal_part(U, -slope, frame), accuracy)
-    change = 2 * (Z * operator.project(step)).sum(-1)
+    change = 2 * operator.paired(Z, operator.project(step))
     # ||e||^2 - ||e + JD||^2, which is ||P e||^2 for the Gauss-Newton step D.
     gain = -(change * (2 * e + change)).sum(-1)
     return _share(gain.clamp_min(0.0).sqrt(), e)

@@ -20,6 +20,9 @@ from torch import Tensor
 from posquad.core.linalg import positive_factor
 from posquad.core.ranges import tiny
 from posquad.core.status import Status
+from posquad.core.symmetric import svec, symmetric_matrix
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import at_rounding, fitted, stagnated
@@ -77,6 +80,14 @@ _PASSES = 3
 # Eigenvalues of the correlation of the inputs, over the largest, up to which they are rounding.
 # Derived: d eps at d = 500.
 _SPAN = 1e-13
+# Entries n D of the system in which a positive definite combination of the A_i is sought. Derived:
+# its decomposition takes about a second.
+_COMBINED = 2**19
+# Projections in this search, the share of the mean to which they raise eigenvalues, and the ratio
+# of eigenvalues at which it ends. A choice: those of the search for a dual matrix, but more steps.
+_COMBINATIONS = 100
+_RAISED_TO = 0.6
+_CLEARLY_POSITIVE = 1e-2
 # Units beyond n of the rounding of `<z, y>` for unit vectors. Derived: n for the sum of n products,
 # some more for the norms of both.
 _PRODUCT_UNITS = 8
@@ -210,7 +221,12 @@ class _Fit:
         part = self._part()
         if part is None:
             return
-        chosen, method = self.working, InteriorPoint(part)
+        chosen = self.working
+        if part.unit is None:
+            if refine:
+                self.best = _refined(self.best, torch.zeros_like(self.best.dual), self.history)
+            return
+        method = InteriorPoint(part)
         ends = [fitted(_FITTED), optimal(_GAP), no_progress(_PATIENCE)]
         state = self.history.run(method, method.start(), ends)
         self.best = self.best.offered(state.U, chosen).with_dual(state.dual, chosen)
@@ -218,7 +234,7 @@ class _Fit:
         self.steps = steps
         if refine and bool(self.best.open.any()) and not self.history.budget.spent:
             v = state.v if chosen is None else self.best.dual.index_copy(0, chosen, state.v)
-            self.best = _refined(self.best, v, self.history.budget)
+            self.best = _refined(self.best, v, self.history)
 
     def project(self) -> None:
         """Take projected gradient steps from the best matrices of the open problems."""
@@ -244,12 +260,15 @@ class _Fit:
 
 
 def _normalized(problem: Problem) -> tuple[Problem, Tensor]:
-    """Return the problem with `X'X = I` and `||y|| = 1`, and T with `x_new = T'x`.
+    """Return the problem with `A*(w) = I` for a w, and `||y|| = 1`, and T with `A_new = T'AT`.
 
-    Columns are brought to length one first, so that their units do not matter. The columns of T are
-    zero beyond the dimension of the span, which may differ in a batch.
+    For rows, `w = 1` and `X'X = I`. Columns are brought to length one first, so that their units do
+    not matter. The columns of T are zero beyond the dimension of the span, which may differ in a
+    batch.
     """
     operator, y = problem.operator, problem.y
+    if not isinstance(operator, RankOne):
+        return _with_unit(problem)
     C = operator.n * operator.second_moments
     lengths = C.diagonal(dim1=-2, dim2=-1).sqrt()
     scale = 1 / torch.where(lengths > 0, lengths, torch.inf)
@@ -259,7 +278,57 @@ def _normalized(problem: Problem) -> tuple[Problem, Tensor]:
     k = int(spanned.sum(-1).clamp_min(1).max()) if spanned.numel() else problem.d
     T = (scale[..., :, None] * vectors * weights[..., None, :])[..., -k:]
     T = T.expand(*y.shape[:-1], *T.shape[-2:])
-    return Problem(operator.transformed(T), y / problem.size[..., None]), T
+    return Problem(operator.transformed(T), y / problem.size[..., None], torch.ones_like(y)), T
+
+
+def _with_unit(problem: Problem) -> tuple[Problem, Tensor]:
+    """Return the same for other measurements; without a w if none is found.
+
+    If there is none, a positive semidefinite matrix has measurements zero, and the path has no
+    start. In a batch, all problems must have one.
+    """
+    operator, y = problem.operator, problem.y
+    eye = torch.eye(problem.d, dtype=y.dtype, device=y.device).expand(*y.shape[:-1], -1, -1)
+    found = positive_combination(operator)
+    if found is None:
+        return Problem(operator, y / problem.size[..., None]), eye
+    w, M = found
+    values, vectors = torch.linalg.eigh(M)
+    T = (vectors * values.rsqrt()[..., None, :]).expand_as(eye)
+    return Problem(operator.transformed(T), y / problem.size[..., None], w.expand_as(y)), T
+
+
+def positive_combination(operator: HeldMeasurements) -> tuple[Tensor, Tensor] | None:
+    """Return w and the positive definite matrix `A*(w)`, if alternating projections find one.
+
+    They go between the combinations of the A_i and the matrices whose eigenvalues are at least a
+    share of their mean.
+
+    >>> from posquad import Dense
+    >>> A = torch.diag_embed(torch.tensor([[1.0, -1.0], [0.0, 3.0]], dtype=torch.float64))
+    >>> w, M = positive_combination(Dense(A))
+    >>> bool((w > 0).all()), torch.allclose(M, (w[:, None, None] * A).sum(0))
+    (True, True)
+    """
+    d, D = operator.d, operator.d * (operator.d + 1) // 2
+    if operator.n * D > _COMBINED:
+        return None
+    norms = torch.where(operator.norms > 0, operator.norms, 1.0)
+    system = operator.system / norms[..., None]
+    left, s, basis = torch.linalg.svd(system, full_matrices=False)
+    seen = s > _SPAN * s[..., :1]
+    basis = torch.where(seen[..., None], basis, 0.0)
+    M = torch.eye(d, dtype=system.dtype, device=system.device).expand(*system.shape[:-2], d, d)
+    for _ in range(_COMBINATIONS):
+        c = basis @ svec(M)[..., None]
+        values, vectors = torch.linalg.eigh(symmetric_matrix((basis.mT @ c)[..., 0], d))
+        if bool((values[..., 0] > _CLEARLY_POSITIVE * values[..., -1]).all()):
+            w = (left @ (c / torch.where(seen, s, torch.inf)[..., None]))[..., 0] / norms
+            return w, operator.adjoint_kernel(w)
+        mean = values.mean(-1, keepdim=True)
+        raised = torch.maximum(values, _RAISED_TO * torch.where(mean > 0, mean, 1.0))
+        M = (vectors * raised[..., None, :]) @ vectors.mT
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,7 +373,7 @@ class _Best:
         """Take the vectors z, made feasible, where they give a larger bound."""
         if index is not None:
             z = self.dual.index_copy(0, index, z)
-        z = feasible(self.problem.operator, z)
+        z = feasible(self.problem, z)
         bound = residual_bound(self.problem, z)
         better = bound > self.bound
         return replace(
@@ -328,7 +397,7 @@ def _with_least_squares(best: _Best) -> _Best:
     return best
 
 
-def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
+def _refined(best: _Best, v: Tensor, history: History) -> _Best:
     """Continue where the path ended: descend on factors of the numerical rank, and of full rank."""
     part, chosen = best.problem.where(best.open)
     U, v = (best.U, v) if chosen is None else (best.U[chosen], v[chosen])
@@ -341,7 +410,7 @@ def _refined(best: _Best, v: Tensor, budget: Budget) -> _Best:
         return best
     method = Levenberg(part, part.d)
     ends = [fitted(0.0), at_rounding(_POLISH_PATIENCE), stagnated(_STALLED, _RATE)]
-    state = History(budget).run(method, method.start(starts), ends, steps=_POLISH)
+    state = History(history.budget).run(method, method.start(starts), ends, steps=_POLISH)
     for V, e in zip(state.U, state.e, strict=True):
         best = best.offered(V, chosen)
         best = best.with_dual(_stationary_dual(part, _truncated(part, V, e)), chosen)
@@ -373,7 +442,7 @@ def _stationary_dual(problem: Problem, U: Tensor) -> Tensor:
     for _ in range(_PASSES):
         slope = 2 * problem.operator.weighted_adjoint(z, Z).flatten(-2)
         solved = torch.cholesky_solve(slope[..., None], factor)[..., 0].unflatten(-1, U.shape[-2:])
-        z = z - 2 * (Z * problem.operator.project(solved)).sum(-1)
+        z = z - 2 * problem.operator.paired(Z, problem.operator.project(solved))
     return torch.where(torch.isfinite(z).all(-1, keepdim=True), z, 0.0)
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import symmetric_system
-from posquad.problems.measurements import one_design
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.cone import INTERPOLATES, is_optimal
 from posquad.recovery.solvers.cone_newton import minimise_positive
@@ -45,8 +43,8 @@ def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
     D = d * (d + 1) // 2
     if y.ndim != 2 or y.dtype != torch.float64 or min(problem.n, most) < D:
         return None
-    X = one_design(problem.operator.X)
-    A = symmetric_system(problem.operator.X if X is None else X)  # [n, D] or [B, n, D]
+    one = problem.operator.shared
+    A = (one or problem.operator).system  # [n, D] or [B, n, D]
     basis, R = torch.linalg.qr(A)
     pivots = R.diagonal(dim1=-2, dim2=-1).abs()
     determined = pivots.amin(-1) > _DETERMINED * pivots.amax(-1)  # [] or [B]
@@ -54,12 +52,12 @@ def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
         return None
     if not bool(determined.all()):
         R = torch.where(determined[..., None, None], R, torch.eye(D, dtype=R.dtype).to(R))
-    if X is not None:  # the responses are the columns of one right-hand side
+    if one is not None:  # the responses are the columns of one right-hand side
         c = torch.linalg.solve_triangular(R, (y @ basis).mT, upper=True).mT.contiguous()
     else:
         c = torch.linalg.solve_triangular(R, basis.mT @ y[..., None], upper=True)[..., 0]
     found = minimise_positive(R.mT @ R, c)
-    fitted = found.entries @ A.mT if X is not None else (A @ found.entries[..., None])[..., 0]
+    fitted = found.entries @ A.mT if one is not None else (A @ found.entries[..., None])[..., 0]
     residual = problem.relative(fitted.sub_(y))
     # ||A(P) - y||^2 is twice the quadratic form plus a constant, whatever P is.
     bound = (residual.square() - 2 * found.gap / problem.size.square()).clamp_min(0.0).sqrt()

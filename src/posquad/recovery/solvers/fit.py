@@ -59,7 +59,7 @@ class FitState(State):
     """The current factors of a batch of fits, with their residuals."""
 
     U: Tensor  # [..., d, r]
-    Z: Tensor  # [..., n, r]  XU
+    Z: Tensor  # [..., k, r]  what the operator keeps of U: XU for rows
     e: Tensor  # [..., n]  residual
     residual: Tensor  # [...]  ||e|| / ||y||
     cosine: Tensor  # [...]  ||J'e|| / (||J||_F ||e||), infinite if not computed yet
@@ -84,7 +84,7 @@ class FitState(State):
         )
 
     def moved(self, problem: Problem, U: Tensor, Z: Tensor, **changes: Any) -> Self:
-        """Return the state after one accepted step to U, given `Z = XU`."""
+        """Return the state after one accepted step to U, given `Z = project(U)`."""
         e = problem.residual(Z)
         return self.stepped(
             U=U,
@@ -101,10 +101,10 @@ F = TypeVar("F", bound=FitState)
 def cosine(problem: Problem, state: FitState, slope: Tensor) -> Tensor:
     """Return `||J'e|| / (||J||_F ||e||)`, zero at a stationary point.
 
-    `slope` is `X' diag(e) Z`, so that `J'e = 2 slope`.
+    `slope` is `A*(e) U`, so that `J'e = 2 slope`.
     """
-    rows = problem.operator.squared_lengths * state.Z.square().sum(-1)  # [..., n]
-    size = rows.sum(-1).sqrt() * torch.linalg.vector_norm(state.e, dim=-1)
+    size = problem.operator.jacobian_size(state.Z).sqrt()
+    size = size * torch.linalg.vector_norm(state.e, dim=-1)
     return torch.linalg.matrix_norm(slope) / torch.where(size > 0, size, 1.0)
 
 

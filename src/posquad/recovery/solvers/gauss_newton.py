@@ -1,6 +1,6 @@
 """Matrix-free Gauss-Newton, with conjugate gradients in the metric of the Gaussian population.
 
-A step solves `J'J D = -J'e` over horizontal directions, where `J'J D = 4 X' diag(Z.XD) Z`, by
+A step solves `J'J D = -J'e` over horizontal directions, where `J'J D = 2 A*(A(UD' + DU')) U`, by
 conjugate gradients. The preconditioner is the closed-form inverse of the population curvature, and
 the accuracy follows the residual. An exact line search makes every step a descent step.
 """
@@ -20,7 +20,7 @@ from posquad.dynamics.loop import Method, Rule, State, clock, iterate, steps_exh
 from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Measurements
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.solvers.fit import (
     FitMethod,
@@ -89,7 +89,7 @@ class GaussNewton(FitMethod[FitState]):
         accuracy = state.residual.clamp(_LEAST_ACCURACY, _MOST_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.operator.project(D)
-        t = exact_step(state.e, state.Z, W)[..., None, None]
+        t = exact_step(problem.operator, state.e, state.Z, W)[..., None, None]
         U = state.U + t * D
         # Z is not updated: steps are few, and the last ones set the accuracy.
         Z = problem.operator.project(U)
@@ -110,9 +110,9 @@ class CGState(State):
 
 
 class NormalEquations(Method[CGState]):
-    """The system `2 X' diag(Z.XD) Z = right` over horizontal D, for conjugate gradients."""
+    """The system `J'J D / 2 = right` over horizontal D, for conjugate gradients."""
 
-    def __init__(self, operator: RankOne, Z: Tensor, basis: Frame) -> None:
+    def __init__(self, operator: Measurements, Z: Tensor, basis: Frame) -> None:
         self.product, self.basis = operator.gauss_newton_product(Z), basis
 
     def solve(self, right: Tensor, accuracy: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +136,7 @@ class NormalEquations(Method[CGState]):
 
     def advance(self, state: CGState) -> CGState:
         V = state.direction
-        curved = self.product(V)  # horizontal: U' times it is Z' diag(Z.XV) Z, which is symmetric
+        curved = self.product(V)  # horizontal: U' times it is symmetric
         bend = inner(V, curved)
         good = bend > 0  # otherwise the data do not determine this direction: stop here
         t = torch.where(good, state.product / torch.where(good, bend, 1.0), 0.0)[..., None, None]

@@ -9,7 +9,7 @@ positive semidefinite matrices P from below, whether the path has been followed 
 The steps are those of Nesterov and Todd with Mehrotra's predictor and corrector (Todd, Toh and
 Tutuncu, SIAM J. Optim. 8, 1998). A factor G with `Q = G diag(s) G'` and `Y = G^{-T} diag(s) G^{-1}`
 brings both matrices to the same diagonal matrix. With `A_G(S) = A(GSG')`, a step solves
-`dQ + A_G*(dv) = R`, `A_G(dQ) - dv = v - e`: n equations with the matrix `I + (x_i'GG'x_j)^2`
+`dQ + A_G*(dv) = R`, `A_G(dQ) - dv = v - e`: n equations with the matrix `I + A_G A_G*`
 in dual form, `d(d+1)/2` equations with `I + A_G*A_G` in primal form.
 """
 
@@ -30,10 +30,8 @@ from posquad.core.symmetric import (
     svec,
     symmetric_congruence,
     symmetric_matrix,
-    symmetric_system,
 )
 from posquad.dynamics.loop import Method, Rule, State, clock
-from posquad.problems.measurements import RankOne
 from posquad.recovery.problem import Problem
 
 # Samples per unknown from which fourth moments are cheaper than rows. Derived: with D unknowns,
@@ -49,7 +47,7 @@ _LONG = 0.99
 # Power of the ratio of gaps, predicted to present, in the centering. Cited: Mehrotra, SIAM J.
 # Optim. 2, 1992.
 _CENTERING_POWER = 3
-# Factor on the multiple of the identity that makes a dual vector feasible. A choice: X'X is the
+# Factor on the multiple of the identity that makes a dual vector feasible. A choice: A*(w) is the
 # identity up to the rounding of the coordinates, which 1% covers.
 _FEASIBLE = 1.01
 
@@ -63,7 +61,6 @@ class PathState(State):
     G: Tensor  # [..., k, k]  Q = G diag(s) G'
     s: Tensor  # [..., k]  positive
     v: Tensor  # [..., n]  A*(v) = G^{-T} diag(s) G^{-1}
-    Z: Tensor  # [..., n, k]  inputs times G
     e: Tensor  # [..., n]  A(Q) - y
     U: Tensor  # [..., k, k]  factor of the matrix of least residual
     residual: Tensor  # [...]  its ||A(UU') - y|| / ||y||
@@ -90,7 +87,7 @@ def duality_gap(residual: Tensor, bound: Tensor) -> Tensor:
 
 
 class InteriorPoint(Method[PathState]):
-    """Predictor-corrector steps for problems whose inputs have `X'X = I` and `||y|| = 1`."""
+    """Predictor-corrector steps for problems with `A*(w) = I` for a known w, and `||y|| = 1`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -99,27 +96,29 @@ class InteriorPoint(Method[PathState]):
         self.from_moments = problem.n > _MOMENTS * D
 
     def start(self) -> PathState:
-        """Return the start `Q = (n^(1/2) / k) I`, the size of the optimum, with `v = n^(-1/2) 1`.
+        """Return the start `Q = (||w|| / k) I`, the size of the optimum, with `v = w / ||w||`.
 
-        The trace of the optimum is `<1, A(Q)> <= n^(1/2) ||y||`, and `A*(1) = I`.
+        The trace of the optimum is `<w, A(Q)> <= ||w|| ||y||`, because `A*(w) = I`.
         """
         problem, y = self.problem, self.problem.y
-        n, k = problem.n, problem.d
+        assert problem.unit is not None, "the path begins inside the dual cone"
+        w, k = problem.unit.expand_as(y), problem.d
         batch = y.shape[:-1]
         eye = torch.eye(k, dtype=y.dtype, device=y.device)
-        G = (n / k) ** 0.25 * eye.expand(*batch, k, k)
+        size = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
+        # Q = G diag(s) G' and A*(v) = I / ||w|| = G^{-T} diag(s) G^{-1}.
+        G = (size / math.sqrt(k)).sqrt()[..., None] * eye.expand(*batch, k, k)
         s = y.new_full((*batch, k), math.sqrt(1 / k))
         first = clock(y.new_ones(batch))
         state = PathState(
             **first,
             G=G,
             s=s,
-            v=torch.full_like(y, 1 / math.sqrt(n)),
-            Z=G,
+            v=w / size,
             e=y,
             U=torch.zeros_like(G),
             residual=y.new_ones(batch),  # of Q = 0
-            dual=torch.full_like(y, 1 / math.sqrt(n)),
+            dual=w / size,
             bound=y.new_zeros(batch),
             waited=first["steps"],
         )
@@ -128,10 +127,10 @@ class InteriorPoint(Method[PathState]):
     def _at(self, state: PathState, G: Tensor, s: Tensor, v: Tensor) -> PathState:
         """Return the state at another point, with the best so far."""
         problem = self.problem
-        Z = problem.operator.project(G)
-        e = (Z.square() * s[..., None, :]).sum(-1) - problem.y
+        U = G * s.sqrt()[..., None, :]
+        e = problem.operator.apply_factor_kernel(U) - problem.y
         residual = problem.relative(e)
-        dual = feasible(problem.operator, v)  # rounding may have moved v out of the cone
+        dual = feasible(problem, v)  # rounding may have moved v out of the cone
         bound = residual_bound(problem, dual)
         lower, higher = residual < state.residual, bound > state.bound
         best_residual = torch.where(lower, residual, state.residual)
@@ -144,9 +143,8 @@ class InteriorPoint(Method[PathState]):
             G=G,
             s=s,
             v=v,
-            Z=Z,
             e=e,
-            U=torch.where(lower[..., None, None], G * s.sqrt()[..., None, :], state.U),
+            U=torch.where(lower[..., None, None], U, state.U),
             residual=best_residual,
             dual=torch.where(higher[..., None], dual, state.dual),
             bound=best_bound,
@@ -180,29 +178,29 @@ class InteriorPoint(Method[PathState]):
 
     def _system(self, state: PathState) -> Callable[[Tensor], Step]:
         """Return the map from R to the step `dQ, dY, dv` in the coordinates of G."""
-        Z, gap = state.Z, state.v - state.e
+        turned, gap = self.problem.operator.transformed(state.G), state.v - state.e
         k = self.problem.d
         if self.dual:
-            K = (Z @ Z.mT).square()
+            K = turned.inner_products()
         elif self.from_moments:
             C = symmetric_congruence(state.G)
             K = C.mT @ (self.problem.operator.fourth_moments @ C)
         else:
-            A = symmetric_system(Z)
+            A = turned.system
             K = A.mT @ A
         K.diagonal(dim1=-2, dim2=-1).add_(1.0)
         factor, _ = torch.linalg.cholesky_ex(K)  # a factor that broke down gives a useless step
 
         def dual(R: Tensor) -> Step:
-            right = ((Z @ R) * Z).sum(-1) - gap
+            right = turned.apply_kernel(R) - gap
             dv = torch.cholesky_solve(right[..., None], factor)[..., 0]
-            dY = symmetric_part(Z.mT @ (dv[..., None] * Z))
+            dY = turned.adjoint_kernel(dv)
             return R - dY, dY, dv
 
         def primal(R: Tensor) -> Step:
-            right = svec(R + symmetric_part(Z.mT @ (gap[..., None] * Z)))
+            right = svec(R + turned.adjoint_kernel(gap))
             dQ = symmetric_matrix(torch.cholesky_solve(right[..., None], factor)[..., 0], k)
-            return dQ, R - dQ, ((Z @ dQ) * Z).sum(-1) - gap
+            return dQ, R - dQ, turned.apply_kernel(dQ) - gap
 
         return dual if self.dual else primal
 
@@ -213,16 +211,19 @@ def residual_bound(problem: Problem, v: Tensor) -> Tensor:
     return (-(v * problem.y).sum(-1) / torch.where(size > 0, size, 1.0)).clamp_min(0.0)
 
 
-def feasible(operator: RankOne, z: Tensor) -> Tensor:
-    """Return the nearest `z + t 1` with `A*(z + t 1) = A*(z) + t X'X >= 0`, where `X'X = I`.
+def feasible(problem: Problem, z: Tensor) -> Tensor:
+    """Return the nearest `z + t w` with `A*(z + t w) = A*(z) + t I >= 0`; zero if there is no w.
 
-    t also covers the rounding of `A*(z)`, which is at most `(n + 2) u sum_i |z_i| ||x_i||^2` in
+    t also covers the rounding of `A*(z)`, which is at most `(n + 2) u sum_i |z_i| ||A_i||` in
     spectral norm, and that of its eigenvalues.
     """
+    operator = problem.operator
+    if problem.unit is None:
+        return torch.zeros_like(z)
     lowest = torch.linalg.eigvalsh(operator.adjoint_kernel(z))[..., 0]
-    size = (z.abs() * operator.squared_lengths).sum(-1)
+    size = (z.abs() * operator.norms).sum(-1)
     short = (operator.d + 2) * torch.finfo(z.dtype).eps * size - lowest
-    return z + _FEASIBLE * short.clamp_min(0.0)[..., None]
+    return z + _FEASIBLE * short.clamp_min(0.0)[..., None] * problem.unit
 
 
 def optimal(gap: float) -> Rule[Any]:

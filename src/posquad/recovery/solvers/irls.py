@@ -1,7 +1,8 @@
 """Kernel log-det IRLS: iteratively reweighted least squares for low rank, in dual form.
 
-From `D = I`, each iteration squares the entries of `X D X'` to get K, solves `a = K^{-1} y`, forms
-`Q = D X' diag(a) X D = V diag(lambda) V'`, and sets `D = V max(|lambda|, floor) V'`. Every iterate
+From `D = I`, each iteration forms K with the entries `<A_i, D A_j D>`, which are the squares of
+those of `X D X'` for rows, solves `a = K^{-1} y`, forms `Q = D A*(a) D = V diag(lambda) V'`, and
+sets `D = V max(|lambda|, floor) V'`. Every iterate
 interpolates; the first is the interpolant of least Frobenius norm. The floor is at most
 |lambda|_{r+1} and falls at least by a fixed factor, so the iteration always ends, either at a
 matrix of rank r or as STALLED.
@@ -147,7 +148,7 @@ class Reweighting(Method[IRLSState]):
 
     def advance(self, state: IRLSState) -> IRLSState:
         problem, r = self.problem, self.rank
-        a = kernel_solve(problem.operator.gram(state.weight).square(), problem.y)
+        a = kernel_solve(problem.operator.inner_products(state.weight), problem.y)
         Q = state.weight @ problem.operator.adjoint_kernel(a) @ state.weight
         values, vectors = torch.linalg.eigh((Q + Q.mT) / 2)
         sizes = values.abs()

@@ -126,7 +126,7 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
             state = merge(uphill, forgotten, state)
             D = torch.where(uphill[..., None, None], -self._inverse(state, basis, g), D)
         W = problem.operator.project(D)
-        t = exact_step(state.e, state.Z, W)[..., None, None]
+        t = exact_step(problem.operator, state.e, state.Z, W)[..., None, None]
         U, Z = state.U + t * D, state.Z + t * W
         fresh = bool((state.attempts % _REFRESH == _REFRESH - 1).any())
         if fresh:

@@ -1,10 +1,10 @@
 """Levenberg-Marquardt with dense linear algebra, for batches of problems and starts.
 
-The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 x_i'D U'x_i`. The dual form
-needs only the n x n matrix `J J' = 4 (X X') o (Z Z')`, Z = XU: solve `(J J' + damping I) a = -e`,
-then `D = 2 X' diag(a) Z`. The step is horizontal, because `U'D = 2 Z' diag(a) Z` is symmetric. With
-many more samples than unknowns the primal dr x dr matrix J'J is smaller; with many more samples
-than d(d+1)/2 it is computed from the fourth moments of the inputs, which are summed only once.
+The step is `argmin_D ||e + J D||^2 + damping ||D||^2` with `(JD)_i = 2 <A_i U, D>`. The dual form
+needs only the n x n matrix JJ', which is `4 (X X') o (Z Z')` for rows, Z = XU: solve
+`(J J' + damping I) a = -e`, then `D = 2 A*(a) U`. The step is horizontal, because `U'D` is
+symmetric. With many more samples than unknowns the primal dr x dr matrix J'J is smaller; with many
+more samples than d(d+1)/2 it is computed from the fourth moments, which are summed only once.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class Levenberg(FitMethod[LevenbergState]):
 
     def __init__(self, problem: Problem, r: int, form: str = "auto") -> None:
         super().__init__(problem)
+        self.rank = r
         n, m = problem.n, problem.d * r
         if form == "auto":
             # The dual form takes n^3/3 + 2 n^2 r operations, the primal 2 n m^2 + m^3/3.
             form = "dual" if n**2 * (n / 3 + 2 * r) < m**2 * (2 * n + m / 3) else "primal"
         self.dual = form == "dual"
-        self.gram = 4 * problem.operator.gram() if self.dual else None
         D = problem.d * (problem.d + 1) // 2
         # The fourth moments take n D^2 operations once, then D (D + m) m instead of n m^2 a step.
         self.from_moments = D * (D + m) < n * m and _AMORTIZED * m > D
@@ -147,8 +147,8 @@ class Levenberg(FitMethod[LevenbergState]):
         return replace(state, damping=damping, growth=torch.full_like(damping, GROWTH))
 
     def _mean_curvature(self, Z: Tensor) -> Tensor:
-        rows = self.problem.operator.squared_lengths * Z.square().sum(-1)  # [..., n]
-        return 4 * rows.sum(-1) / min(self.problem.n, self.problem.d * Z.shape[-1])
+        size = self.problem.operator.jacobian_size(Z)
+        return 4 * size / min(self.problem.n, self.problem.d * self.rank)
 
     def advance(self, state: LevenbergState) -> LevenbergState:
         problem, Z, e = self.problem, state.Z, state.e
@@ -156,7 +156,7 @@ class Levenberg(FitMethod[LevenbergState]):
         damping = torch.maximum(state.damping, least)
         D, slope = self._step(state, damping)
         moved = problem.operator.project(D)
-        linear = e + 2 * (Z * moved).sum(-1)
+        linear = e + 2 * problem.operator.paired(Z, moved)
         new = state.moved(problem, state.U + D, Z + moved)
         predicted = e.square().sum(-1) - linear.square().sum(-1)
         actual = e.square().sum(-1) - new.e.square().sum(-1)
@@ -185,8 +185,8 @@ class Levenberg(FitMethod[LevenbergState]):
     def _step(self, state: LevenbergState, damping: Tensor) -> tuple[Tensor, Tensor]:
         """Return the damped step, and `J'e / 2`, both `[..., d, r]`."""
         operator, Z, e = self.problem.operator, state.Z, state.e
-        if self.gram is not None:
-            K = self.gram * (Z @ Z.mT)
+        if self.dual:
+            K = operator.dual_system(Z)
             K.diagonal(dim1=-2, dim2=-1).add_(damping[..., None])
             D = -2 * operator.weighted_adjoint(_solve_positive(K, e), Z)
             return D, operator.weighted_adjoint(e, Z)

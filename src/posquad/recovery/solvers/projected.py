@@ -23,7 +23,7 @@ from torch import Tensor
 from posquad.core.linalg import positive_factor
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Measurements
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.interior_point import duality_gap, feasible, residual_bound
 
@@ -69,7 +69,7 @@ class ProjectedState(State):
 
 
 class ProjectedGradient(Method[ProjectedState]):
-    """Accelerated steps for problems whose inputs have `X'X = I` and `||y|| = 1`."""
+    """Accelerated steps for problems in the coordinates of `cone`, with `||y|| = 1`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -79,8 +79,9 @@ class ProjectedGradient(Method[ProjectedState]):
         problem, y = self.problem, self.problem.y
         k = problem.d
         eye = torch.eye(k, dtype=y.dtype, device=y.device).expand_as(U)
-        lengths = problem.operator.squared_lengths.expand_as(y)  # A(I)
-        scale = (lengths * y).sum(-1) / lengths.square().sum(-1)
+        image = problem.operator.apply_kernel(eye)
+        size = image.square().sum(-1)
+        scale = (image * y).sum(-1) / torch.where(size > 0, size, 1.0)
         first = scale.clamp_min(0.0).sqrt()[..., None, None] * eye
         U = torch.where(U.any(-1).any(-1)[..., None, None], U, first)
         image = problem.operator.apply_factor_kernel(U)
@@ -138,7 +139,7 @@ class ProjectedGradient(Method[ProjectedState]):
 
     def _better_bound(self, state: ProjectedState, e: Tensor) -> tuple[Tensor, Tensor]:
         """Return the vector with the larger bound, of the one so far and of the residual e."""
-        z = feasible(self.problem.operator, e)
+        z = feasible(self.problem, e)
         bound = residual_bound(self.problem, z)
         better = bound > state.bound
         dual = torch.where(better[..., None], z, state.dual)
@@ -161,7 +162,7 @@ class ProjectedGradient(Method[ProjectedState]):
         )
 
 
-def largest_curvature(operator: RankOne, S: Tensor) -> Tensor:
+def largest_curvature(operator: Measurements, S: Tensor) -> Tensor:
     """Estimate the largest eigenvalue of `A*A` by the power method from `S[..., k, k]`, `[...]`.
 
     The eigenvector is close to the identity if the inputs are isotropic.

@@ -1,7 +1,8 @@
 """Exact line search: the loss along a line is a quartic, minimised without a pass over X.
 
-With `Z = XU` and `W = XD`, the residual at U + tD is `e + 2t (Z.W) + t^2 (W.W)`, row by row. The
-coefficients of the quartic are sums over rows; its stationary points are the roots of a cubic.
+The residual at U + tD is `e + t a + t^2 b` with `a_i = 2 <A_i, UD'>` and `b_i = <A_i, DD'>`. The
+coefficients of the quartic are sums over measurements; its stationary points are the roots of a
+cubic.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import math
 import torch
 from torch import Tensor
 
+from posquad.problems.measurements import Measurements
+
 # Newton steps that refine the closed form of a root. A choice: it loses digits where its terms
 # cancel, and each step doubles those that are left.
 _REFINEMENTS = 3
 
 
-def exact_step(e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
-    """Return the t >= 0 that minimises `||e + 2t (Z.W) + t^2 (W.W)||^2`, `[...]`.
+def exact_step(operator: Measurements, e: Tensor, Z: Tensor, W: Tensor) -> Tensor:
+    """Return the t >= 0 that minimises the squared errors at U + tD, `[...]`.
 
-    `e[..., n]` is the residual, and `Z, W[..., n, r]`.
+    `e[..., n]` is the residual at U, `Z = project(U)` and `W = project(D)`.
     """
-    a, b = 2 * (Z * W).sum(-1), W.square().sum(-1)  # [..., n]
+    a, b = 2 * operator.paired(Z, W), operator.forms(W)  # [..., n]
     # Half the derivative is c0 + c1 t + c2 t^2 + c3 t^3; no sum cancels near t = 0.
     c0, c1 = (e * a).sum(-1), a.square().sum(-1) + 2 * (e * b).sum(-1)
     return least_step(c0, c1, 3 * (a * b).sum(-1), 2 * b.square().sum(-1))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posquad.core.ranges import tiny
 from posquad.core.symmetric import svec, symmetric_gram, symmetric_matrix
+from posquad.problems.measurements import RankOne
 from posquad.problems.products import adjoint_product, tall_product
 from posquad.recovery.problem import Problem
 
@@ -35,10 +36,11 @@ def refit_in_range(problem: Problem, U: Tensor, Z: Tensor, before: Tensor) -> tu
     `U[..., d, r]` is returned as it is where `Z = XU` says that all its columns are stronger than
     the error of `UU'`, where the relative residual has hardly fallen from the one `before[...]`,
     so that it may be noise, and where the fit does not lower it. The cost is O(n r^4), without a
-    pass over X. The rows of X should have a covariance near the identity.
+    pass over X. The rows of X should have a covariance near the identity. Other measurements, whose
+    products with U are not products of rows, are not refitted.
     """
-    n, r = Z.shape[-2:]
-    if not _is_cheap(problem.d, r):
+    n, r = problem.n, U.shape[-1]
+    if not isinstance(problem.operator, RankOne) or not _is_cheap(problem.d, r):
         return U, Z
     e = problem.residual(Z)
     falling = problem.relative(e) < _FALLING * before

@@ -1,8 +1,9 @@
-"""Relaxed reflections between two sets of predictions, which leave the minima that trap descents.
+"""Relaxed reflections between two sets, which leave the minima that trap descents.
 
-With `Z = XU` the responses are `y_i = ||z_i||^2`. So Z is sought in the intersection of two sets:
-L, the matrices whose columns lie in the range of X, and S, those whose rows have the lengths
-`sqrt(y_i)`. Both projections are cheap: `P_L(Z) = QQ'Z` for an orthonormal basis Q of the range,
+For rows the sets are sets of predictions. With `Z = XU` the responses are `y_i = ||z_i||^2`. So Z
+is sought in the intersection of two sets: L, the matrices whose columns lie in the range of X, and
+S, those whose rows have the lengths `sqrt(y_i)`. Both projections are cheap: `P_L(Z) = QQ'Z` for an
+orthonormal basis Q of the range,
 and P_S scales each row. The iteration is that of Elser, Rankenburg and Thibault (PNAS 104, 2007,
 418-423), with P_S applied to the reflection at L:
 
@@ -11,6 +12,9 @@ and P_S scales each row. The iteration is that of Elser, Rankenburg and Thibault
 It is at rest only where `P_S = P_L`, at a solution. Near a minimum of the distance of the two sets
 it goes on along the gap between them, so it searches on where a descent has ended. Its factor is
 the U with `XU = P_L(Z)`. The iteration is chaotic: rounding changes which solutions it visits.
+
+For other measurements the sets are sets of matrices: the symmetric Q with `A(Q) = y`, and the
+positive semidefinite ones of rank r, to which eigenvalues project.
 """
 
 from __future__ import annotations
@@ -20,10 +24,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.ranges import tiny
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
+from posquad.recovery.initializers import least_interpolant
 from posquad.recovery.problem import Problem
 
 # Reflections per step of the loop, after which the gap is looked at. Measured:
@@ -31,18 +38,24 @@ from posquad.recovery.problem import Problem
 _TOGETHER = 25
 
 
+# The same in matrix space, where each takes a decomposition. A choice.
+_TOGETHER_MATRICES = 10
+
+
 @dataclass(frozen=True)
 class ReflectionState(State):
-    """Predictions, their factors, and the gaps between the two sets there."""
+    """Points of the iteration, their factors, and the gaps between the two sets there."""
 
-    Z: Tensor  # [S, ..., r, n]
+    Z: Tensor  # [S, ..., r, n] predictions, or [S, ..., d, d] matrices
     U: Tensor  # [S, ..., d, r]
-    gap: Tensor  # [S, ...]  ||P_S - P_L|| / ||sqrt(y)||
+    gap: Tensor  # [S, ...]  ||P_S - P_L|| / ||sqrt(y)||, or over ||P_L||
     residual: Tensor  # [S, ...]  of U
 
 
 class Reflections(Method[ReflectionState]):
-    """Relaxed reflections, several per step."""
+    """Relaxed reflections of the predictions of rows, several per step."""
+
+    together = _TOGETHER
 
     def __init__(self, problem: Problem, relaxation: float) -> None:
         self.problem, self.relaxation = problem, relaxation
@@ -92,8 +105,52 @@ class Reflections(Method[ReflectionState]):
         )
 
 
+class MatrixReflections(Method[ReflectionState]):
+    """Relaxed reflections of matrices, several per step."""
+
+    together = _TOGETHER_MATRICES
+
+    def __init__(self, problem: Problem, relaxation: float) -> None:
+        self.problem, self.relaxation = problem, relaxation
+        self.basis = problem.operator.row_space  # [..., d^2, k]
+        self.offset = least_interpolant(problem.operator, problem.y)
+
+    def start(self, U0: Tensor) -> ReflectionState:
+        """Return the state at the factors `U0[S, ..., d, r]`."""
+        batch = (len(U0), *self.problem.y.shape[:-1])
+        U = U0.expand(*batch, *U0.shape[-2:])
+        far = torch.full(batch, torch.inf, dtype=U.dtype, device=U.device)
+        residual = self.problem.relative_residual(U)
+        return ReflectionState(**clock(far), Z=U @ U.mT, U=U, gap=far, residual=residual)
+
+    def advance(self, state: ReflectionState) -> ReflectionState:
+        Z, U, gap = state.Z, state.U, state.gap
+        for _ in range(_TOGETHER_MATRICES):
+            seen = (self.basis @ (self.basis.mT @ Z.flatten(-2)[..., None]))[..., 0]
+            inside = Z - seen.unflatten(-1, Z.shape[-2:]) + self.offset
+            pairs = torch.linalg.eigh(2 * inside - Z)
+            U = positive_factor(*leading_pairs(pairs, U.shape[-1]))
+            apart = U @ U.mT - inside
+            gap = torch.linalg.matrix_norm(apart)
+            gap = gap / torch.linalg.matrix_norm(inside).clamp_min(tiny(gap))
+            Z = Z.add(apart, alpha=self.relaxation)
+        return state.stepped(Z=Z, U=U, gap=gap, residual=self.problem.relative_residual(U))
+
+
+def reflections_of(problem: Problem, relaxation: float) -> Reflections | MatrixReflections:
+    """Return the reflections for the measurements of a problem."""
+    rows = isinstance(problem.operator, RankOne)
+    return (Reflections if rows else MatrixReflections)(problem, relaxation)
+
+
 def run_reflections(
-    method: Reflections, U0: Tensor, history: History, *, gap: float, steps: int, enough: int
+    method: Reflections | MatrixReflections,
+    U0: Tensor,
+    history: History,
+    *,
+    gap: float,
+    steps: int,
+    enough: int,
 ) -> ReflectionState:
     """Iterate from `U0[S, ..., d, r]`, for at most `steps` reflections.
 
@@ -104,4 +161,4 @@ def run_reflections(
         return ((state.gap <= gap).sum(0) >= enough).expand(state.gap.shape)
 
     rules: list[Rule[ReflectionState]] = [(Status.LOSS_REACHED, closed)]
-    return history.run(method, method.start(U0), rules, steps=-(-steps // _TOGETHER))
+    return history.run(method, method.start(U0), rules, steps=-(-steps // method.together))

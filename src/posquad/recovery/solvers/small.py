@@ -2,7 +2,7 @@
 
 The steps are those of `levenberg` in the primal form. They work on NumPy arrays, whose calls take
 a fraction of the time of tensors, and the starts that have ended are left out of the next steps.
-J has the rows `2 vec(z_i x_i')`, and J'J takes one product per start.
+J'J takes one product per start.
 
 The arrays are a grid `[B, S, ...]` of problems and starts. Problems end at different numbers of
 starts; the grid is as wide as the widest of them, and `active` marks the entries that count.
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from posquad.core.ranges import tiny
+from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import (
@@ -118,11 +120,10 @@ class _Run:
         n, d, r = problem.n, problem.d, U0.shape[-1]
         self.ending, self.shape, self.r = ending, U0.shape, r
         self.like = problem.y
-        X = problem.operator.X.reshape(-1, 1, n, d).numpy()
-        self.XT = np.ascontiguousarray(X.swapaxes(-1, -2))  # [B, 1, d, n]
+        self.design = _design(problem.operator)
         self.y = problem.y.reshape(-1, 1, n).numpy()
         self.size = problem.size.reshape(-1, 1).numpy()
-        B, S = len(X), U0.shape[0]
+        B, S = len(self.y), U0.shape[0]
         self.eps, self.tiny = float(np.finfo(self.y.dtype).eps), tiny(self.y)
         self.known = None
         if known is not None:
@@ -131,11 +132,11 @@ class _Run:
             self.known = U, _total(gram * gram), known.near.square().reshape(B, 1).numpy()
         U = np.broadcast_to(U0.numpy(), (S, *problem.y.shape[:-1], d, r)).reshape(S, B, d, r)
         self.V = np.ascontiguousarray(U.transpose(1, 0, 3, 2))  # [B, S, r, d]
-        self.Z = self.V @ self.XT  # [B, S, r, n]
-        self.e = (self.Z * self.Z).sum(2) - self.y
+        self.Z = self.design.keep(self.V)
+        self.e = self.design.forms(self.V, self.Z) - self.y
         self.square = np.vecdot(self.e, self.e)
         self.residual = np.sqrt(self.square) / self.size
-        trace = (self.Z * self.Z * (4 * X * X).sum(-1)[:, :, None]).sum((-2, -1))
+        trace = self.design.trace(self.Z)
         self.mean = 1 / min(n, d * r)  # the mean curvature is the trace of J'J times this
         self.damping = FIRST_DAMPING * self.mean * trace * np.minimum(self.residual, 1)
         self.growth = np.full_like(self.damping, GROWTH)
@@ -173,7 +174,7 @@ class _Run:
         V, Z, e, (B, S) = self.V, self.Z, self.e, self.active.shape
         r, d = V.shape[-2:]
         m = r * d
-        J = ((2 * Z)[:, :, :, None] * self.XT[:, :, None]).reshape(B, S, m, -1)  # transposed
+        J = self.design.jacobian(Z)  # transposed
         K = J @ J.swapaxes(-1, -2)
         diagonal = K.reshape(B, S, m * m)[..., :: m + 1]
         trace = diagonal.sum(-1)
@@ -182,8 +183,8 @@ class _Run:
         g = (J @ e[..., None])[..., 0]
         D = np.linalg.solve(K, -g[..., None])[..., 0]
         new_V = V + D.reshape(V.shape)
-        new_Z = new_V @ self.XT
-        new_e = (new_Z * new_Z).sum(2) - self.y
+        new_Z = self.design.keep(new_V)
+        new_e = self.design.forms(new_V, new_Z) - self.y
         square, new = self.square, np.vecdot(new_e, new_e)
         # ||e||^2 - ||e + JD||^2 for the solution of (J'J + damping) D = -J'e
         predicted = np.vecdot(D, damping[..., None] * D - g)
@@ -272,10 +273,71 @@ class _Run:
         grid = rows[:, None], columns
         smaller = {name: getattr(self, name)[grid] for name in _GRID}
         if len(rows) < B:
-            smaller |= {name: getattr(self, name)[rows] for name in ("XT", "y", "size")}
+            smaller |= {name: getattr(self, name)[rows] for name in ("y", "size", "design")}
             if self.known is not None:
                 smaller["known"] = tuple(part[rows] for part in self.known)
         self.__dict__.update(smaller)  # at once, because Ctrl-C reads the grid
+
+
+class _Rows:
+    """Inputs of a grid of problems; what is kept of the factors `V[B, S, r, d]` is `Z = VX'`."""
+
+    def __init__(self, X: np.ndarray) -> None:
+        self.XT = X  # [B, 1, d, n]
+
+    def __getitem__(self, problems: np.ndarray) -> _Rows:
+        return _Rows(self.XT[problems])
+
+    def keep(self, V: np.ndarray) -> np.ndarray:
+        return V @ self.XT  # [B, S, r, n]
+
+    def forms(self, V: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """Return the predictions `[B, S, n]`."""
+        return (Z * Z).sum(2)
+
+    def jacobian(self, Z: np.ndarray) -> np.ndarray:
+        """Return J', `[B, S, rd, n]`."""
+        B, S, _, n = Z.shape
+        return ((2 * Z)[:, :, :, None] * self.XT[:, :, None]).reshape(B, S, -1, n)
+
+    def trace(self, Z: np.ndarray) -> np.ndarray:
+        """Return the trace of J'J, `[B, S]`."""
+        return (Z * Z * (4 * self.XT * self.XT).sum(2)[:, :, None]).sum((-2, -1))
+
+
+class _Matrices:
+    """Matrices A_i of a grid of problems; what is kept of the factors is Z, the products A_i U."""
+
+    def __init__(self, A: np.ndarray) -> None:
+        self.A = A  # [B, 1, d, dn]
+
+    def __getitem__(self, problems: np.ndarray) -> _Matrices:
+        return _Matrices(self.A[problems])
+
+    def keep(self, V: np.ndarray) -> np.ndarray:
+        B, S, r, d = V.shape
+        return (V @ self.A).reshape(B, S, r * d, -1)  # [B, S, rd, n]
+
+    def forms(self, V: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """Return the predictions `[B, S, n]`."""
+        return (V.reshape(*Z.shape[:2], 1, -1) @ Z)[:, :, 0]
+
+    def jacobian(self, Z: np.ndarray) -> np.ndarray:
+        """Return J', `[B, S, rd, n]`."""
+        return 2 * Z
+
+    def trace(self, Z: np.ndarray) -> np.ndarray:
+        """Return the trace of J'J, `[B, S]`."""
+        return 4 * (Z * Z).sum((-2, -1))
+
+
+def _design(operator: HeldMeasurements) -> _Rows | _Matrices:
+    n, d = operator.n, operator.d
+    if isinstance(operator, RankOne):
+        X = operator.X.reshape(-1, 1, n, d).numpy()
+        return _Rows(np.ascontiguousarray(X.swapaxes(-1, -2)))
+    A = operator.matrices.reshape(-1, 1, n, d, d).numpy()
+    return _Matrices(np.ascontiguousarray(A.transpose(0, 1, 3, 4, 2)).reshape(-1, 1, d, d * n))
 
 
 _GRID = (

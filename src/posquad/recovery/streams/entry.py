@@ -216,7 +216,7 @@ def recover_by_passes(
         begun.starts,
     )
     answers = replace(answers, evidence=evidence.each(lambda value: np.asarray(value)[None]))
-    found = answers.recovery(torch.Size(), np.empty((source.n, 0)), history)
+    found = answers.recovery(torch.Size(), np.empty(0), history, source.n)
     found = replace(found, rank_path=begun.path)
     if run.interrupted:  # this process alone: the others see that it leaves
         raise Interrupted(found)
@@ -342,8 +342,7 @@ def _answer(source: Rows, problem: Compressed, found: Found, history: History) -
         error=error,
     )
     answers = replace(answers, evidence=evidence.each(lambda value: value[None]))
-    shown = np.empty((source.n, 0))
-    result = answers.recovery(torch.Size(), shown, history)
+    result = answers.recovery(torch.Size(), np.empty(0), history, source.n)
     if found.path:
         columns = torch.tensor(found.path, dtype=torch.float64).T
         path = RankPath(columns[0].long().numpy(), columns[1].numpy(), columns[2].numpy())
