@@ -102,6 +102,73 @@ KERNELS: dict[str, tuple[Callable, Callable]] = {
     ),
     "linearize": (lambda op, a: op.linearize(a.U, -a.minus_y)(a.Delta), _linearized),
 }
+
+
+def _each(A: np.ndarray, U: np.ndarray) -> np.ndarray:
+    """The products A_i U, `[..., n, d, r]`."""
+    return np.einsum("...iab,...br->...iar", A, U)
+
+
+def _jacobian(A: np.ndarray, a: Arguments) -> np.ndarray:
+    products = _each(A, a.U)
+    return 2 * products.reshape(*products.shape[:-2], products.shape[-2] * products.shape[-1])
+
+
+def _products(A: np.ndarray, D: np.ndarray) -> np.ndarray:
+    return np.einsum("...iab,...bc,...jcd,...da->...ij", A, D, A, D)
+
+
+# What a search asks for, of what the operator keeps of a factor.
+SEARCH: dict[str, tuple[Callable, Callable]] = {
+    "forms": (
+        lambda op, a: op.forms(op.project(a.U)),
+        lambda A, a: _apply(A, _gram(a.U, a.U)),
+    ),
+    "paired": (
+        lambda op, a: op.paired(op.project(a.U), op.project(a.Delta)),
+        lambda A, a: _apply(A, _gram(a.U, a.Delta) + _gram(a.Delta, a.U)) / 2,
+    ),
+    "weighted_adjoint": (
+        lambda op, a: op.weighted_adjoint(a.z, op.project(a.U)),
+        lambda A, a: _adjoint(A, a.z) @ a.U,
+    ),
+    "gauss_newton_product": (
+        lambda op, a: op.gauss_newton_product(op.project(a.U))(a.Delta),
+        lambda A, a: _adjoint(A, _apply(A, _gram(a.U, a.Delta) + _gram(a.Delta, a.U))) @ a.U,
+    ),
+    "jacobian": (lambda op, a: op.jacobian(op.project(a.U)), _jacobian),
+    "jacobian_size": (
+        lambda op, a: op.jacobian_size(op.project(a.U)),
+        lambda A, a: (_each(A, a.U) ** 2).sum((-3, -2, -1)),
+    ),
+    "normal_equations": (
+        lambda op, a: op.normal_equations(op.project(a.U), a.z)[0],
+        lambda A, a: np.swapaxes(_jacobian(A, a), -1, -2) @ _jacobian(A, a),
+    ),
+    "normal_equations right": (
+        lambda op, a: op.normal_equations(op.project(a.U), a.z)[1],
+        lambda A, a: (np.swapaxes(_jacobian(A, a), -1, -2) @ a.z[..., None])[..., 0],
+    ),
+    "dual_system": (
+        lambda op, a: op.dual_system(op.project(a.U)),
+        lambda A, a: _jacobian(A, a) @ np.swapaxes(_jacobian(A, a), -1, -2),
+    ),
+    "inner_products": (lambda op, a: op.inner_products(a.Q), lambda A, a: _products(A, a.Q)),
+    "measured": (
+        lambda op, a: op.measured(a.U, None)[0],
+        lambda A, a: _apply(A, _gram(a.U, a.U)),
+    ),
+}
+# What depends on the operator alone.
+OWN: dict[str, tuple[Callable, Callable]] = {
+    "matrices": (lambda op: op.matrices, lambda A: A),
+    "norms": (lambda op: op.norms, lambda A: np.sqrt((A**2).sum((-2, -1)))),
+    "squares": (lambda op: op.squares, lambda A: np.einsum("...iab,...ibc->...ac", A, A)),
+    "inner products": (
+        lambda op: op.inner_products(),
+        lambda A: np.einsum("...iab,...jab->...ij", A, A),
+    ),
+}
 EVERY = PUBLIC | KERNELS
 
 # Batch shapes of (Q, U, Delta, z, y) in front of that of the operator.
@@ -185,6 +252,52 @@ class MeasurementsConformance:
         a = arguments(operator, rng)
         for mixed in (replace(a, z=a.z.float()), replace(a, U=a.U.float())):
             check("adjoint_factor", operator, mixed, dtype=torch.float64)
+
+    @pytest.mark.parametrize("name", SEARCH)
+    def test_what_a_search_asks_for(self, operator, rng, name):
+        """Arguments have the batch of the operator, or starts in front of it."""
+        compute, formula = SEARCH[name]
+        for batch in ("none", "same"):
+            a = arguments(operator, rng, batch=batch)
+            A, exact = twin(operator), a.map(lambda t: t.numpy())
+            found, expected = compute(operator, a).numpy(), formula(A, exact)
+            bound = formula(np.abs(A), exact.map(np.abs))
+            assert found.shape == expected.shape
+            few = tolerance(operator, a) * bound
+            assert np.all(np.abs(found - expected) <= few), name
+
+    @pytest.mark.parametrize("name", OWN)
+    def test_what_depends_on_the_operator_alone(self, operator, name):
+        compute, formula = OWN[name]
+        A = twin(operator)
+        found, expected, bound = compute(operator).numpy(), formula(A), formula(np.abs(A))
+        eps = RATIO * (operator.n + operator.d) * np.finfo(np.float64).eps
+        assert found.shape == expected.shape
+        assert np.all(np.abs(found - expected) <= eps * bound)
+
+    def test_the_row_space_and_the_system_are_those_of_the_matrices(self, operator):
+        A = twin(operator)
+        basis, system = operator.row_space.numpy(), operator.system.numpy()
+        flat = A.reshape(*A.shape[:-2], operator.d**2)
+        size = np.abs(flat).max(initial=0.0)
+        seen = flat @ basis @ np.swapaxes(basis, -1, -2)
+        np.testing.assert_allclose(seen, flat, atol=1e-12 * size)
+        gram = np.einsum("...i,...j->...ij", system, system).sum(-3)
+        np.testing.assert_allclose(operator.fourth_moments, gram, atol=1e-10 * size**2)
+
+    def test_rounding_is_that_of_the_numbers_of_a_factor(self, operator, rng):
+        """A change of every number of U by eps changes no value by more than is said."""
+        a = arguments(operator, rng)
+        told = operator.scaled_rounding(a.U, None).numpy()
+        eps, A = 1e-7, twin(operator)
+        U = a.U.numpy()
+        for _ in range(5):
+            V = U * (1 + eps * np.sign(np.random.default_rng(0).standard_normal(U.shape)))
+            moved = np.abs(_apply(A, _gram(V, V)) - _apply(A, _gram(U, U)))
+            assert np.all(moved <= eps * math.sqrt(U[..., 0, :].size * U.shape[-2]) * told + 1e-12)
+        precise = operator.precise_forms(a.U, None).high.numpy()
+        bound = _apply(np.abs(A), _gram(np.abs(U), np.abs(U)))
+        assert np.all(np.abs(precise - _apply(A, _gram(U, U))) <= tolerance(operator, a) * bound)
 
     def test_adjoint_identity(self, operator, rng):
         a = arguments(operator, rng)

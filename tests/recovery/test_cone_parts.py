@@ -15,7 +15,8 @@ from support import normal, vector
 
 def identity_problem(*y):
     """Inputs e_i, so that `A(Q)` is the diagonal of Q and `A*(z)` is diagonal."""
-    return Problem(RankOne(torch.eye(len(y), dtype=torch.float64)), vector(*y))
+    X, y = torch.eye(len(y), dtype=torch.float64), vector(*y)
+    return Problem(RankOne(X), y, torch.ones_like(y))
 
 
 def fit_of(residual, bound, n=4):
@@ -127,7 +128,7 @@ def test_least_squares_inside_the_cone_is_the_answer(rng):
     """A positive definite least squares solution: its residual proves it, without a path."""
     X = torch.linalg.qr(normal(rng, 30, 2)).Q
     y = (X**2).sum(-1) + 1e-3 * normal(rng, 30)
-    problem = Problem(RankOne(X), y / y.norm())
+    problem = Problem(RankOne(X), y / y.norm(), torch.ones_like(y))
     best = cone._with_least_squares(cone._Best.zero(problem))
     features = np.stack([X[:, 0] ** 2, 2 * X[:, 0] * X[:, 1], X[:, 1] ** 2], axis=1)
     left = np.linalg.lstsq(features, problem.y.numpy(), rcond=None)[1]

@@ -87,15 +87,16 @@ def test_samples_that_are_not_independent_do_no_harm():
 
 def test_the_dual_matrix_is_checked_by_hand():
     """Rows e_1, e_2 and e_1 + e_2 for U = e_1: M = diag(0, 1) has z = (0, 1, 0)."""
-    Y = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    rows = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    B = rows[:, :, None] * rows[:, None, :]
     good, indefinite, slanted = np.array([[0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [0.0, 1.0, 1e-9]])
-    assert [bool(_is_dual(Y, z, 1, 1e-6)) for z in (good, indefinite, slanted)] == [
+    assert [bool(_is_dual(B, z, 1, 1e-6)) for z in (good, indefinite, slanted)] == [
         True,
         False,
         False,
     ]
-    assert not bool(_is_dual(Y, good, 1, 1.0))  # the eigenvalue is 1 and so is the size
-    assert not bool(_is_dual(Y, good * np.nan, 1, 1e-6))
+    assert not bool(_is_dual(B, good, 1, 1.0))  # the eigenvalue is 1 and so is the size
+    assert not bool(_is_dual(B, good * np.nan, 1, 1e-6))
 
 
 def test_recover_says_how_a_second_solution_was_ruled_out():

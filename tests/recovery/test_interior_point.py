@@ -28,7 +28,7 @@ def problem_of(n, k=3, seed=0):
     rng = torch.Generator().manual_seed(seed)
     X = torch.linalg.qr(normal(rng, n, k)).Q
     y = normal(rng, n)
-    return Problem(RankOne(X), y / y.norm())
+    return Problem(RankOne(X), y / y.norm(), torch.ones_like(y))
 
 
 # At k = 3 there are 6 symmetric matrices: dual below 6 samples, from moments above 18.
@@ -67,7 +67,6 @@ def test_points_stay_in_their_coordinates(n):
         Q = state.G * state.s @ state.G.mT
         e = torch.einsum("ni,ij,nj->n", X, Q, X) - method.problem.y
         torch.testing.assert_close(state.e, e, rtol=0, atol=1e-12)
-        torch.testing.assert_close(state.Z, X @ state.G)
         state = method.advance(state)
 
 
@@ -137,12 +136,14 @@ def test_bound_by_hand():
 
 def test_a_vector_is_lifted_into_the_cone_and_little_more():
     """With X = I, `A*(z)` is diagonal: the lowest entry -1/2 becomes 1/200 by the factor 1.01."""
-    operator = RankOne(torch.eye(3, dtype=torch.float64))
-    lifted = feasible(operator, vector(1.0, 2.0, -0.5))
+    one = vector(1.0, 1.0, 1.0)
+    problem = Problem(RankOne(torch.eye(3, dtype=torch.float64)), one, one)
+    lifted = feasible(problem, vector(1.0, 2.0, -0.5))
     np.testing.assert_allclose(lifted, np.array([1.0, 2.0, -0.5]) + 1.01 * 0.5, atol=1e-14)
-    assert feasible(operator, vector(1.0, 2.0, 0.5)).tolist() == [1.0, 2.0, 0.5]
+    assert feasible(problem, vector(1.0, 2.0, 0.5)).tolist() == [1.0, 2.0, 0.5]
     # At the boundary, t covers the rounding of (d + 2) eps sum |z_i| ||x_i||^2.
-    extra = feasible(operator, vector(1.0, 2.0, 0.0))[2]
+    assert not bool(feasible(replace(problem, unit=None), vector(1.0, 2.0, 0.5)).any())
+    extra = feasible(problem, vector(1.0, 2.0, 0.0))[2]
     assert float(extra) == pytest.approx(1.01 * 5 * 2**-52 * 3, rel=1e-12)
 
 

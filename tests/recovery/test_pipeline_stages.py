@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from posquad import Status, recover
+from posquad import RankOne, Status, recover
 from posquad.recovery import judge, returned
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any
@@ -45,7 +45,7 @@ def test_the_stages_one_after_another_are_recover():
     Q = prepared.restore(found.U) @ prepared.restore(found.U).mT
     torch.testing.assert_close(Q, U @ U.mT, rtol=1e-12, atol=1e-12)
     answers = judge.judge(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
-    told, whole = answers.recovery(torch.Size(), X, task.history), recover(X, y, 2)
+    told, whole = answers.recovery(torch.Size(), X, task.history, 40), recover(X, y, 2)
     torch.testing.assert_close(told.Q.dense(), whole.Q.dense())
     for name in ("status", "rank", "samples", "needed", "excluded", "others"):
         assert getattr(told, name) == getattr(whole, name)
@@ -140,7 +140,7 @@ def test_an_interruption_before_any_result_leaves_zero_and_no_error():
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
     run._single = lambda *a: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        run.answers(X, y, None)
+        run.answers(RankOne(X), y, None)
     left = run.unfinished_answers()
     assert left.codes.tolist() == [Status.INTERRUPTED.code]
     assert left.evidence.residual.tolist() == [1.0]
@@ -172,7 +172,7 @@ def test_a_result_has_the_columns_of_its_rank():
     answers.U[0, :2, :2] = np.diag([3.0, 2.0])
     answers.rank[0] = 2
     history = History(Budget(max_steps=10))
-    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
+    told = answers.recovery(torch.Size([2]), np.zeros(0), history, 5)
     assert told.U.shape == (2, 3, 2)
     np.testing.assert_array_equal(told.U[0], [[3, 0], [0, 2], [0, 0]])
     np.testing.assert_array_equal(told.U[1], 0)
@@ -182,7 +182,7 @@ def test_a_result_has_the_columns_of_its_rank():
     for least in (0.5, 0.25):
         residual = torch.tensor([1.0, least], dtype=torch.float64)
         history(SimpleNamespace(residual=residual, running=residual > 0))
-    told = answers.recovery(torch.Size([2]), np.zeros((2, 5, 3)), history)
+    told = answers.recovery(torch.Size([2]), np.zeros(0), history, 5)
     np.testing.assert_array_equal(told.history, [0.5, 0.25])
     assert told.steps == 0  # records are not steps
 

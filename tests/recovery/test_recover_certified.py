@@ -9,7 +9,7 @@ import torch
 from posquad import LeastSquares, RankOne, Status, recover
 from posquad.certificates import verify
 from posquad.core.errors import DomainError, Interrupted
-from posquad.recovery import api
+from posquad.recovery import in_memory
 from support import gaussian_problem
 
 NUMPY = pytest.mark.parametrize("numpy", [True, False], ids=["numpy", "torch"])
@@ -110,7 +110,7 @@ def test_an_interrupted_proof_leaves_the_answer(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api.certifier, "certify", interrupted)
+    monkeypatch.setattr(in_memory.certifier, "certify", interrupted)
     X, _, y = problem(0, 38)
     with pytest.raises(Interrupted) as stop:
         recover(X, y, 2, certify=True)

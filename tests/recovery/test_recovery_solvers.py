@@ -33,6 +33,7 @@ from posquad.recovery.solvers.quartic import _cubic_roots, exact_step
 from recovery_support import relative_error
 from support import gaussian_problem, normal
 
+ROWS = RankOne(torch.ones(1, 1))  # for products of what is kept of factors
 FACTOR_SOLVERS = [population_lbfgs, gauss_newton, levenberg_marquardt, scaled_descent]
 
 
@@ -54,7 +55,7 @@ def test_exact_step_is_the_global_minimum_along_the_ray(rng, scale):
     """NumPy's roots of the derivative and a grid, on quartics with one and with two minima."""
     for _ in range(50):
         e, Z, W = normal(rng, 7), normal(rng, 7, 2), scale * normal(rng, 7, 2)
-        t = float(exact_step(e, Z, W))
+        t = float(exact_step(ROWS, e, Z, W))
         a, b = 2 * (Z * W).sum(-1).numpy(), W.square().sum(-1).numpy()
 
         f = e.numpy()
@@ -119,7 +120,7 @@ def test_exact_step_takes_the_lower_of_two_minima():
         ]
         best = min(ends, key=lambda found: found.fun)
         assert ends[0].x < 1.1 < ends[1].x  # both wells are there
-        assert float(exact_step(e, Z, W)) == pytest.approx(best.x, abs=1e-6)
+        assert float(exact_step(ROWS, e, Z, W)) == pytest.approx(best.x, abs=1e-6)
 
 
 def test_exact_step_is_accurate_where_the_loss_is_rounding(rng):
@@ -129,13 +130,13 @@ def test_exact_step_is_accurate_where_the_loss_is_rounding(rng):
     D = normal(rng, 4, 2)
     V = U + 1e-12 * D
     Z, W = problem.operator.project(V), problem.operator.project(-D)
-    t = float(exact_step(problem.residual(Z), Z, W))
+    t = float(exact_step(problem.operator, problem.residual(Z), Z, W))
     assert abs(t - 1e-12) < 1e-15
 
 
 def test_exact_step_of_a_zero_direction_is_zero(rng):
     Z = normal(rng, 5, 2)
-    assert float(exact_step(normal(rng, 5), Z, torch.zeros_like(Z))) == 0.0
+    assert float(exact_step(ROWS, normal(rng, 5), Z, torch.zeros_like(Z))) == 0.0
 
 
 @pytest.mark.parametrize(("form", "n"), [("dual", 9), ("primal", 9), ("primal", 90)])

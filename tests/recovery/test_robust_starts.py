@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from adversarial.outliers import NOISE, by_scipy, loss_and_slope, problem
-from posquad import recover
+from posquad import RankOne, recover
 from posquad.recovery import other_losses, robust_starts
 from posquad.recovery.budget import Budget
 from posquad.recovery.losses import Robust
@@ -101,6 +101,7 @@ def test_units_and_weights_do_not_change_what_is_found(units, scale):
     spoiled[-1] = 1e30
     given = [torch.from_numpy(v) for v in (a * X, b * spoiled, 1e5 * w)]
     loss = Robust("geman-mcclure", None if scale is None else b * scale)
+    given[0] = RankOne(given[0])
     found = robust_factors(*given, U.shape[1], loss, 1e-10, 0, Budget(max_steps=10**6))
     V = found[0].numpy() / factor
     # Near the least loss that SciPy reaches from the truth, at one scale.
@@ -114,10 +115,10 @@ def test_there_are_no_starts_without_anything_to_start_from():
     X, _, y = hard_problem(0)
     given = [torch.from_numpy(v) for v in (X, y, np.ones(len(y)))]
     rest = (1, Robust("geman-mcclure"), 1e-10, 0, Budget(max_steps=1000))
-    assert len(robust_factors(torch.zeros_like(given[0]), *given[1:], *rest)) == 0
-    assert len(robust_factors(given[0], torch.zeros_like(given[1]), given[2], *rest)) == 0
+    assert len(robust_factors(RankOne(torch.zeros_like(given[0])), *given[1:], *rest)) == 0
+    assert len(robust_factors(RankOne(given[0]), torch.zeros_like(given[1]), given[2], *rest)) == 0
     large = torch.zeros(3000, 300, dtype=torch.float64)
-    assert len(robust_factors(large, large[:, 0], 1 + large[:, 0], *rest)) == 0
+    assert len(robust_factors(RankOne(large), large[:, 0], 1 + large[:, 0], *rest)) == 0
     zeros = recover(np.zeros((20, 2)), np.arange(20.0), rank=1, loss="geman-mcclure")
     assert int(zeros.rank) == 0
 
@@ -163,5 +164,6 @@ def test_steps_of_the_starts_are_counted_and_limited():
     assert found.steps > len(found.history)
     budget = Budget(max_steps=3)
     given = [torch.from_numpy(v) for v in (X, y, np.ones(len(y)))]
+    given[0] = RankOne(given[0])
     robust_factors(*given, U.shape[1], Robust("geman-mcclure"), 1e-10, 0, budget)
     assert budget.steps <= 3 + 1

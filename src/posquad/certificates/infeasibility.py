@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from posquad.certificates.proofs.bounded_operator import (
+    BoundedDense,
     BoundedOperator,
     BoundedRankOne,
     bounded_problem,
@@ -20,7 +21,8 @@ from posquad.certificates.proofs.statements import proves_dual_feasible, residua
 from posquad.core.arrays import Array, require_shape
 from posquad.core.errors import DomainError
 from posquad.core.ranges import BOUND_SIZES
-from posquad.problems.measurements import Measurements
+from posquad.problems.combination import positive_combination
+from posquad.problems.measurements import Dense, Measurements
 from posquad.problems.objectives import LeastSquares
 
 __all__ = ["proved_least_residual", "proves_infeasible"]
@@ -54,9 +56,9 @@ def proved_least_residual(measurements: Measurements, y: Array, z: Array) -> flo
     """Prove a lower bound on `||A(Q) - y||` for all positive semidefinite Q; 0 if none is proved.
 
     The bound is `-<z, y> / ||z||`, rounded down, for a z with `A*(z) >= 0`. The residual vector
-    `A(Q) - y` of the best Q gives the best bound, the norm of the residual itself. For rank-one
-    measurements z may violate the condition a little: the proof then uses `z + t 1` with a small
-    t, where `A*(z + t 1) = A*(z) + t X'X`.
+    `A(Q) - y` of the best Q gives the best bound, the norm of the residual itself. z may violate
+    the condition a little, where a combination `A*(w)` is positive definite (for rank-one
+    measurements w = 1): the proof then uses `z + t w` with a small t.
 
     Args:
         measurements: one `RankOne` or `Dense` operator.
@@ -96,20 +98,24 @@ def _least_residual(operator: BoundedOperator, y: np.ndarray, z: np.ndarray) -> 
     return 0.0
 
 
-def _lifts(operator: BoundedOperator, z: np.ndarray) -> list[float]:
-    """Return shifts t of z to try; nothing here is a proof."""
-    if not isinstance(operator, BoundedRankOne):
-        return [0.0]
-    moments, _ = operator.adjoint(np.ones(operator.n))
+def _lifts(operator: BoundedOperator, z: np.ndarray) -> list[np.ndarray]:
+    """Return shifts t w of z to try, with `A*(w) > 0`; nothing here is a proof."""
+    w, none = np.ones(operator.n), np.zeros(operator.n)
+    if isinstance(operator, BoundedDense):
+        found = positive_combination(Dense(operator.A))
+        if found is None:
+            return [none]
+        w = found[0].numpy()
+    moments, _ = operator.adjoint(w)
     Y, size = operator.adjoint(z)
     values, vectors = np.linalg.eigh(moments)
     if not values[0] > 1e-12 * values[-1]:
-        return [0.0, *(factor * operator.n * np.finfo(float).eps for factor in _LIFTS)]
+        return [none, *(factor * operator.n * np.finfo(float).eps * w for factor in _LIFTS)]
     half = vectors / np.sqrt(values)
     lowest = float(np.linalg.eigvalsh(half.T @ Y @ half)[0])
     rounding = 4 * operator.depth * operator.d * np.finfo(float).eps * size / float(values[0])
     least = max(0.0, -1.01 * lowest)
-    return [0.0, *(least + factor * rounding for factor in _LIFTS)]
+    return [none, *((least + factor * rounding) * w for factor in _LIFTS)]
 
 
 def _column_scaled(operator: BoundedRankOne) -> BoundedRankOne:

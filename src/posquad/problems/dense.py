@@ -80,6 +80,16 @@ class Dense(HeldMeasurements):
         system = svec(one.A)
         return system.expand(*self.batch_shape, *system.shape)
 
+    def jacobian(self, Z: Tensor) -> Tensor:
+        # One product for all starts: A_i U for many small U is slow one by one.
+        rows, r = self.A.flatten(-3, -2), Z.shape[-1]  # [..., nd, d]
+        if self.batch_shape:
+            return (2 * (rows @ Z)).reshape(*Z.shape[:-2], self.n, self.d * r)
+        columns = Z.movedim(-2, 0).reshape(self.d, -1)
+        products = (2 * (rows @ columns)).reshape(self.n, self.d, *Z.shape[:-2], r)
+        order = (*range(2, Z.ndim), 0, 1, Z.ndim)
+        return products.permute(order).reshape(*Z.shape[:-2], self.n, self.d * r)
+
     def transformed(self, T: Tensor) -> Dense:
         """The operator with the matrices `T'A_i T`, for `T[..., d, k]`."""
         turned = T.mT[..., None, :, :] @ self.A @ T[..., None, :, :]

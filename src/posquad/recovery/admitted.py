@@ -24,7 +24,7 @@ from posquad.problems.measurements import Dense, Measurements, RankOne
 # Entries of the matrices up to which other measurements than rows are solved. Derived: 1 GB.
 _MATRIX_ENTRIES = 2**27
 # Calls between a warning and the caller of `recover`. A definition.
-_STACK = 6
+_STACK = 5
 
 
 def admitted_start(start: Array, d: int, y: Tensor, rank: int | None) -> Tensor:

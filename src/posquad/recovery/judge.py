@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from posquad.core.arrays import host
+from posquad.problems.combination import positive_combination
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
@@ -119,18 +121,19 @@ def _others(
 
 
 def zero_answer(shared: Shared, ambient: int) -> Answers:
-    """Return Q = 0, for responses or inputs that are all zero.
+    """Return Q = 0, for responses or measurements that are all zero.
 
-    If `y = 0` and the inputs span the space, Q = 0 is the only answer: Qx_i = 0 for all i.
-    `ambient` is the dimension of the user's inputs.
+    If `y = 0`, it is the only answer where a combination of the A_i is positive definite; for rows,
+    where they span the space. `ambient` is the dimension of the user's inputs.
     """
-    prepared = shared.prepared
+    prepared, operator = shared.prepared, shared.problem.operator
+    is_only = isinstance(operator, RankOne) or positive_combination(operator) is not None
     answers = blank_answers(prepared.problem.y[None], ambient, 1)
     evidence = answers.evidence
     evidence.samples[:], evidence.needed[:] = shared.distinct, ambient
-    # No other positive semidefinite matrix has responses of zero if the inputs span the space.
-    for name in ("reproduced", "checked", "isolated", "excluded"):
+    for name in ("reproduced", "checked", "isolated"):
         getattr(evidence, name)[:] = not bool(prepared.problem.y.any())
+    evidence.excluded[:] = is_only and not bool(prepared.problem.y.any())
     if bool(prepared.problem.y.any()):  # the inputs are zero
         evidence.residual[:], evidence.error[:] = 1.0, np.nan
     evidence.spans[:] = int(prepared.span) == ambient

@@ -16,6 +16,7 @@ from torch import Tensor
 from posquad.core.linalg import norm, symmetric_part
 from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements
+from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Task
 from posquad.recovery.restarts import common_noise, reflected
 from posquad.recovery.shared import Shared, positive_part
@@ -29,6 +30,10 @@ _ASIDE = 0.95
 # Lengths of random starts, relative to the first solution. A choice: a second solution is often
 # longer than the first, which is the one found first.
 _LENGTHS = (1.0, 2.0, 4.0, 0.5)
+# The same where responses do not bound the size of a solution, because the A_i are not positive
+# semidefinite. Measured on twins by dense matrices whose solutions have norms 4 to 6 times apart: of
+# 200 starts each, 0 to 9 reach the larger solution from lengths up to 3, and 6 to 28 from 10 and 30.
+_FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3)
 # Distances of the mirror images from the least interpolant, relative to that of the first solution.
 # Derived: another solution of the same norm has the distance 1; 3 is a choice for longer ones.
 _MIRRORED = (1.0, 3.0)
@@ -68,11 +73,16 @@ class Plan(NamedTuple):
 def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
     """Return how a second solution of this rank is sought.
 
-    Where a step costs more than its calls, all starts are ends of reflections.
+    Where a step costs more than its calls, all starts are ends of reflections, or, for other
+    measurements than rows, whose reflections take decompositions, all starts descend.
     """
     n, d = shared.problem.n, shared.problem.d
     sizes, schedule = shared.tuning.sizes, shared.tuning.schedule
-    if not sizes.is_overhead(n, d, rank, dimension(d, rank)):
+    overhead = sizes.is_overhead(n, d, rank, dimension(d, rank))
+    if not overhead and not isinstance(shared.problem.operator, RankOne):
+        many, agreeing = schedule.large_others, schedule.agreeing_large_others
+        return Plan(schedule.large_others_rounds, many, many // 2, 0, 0, agreeing)
+    if not overhead:
         per_start = 2 * n * d * rank  # multiplications of a reflection
         many = min(schedule.large_others, schedule.large_others_operations // per_start)
         many = max(schedule.least_large_others, many)
@@ -102,6 +112,8 @@ def make_starts(
 ) -> Starts:
     """Return the starts of a round of the plan, for the first solution `UU'`."""
     schedule, made = shared.tuning.schedule, []
+    bounded = isinstance(shared.problem.operator, RankOne)
+    lengths = _LENGTHS if bounded else _FREE_LENGTHS
     if round == 0 and nongeneric:
         made.append(_symmetric_copies(shared, U, task, schedule.symmetric_others))
     if round == 0 and shared.forms_kernel:
@@ -109,7 +121,7 @@ def make_starts(
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
     if plan.random and U.shape[-1] > 1:
-        made.append(partly_known(U, task.seed, round, plan.random))
+        made.append(partly_known(U, task.seed, round, plan.random, lengths))
     dependent, given_up = sum(map(len, made)), 0
     pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
     if plan.reflected and (round == 0 or not plan.random):
@@ -121,8 +133,11 @@ def make_starts(
         made.append(ends.U[some])
         pursued.append(near[some])
         given_up = len(near) - len(made[-1])
+    if plan.random and not bounded:  # nearly all reflections may end at the smaller solution
+        dependent = sum(map(len, made))
     if plan.random:
-        made.append(random_starts(U, task.seed, round, plan.random << min(round, _DOUBLINGS)))
+        many = plan.random << min(round, _DOUBLINGS)
+        made.append(random_starts(U, task.seed, round, many, lengths))
         pursued.append(torch.ones(made[-1].shape[:-2], dtype=torch.bool, device=U.device))
     starts = torch.cat(made) if made else U[None][:0]
     mask = torch.cat(pursued) if pursued else starts.new_zeros(starts.shape[:-2], dtype=torch.bool)
@@ -134,8 +149,13 @@ def anywhere(mask: Tensor) -> Tensor:
     return mask.any(1) if mask.ndim > 1 else mask
 
 
-def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
-    """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U."""
+def random_starts(
+    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = _LENGTHS
+) -> Tensor:
+    """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U.
+
+    Their `lengths` are relative to U.
+    """
     d, r = U.shape[-2:]
     size = torch.linalg.matrix_norm(U)[..., None, None]
     W = torch.linalg.qr(U).Q
@@ -143,12 +163,14 @@ def random_starts(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     aside, random = noise[: count // 2], noise[count // 2 :]
     aside = aside - _ASIDE * W @ (W.mT @ aside)
     aside = aside / torch.linalg.matrix_norm(aside)[..., None, None]
-    lengths = size.new_tensor(_LENGTHS).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
+    each = size.new_tensor(lengths).repeat(count)[:count].reshape(-1, *(1,) * U.ndim)
     both = torch.cat([aside.expand(-1, *U.shape), random.expand(-1, *U.shape)])
-    return size * lengths * both
+    return size * each * both
 
 
-def partly_known(U: Tensor, seed: int, round: int, count: int) -> Tensor:
+def partly_known(
+    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = _LENGTHS
+) -> Tensor:
     """Return starts `[S, ..., d, r]` that keep leading directions of UU' and replace the others.
 
     If the eigenvalues of UU' differ much, a second solution often has nearly the same leading ones,
@@ -159,8 +181,8 @@ def partly_known(U: Tensor, seed: int, round: int, count: int) -> Tensor:
     noise = common_noise(seed, _ROUND // 2 + round, U, count, *U.shape[-2:])
     noise = noise / torch.linalg.vector_norm(noise, dim=-2, keepdim=True)
     kept = (torch.arange(count, device=U.device) % (r - 1) + 1).reshape(-1, *(1,) * U.ndim)
-    lengths = s.new_tensor(_LENGTHS).repeat_interleave(r - 1).repeat(count)[:count]
-    other = lengths.reshape(-1, *(1,) * U.ndim) * s[..., None, :] * noise
+    each = s.new_tensor(lengths).repeat_interleave(r - 1).repeat(count)[:count]
+    other = each.reshape(-1, *(1,) * U.ndim) * s[..., None, :] * noise
     return torch.where(torch.arange(r, device=U.device) < kept, s[..., None, :] * W, other)
 
 

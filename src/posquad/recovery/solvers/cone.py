@@ -20,8 +20,7 @@ from torch import Tensor
 from posquad.core.linalg import positive_factor
 from posquad.core.ranges import tiny
 from posquad.core.status import Status
-from posquad.core.symmetric import svec, symmetric_matrix
-from posquad.problems.held import HeldMeasurements
+from posquad.problems.combination import positive_combination
 from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
@@ -80,14 +79,6 @@ _PASSES = 3
 # Eigenvalues of the correlation of the inputs, over the largest, up to which they are rounding.
 # Derived: d eps at d = 500.
 _SPAN = 1e-13
-# Entries n D of the system in which a positive definite combination of the A_i is sought. Derived:
-# its decomposition takes about a second.
-_COMBINED = 2**19
-# Projections in this search, the share of the mean to which they raise eigenvalues, and the ratio
-# of eigenvalues at which it ends. A choice: those of the search for a dual matrix, but more steps.
-_COMBINATIONS = 100
-_RAISED_TO = 0.6
-_CLEARLY_POSITIVE = 1e-2
 # Units beyond n of the rounding of `<z, y>` for unit vectors. Derived: n for the sum of n products,
 # some more for the norms of both.
 _PRODUCT_UNITS = 8
@@ -296,39 +287,6 @@ def _with_unit(problem: Problem) -> tuple[Problem, Tensor]:
     values, vectors = torch.linalg.eigh(M)
     T = (vectors * values.rsqrt()[..., None, :]).expand_as(eye)
     return Problem(operator.transformed(T), y / problem.size[..., None], w.expand_as(y)), T
-
-
-def positive_combination(operator: HeldMeasurements) -> tuple[Tensor, Tensor] | None:
-    """Return w and the positive definite matrix `A*(w)`, if alternating projections find one.
-
-    They go between the combinations of the A_i and the matrices whose eigenvalues are at least a
-    share of their mean.
-
-    >>> from posquad import Dense
-    >>> A = torch.diag_embed(torch.tensor([[1.0, -1.0], [0.0, 3.0]], dtype=torch.float64))
-    >>> w, M = positive_combination(Dense(A))
-    >>> bool((w > 0).all()), torch.allclose(M, (w[:, None, None] * A).sum(0))
-    (True, True)
-    """
-    d, D = operator.d, operator.d * (operator.d + 1) // 2
-    if operator.n * D > _COMBINED:
-        return None
-    norms = torch.where(operator.norms > 0, operator.norms, 1.0)
-    system = operator.system / norms[..., None]
-    left, s, basis = torch.linalg.svd(system, full_matrices=False)
-    seen = s > _SPAN * s[..., :1]
-    basis = torch.where(seen[..., None], basis, 0.0)
-    M = torch.eye(d, dtype=system.dtype, device=system.device).expand(*system.shape[:-2], d, d)
-    for _ in range(_COMBINATIONS):
-        c = basis @ svec(M)[..., None]
-        values, vectors = torch.linalg.eigh(symmetric_matrix((basis.mT @ c)[..., 0], d))
-        if bool((values[..., 0] > _CLEARLY_POSITIVE * values[..., -1]).all()):
-            w = (left @ (c / torch.where(seen, s, torch.inf)[..., None]))[..., 0] / norms
-            return w, operator.adjoint_kernel(w)
-        mean = values.mean(-1, keepdim=True)
-        raised = torch.maximum(values, _RAISED_TO * torch.where(mean > 0, mean, 1.0))
-        M = (vectors * raised[..., None, :]) @ vectors.mT
-    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,7 +126,11 @@ class MatrixReflections(Method[ReflectionState]):
     def advance(self, state: ReflectionState) -> ReflectionState:
         Z, U, gap = state.Z, state.U, state.gap
         for _ in range(_TOGETHER_MATRICES):
-            seen = (self.basis @ (self.basis.mT @ Z.flatten(-2)[..., None]))[..., 0]
+            rows = Z.flatten(-2)
+            if self.basis.ndim == 2:  # one product for all starts
+                seen = (rows @ self.basis) @ self.basis.mT
+            else:
+                seen = ((rows[..., None, :] @ self.basis) @ self.basis.mT)[..., 0, :]
             inside = Z - seen.unflatten(-1, Z.shape[-2:]) + self.offset
             pairs = torch.linalg.eigh(2 * inside - Z)
             U = positive_factor(*leading_pairs(pairs, U.shape[-1]))
