@@ -11,6 +11,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import posquad
 from posquad.core.layers import allowed, subpackage_of
 from posquad.core.sources import ROOT, imported_modules
@@ -19,6 +22,7 @@ MODULES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py
 EXTRAS = {"click", "rich", "matplotlib", "jinja2", "pyarrow", "pandas", "sklearn", "safetensors"}
 EXTRAS |= {"pymanopt", "clarabel", "openpyxl", "dipy", "nibabel"}
 MAY_USE = {"estimator": {"sklearn", "safetensors"}, "cli": {"click", "rich"}}
+COMMAND = "from posquad.__main__ import main; main()"
 
 
 def module_name(path: Path) -> str:
@@ -62,6 +66,33 @@ def test_a_subpackage_imports_only_earlier_ones():
         return top | {name for name, there in others.items() if there and not allowed(here, there)}
 
     assert offenders(faults) == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "arguments", "unneeded"),
+    [
+        ("import posquad.recovery", (), {"selection"}),
+        (COMMAND, ("fit", "data.npz"), {"selection", "dipy", "sweep", "experiments"}),
+        (COMMAND, ("predict", "--help"), {"selection", "dipy", "sweep", "experiments"}),
+        (COMMAND, ("dti", "--help"), {"selection", "sweep", "experiments"}),
+    ],
+    ids=["recovery", "fit", "predict", "dti"],
+)
+def test_nothing_unneeded_is_loaded(statement, arguments, unneeded, tmp_path):
+    X = np.random.default_rng(0).standard_normal((30, 3))
+    np.savez(tmp_path / "data.npz", X=X, y=X[:, 0] ** 2)
+    code = f"import sys\ntry:\n    {statement}\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    names = [name for name in run.stderr.split() if name.startswith("posquad.")]
+    assert "posquad.core" in names
+    assert [name for name in names if subpackage_of(name) in unneeded] == []
 
 
 def test_private_names_are_not_used_across_subpackages():

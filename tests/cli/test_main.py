@@ -23,7 +23,8 @@ import posquad
 from cli_support import command as posquad_command
 from experiments_support import contents, falsified, measured, small_record, stand_in
 from posquad.__main__ import main as program
-from posquad.cli import failure, progress
+from posquad.cli import failure
+from posquad.cli import reproduce_progress as progress
 from posquad.cli.main import main
 from posquad.experiments.claims import claims
 from posquad.experiments.records import record_key

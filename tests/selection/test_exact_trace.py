@@ -7,9 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from posquad import certificates
 from posquad.certificates import Verdict, check_exact_minimum_trace, exact_minimum_trace
 from posquad.core.errors import DtypeError, PosquadError, ShapeError
-from posquad.selection import minimum_trace
+from posquad.selection import exact_trace, minimum_trace
 from posquad.selection.exact_trace import solve_exactly
 
 B, Y, D = [[1, 1, 1, 0], [0, 0, 1, 1]], [1, "3/10"], [1, 1, 2, 3]
@@ -85,3 +86,10 @@ def test_exact_elimination():
 def test_bad_input(arguments, error):
     with pytest.raises(error):
         exact_minimum_trace(*arguments)
+
+
+def test_the_certificates_offer_it_by_name():
+    assert certificates.ExactMinimumTrace is exact_trace.ExactMinimumTrace
+    assert set(exact_trace.__all__) <= set(dir(certificates))
+    with pytest.raises(AttributeError, match=r"'posquad.certificates' has no attribute 'exact'"):
+        certificates.exact  # noqa: B018

@@ -12,7 +12,7 @@ import click
 
 from posquad.cli.failure import Failure
 from posquad.cli.options import FILE, RESULTS
-from posquad.cli.progress import watcher_for
+from posquad.cli.reproduce_progress import watcher_for
 from posquad.core.errors import DomainError, PosquadError
 from posquad.experiments.cells import format_value, measured_cell, published_cell
 from posquad.experiments.changes import changed_parameters, describe_sources
