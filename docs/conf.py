@@ -34,6 +34,7 @@ extensions = [
     "drawing",
     "reference",
     "labelmap",
+    "statustable",
 ]
 exclude_patterns = ["_build", "gallery", "figures", "_extensions", "api/generated", "images"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}

@@ -211,8 +211,8 @@ class Evidence:
             return "not computed, because there is no other"
         if not self.reproduced:
             return "not computed, because the responses are not reproduced"
-        if self.sought:
-            return "not computed, because the problem is too large"
+        if self.spent:
+            return "not computed, because a limit ended the work"
         return "not computed, because another check failed first"
 
 

@@ -56,7 +56,7 @@ def judge(
         others=sought.starts,
         agreeing=sought.agreeing,
         different=sought.different,
-        sought=open & (not budget.spent),
+        sought=open & (sought.starts > 0) & (not budget.spent),
         spent=np.full_like(evidence.spent, budget.spent),
     )
     U, rank = answer.U, answer.rank

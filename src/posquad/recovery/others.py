@@ -75,8 +75,6 @@ def find_second_solution(
         different = _ends(_Known(shared, found, radii, whole), task, starts)[1].any(0)
         all = torch.full_like(count, 2 ** (d - 1))
         return Sought(different, all, torch.where(different, 0, all))
-    if n * d * r > sizes.others_entries and not nongeneric:
-        return Sought(none, count, count)
     plan = plan_search(shared, r, nongeneric=nongeneric)
     sought = Sought(none, count, count.clone())
     problem = _Known(shared, found, radii, whole)

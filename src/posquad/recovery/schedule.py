@@ -174,7 +174,9 @@ class Schedule(Constants):
 
     least_large_others: int = 3
     """Fewest starts of a round of relaxed reflections, however large the problem is. A choice: the
-    search for a second solution is not left out."""
+    search for a second solution is not left out. Measured on one thread: 1.4 s beside 0.6 s for the
+    rest of the call at n = 9000, d = 500, rank 5, and 22 s beside 42 s at n = 12,000, d = 1000,
+    rank 10."""
 
     large_others_operations: int = 10**8
     """Most multiplications of one reflection of all starts of a round; larger problems have fewer

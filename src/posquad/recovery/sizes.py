@@ -64,10 +64,6 @@ class Sizes(Constants):
     """Entries n d r of a Jacobian up to which the answer is refined by dense steps. Derived: as
     many numbers take 64 MB."""
 
-    others_entries: int = 2**24
-    """Entries n d r up to which other solutions are sought. Measured: beyond, a search from one
-    more start takes as long as the rest of the call."""
-
     sign_dimension: int = 12
     """Largest d for which all 2^(d-1) candidates of a second solution of rank one are tried.
     Derived: n 2^(d-1) < 2^18 predictions, since n < d(d+1)/2."""

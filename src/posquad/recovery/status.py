@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from posquad.core.status import Status, from_codes
@@ -10,31 +13,29 @@ from posquad.recovery.evidence import Evidence
 # Statuses for which free directions and, as far as it was sought, another solution are excluded.
 UNIQUE = (Status.RECOVERED, Status.CERTIFIED)
 
-__all__ = ["UNIQUE", "grant", "granted", "is_open", "is_recovered"]
+__all__ = ["RULES", "UNIQUE", "Rule", "grant", "granted", "is_open", "is_recovered"]
+
+
+class Rule(NamedTuple):
+    """A status, and the condition under which it is granted.
+
+    The condition joins findings by "and" only, so that the rules can be shown as a table.
+    """
+
+    status: Status
+    holds: Callable[[Evidence], np.ndarray]
 
 
 def grant(e: Evidence) -> np.ndarray:
-    """Return the status codes `[...]`; in doubt, the more cautious status.
+    """Return the status codes `[...]`: of the first of `RULES` that holds.
 
     >>> evidence = Evidence.blank(1, np.dtype(float))
     >>> [list(Status)[code].name for code in grant(evidence)]
     ['STALLED']
     """
-    codes = np.full(np.shape(e.residual), Status.STALLED.code)
-    undecided = e.spent & ~e.reproduced
-    # A limit may also have ended the work before the curvature was known, or the search for others.
-    undecided = undecided | (e.spent & ~e.free & np.isnan(e.curvature[..., 0]))
-    undecided = undecided | (e.spent & is_open(e) & ~e.different)
-    codes[e.reproduced] = Status.NOT_IDENTIFIED.code
-    codes[e.reproduced & ~e.diagnosed] = Status.LOSS_REACHED.code
-    codes[undecided] = Status.INTERRUPTED.code
-    codes[e.best & ~e.reproduced] = Status.BEST_FIT.code
-    codes[e.escapes & ~e.reproduced] = Status.NO_MINIMUM.code
-    alone = e.linear | e.excluded | (e.sought & ~e.different)
-    codes[_is_locally_unique(e) & alone] = Status.RECOVERED.code
-    codes[~e.spans] = Status.UNDETERMINED.code
-    # A missed response may be small beside the others.
-    codes[e.proved & ~(e.worst > e.tolerance)] = Status.CERTIFIED.code
+    codes = np.empty(np.shape(e.residual), dtype=np.int64)
+    for rule in reversed(RULES):  # earlier rules override later ones
+        codes[rule.holds(e)] = rule.status.code
     return codes
 
 
@@ -69,6 +70,37 @@ def is_open(e: Evidence) -> np.ndarray:
 
 
 def _is_locally_unique(e: Evidence) -> np.ndarray:
-    each = ~(e.worst > e.tolerance)  # also where the rows were not read again
     known = e.isolated & ~e.free & (e.error <= e.largest)  # False for NaN
-    return e.reproduced & e.diagnosed & each & e.checked & known
+    return e.reproduced & e.diagnosed & _is_none_missed(e) & e.checked & known
+
+
+def _is_none_missed(e: Evidence) -> np.ndarray:
+    """Return where no response is known to be missed, which the residual hides if it is small."""
+    return ~(e.worst > e.tolerance)  # also where the rows were not read again
+
+
+def _is_curvature_unknown(e: Evidence) -> np.ndarray:
+    return np.isnan(e.curvature[..., 0])
+
+
+def _is_alone(e: Evidence) -> np.ndarray:
+    return e.linear | e.excluded | (e.sought & ~e.different)
+
+
+# In order of precedence: the first that holds is granted. `docs/statuses.md` shows them as a table,
+# which is computed from these functions.
+RULES = (
+    Rule(Status.CERTIFIED, lambda e: e.proved & _is_none_missed(e)),
+    Rule(Status.UNDETERMINED, lambda e: ~e.spans),
+    Rule(Status.RECOVERED, lambda e: _is_locally_unique(e) & _is_alone(e)),
+    Rule(Status.NO_MINIMUM, lambda e: e.escapes & ~e.reproduced),
+    Rule(Status.BEST_FIT, lambda e: e.best & ~e.reproduced),
+    # A limit ended the search for an answer, or the work before the curvature was known, or the
+    # search for a second solution.
+    Rule(Status.INTERRUPTED, lambda e: e.spent & ~e.reproduced),
+    Rule(Status.INTERRUPTED, lambda e: e.spent & ~e.free & _is_curvature_unknown(e)),
+    Rule(Status.INTERRUPTED, lambda e: e.spent & is_open(e) & ~e.different),
+    Rule(Status.LOSS_REACHED, lambda e: e.reproduced & ~e.diagnosed),
+    Rule(Status.NOT_IDENTIFIED, lambda e: e.reproduced),
+    Rule(Status.STALLED, lambda e: np.ones_like(e.reproduced)),
+)
