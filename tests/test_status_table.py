@@ -49,7 +49,7 @@ def test_the_page_shows_the_table_made_from_the_code():
 def test_the_table_is_the_rule(granting):
     """Whoever changes what a status needs changes this test, too."""
     (_, *names), *rows = granting.table()
-    short = {"yes": "y", "no": "n", "unknown": "?", "yes or unknown": "y?", "any": "."}
+    short = {"yes": "y", "no": "n", "unknown": "?", "yes or unknown": "y?", granting.ANY: "."}
     shown = [[name, *(short[row[k]] for row in rows)] for k, name in enumerate(names, start=1)]
     assert shown == [line.split() for line in RULE.strip().splitlines()]
 
@@ -62,7 +62,7 @@ def test_the_first_column_that_holds_is_the_status_that_is_granted(granting):
     for k, name in reversed(list(enumerate(names, start=1))):
         holds = np.ones(read.shape, dtype=bool)
         for question, row, given in zip(granting.QUESTIONS, rows, all.answers, strict=True):
-            allowed = row[k].split(" or ") if row[k] != "any" else list(question.answers)
+            allowed = row[k].split(" or ") if row[k] != granting.ANY else list(question.answers)
             holds &= np.isin(given, [list(question.answers).index(word) for word in allowed])
         read[holds] = Status[name].code
     assert len(read) > 200_000

@@ -16,13 +16,13 @@ import numpy as np
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.status import RULES, Rule
 
-ANY = "any"
+ANY = "\u2013"  # a dash: the finding is not needed
 
 
 class Question(NamedTuple):
     """A question to the evidence, and the findings that mean each answer."""
 
-    words: str  # as reST
+    words: str  # as Markdown
     answers: dict[str, list[dict[str, Any]]]
 
 
@@ -47,26 +47,24 @@ def _others() -> dict[str, list[dict[str, Any]]]:
 
 
 QUESTIONS = (
-    _whether("responses reproduced: ``residual`` at most ``tolerance``", "reproduced"),
-    _within("each response reproduced: ``worst`` at most ``tolerance``", "worst", "tolerance"),
+    _whether("responses reproduced: `residual` at most `tolerance`", "reproduced"),
+    _within("each response reproduced: `worst` at most `tolerance`", "worst", "tolerance"),
     _whether("inputs span the space", "spans"),
-    _whether("enough independent samples: ``samples``, ``needed``", "checked"),
+    _whether("enough independent samples: `samples`, `needed`", "checked"),
     Question(
-        "``curvature`` computed",
+        "`curvature` computed",
         {"yes": [{"curvature": (0.5, 1.0)}], "unknown": [{"curvature": (math.nan, math.nan)}]},
     ),
     _whether("a direction is free", "free"),
     _whether("curvature positive, and the estimate of the error valid", "isolated"),
-    _within("``error`` at most ``largest``", "error", "largest"),
+    _within("`error` at most `largest`", "error", "largest"),
     Question(
-        "another solution: no, if the samples determine every symmetric matrix (``linear``), a "
-        "dual matrix excludes others (``excluded``), or a completed search found none "
-        "(``others``, ``agreeing``)",
+        "another solution: `linear`, `excluded`, `sought`, `different`",
         _others(),
     ),
-    _whether("residual at its proved ``bound``, or the search settled at a best fit", "best"),
+    _whether("residual at its proved `bound`, or the search settled at a best fit", "best"),
     _whether("the error falls as coefficients grow without bound", "escapes"),
-    _whether("diagnosis asked for: ``diagnose``", "diagnosed"),
+    _whether("diagnosis asked for: `diagnose`", "diagnosed"),
     _whether("a limit or the user ended the work", "spent"),
     _whether("a certificate proves uniqueness", "proved"),
 )
