@@ -17,8 +17,8 @@ from posquad.problems.operator import Measurements
 _COMBINED = 2**19
 # Share of the largest singular value up to which others are rounding.
 _INDEPENDENT = 1e-13
-# Projections, the share of the mean to which they raise eigenvalues, and the ratio of eigenvalues at
-# which the search ends: those of the search for a dual matrix in recovery, with more steps.
+# Projections, the share of the mean to which they raise eigenvalues, and the ratio of eigenvalues
+# at which the search ends: those of the search for a dual matrix in recovery, with more steps.
 _COMBINATIONS = 100
 _RAISED_TO = 0.6
 _CLEARLY_POSITIVE = 1e-2

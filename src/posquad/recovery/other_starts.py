@@ -31,8 +31,8 @@ _ASIDE = 0.95
 # longer than the first, which is the one found first.
 _LENGTHS = (1.0, 2.0, 4.0, 0.5)
 # The same where responses do not bound the size of a solution, because the A_i are not positive
-# semidefinite. Measured on twins by dense matrices whose solutions have norms 4 to 6 times apart: of
-# 200 starts each, 0 to 9 reach the larger solution from lengths up to 3, and 6 to 28 from 10 and 30.
+# semidefinite. Measured on twins by dense matrices whose solutions have norms 4 to 6 times apart:
+# of 200 starts each, 0 to 9 reach the larger solution from lengths up to 3, 6 to 28 from 10 and 30.
 _FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3)
 # Distances of the mirror images from the least interpolant, relative to that of the first solution.
 # Derived: another solution of the same norm has the distance 1; 3 is a choice for longer ones.
