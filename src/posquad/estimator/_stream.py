@@ -27,27 +27,38 @@ class Stream:
         self.held: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
 
     def add(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
-        """Add samples; rows are replaced by moments when there are enough of them."""
+        """Add samples; `begun` and `compress` replace the rows when there are enough of them."""
         if self.moments is not None:
             self.moments = _with(self.moments, X, y, weights)
             return
         most = kept_rows(self.d, self.terms)
-        many = len(y) + sum(len(part) for _, part, _ in self.held) > most
+        many = len(y) + self._count > most
         if many and self.d > MOMENT_MOST:
             expected = f"at most {most} rows in all, or at most {MOMENT_MOST} columns, of a stream"
             raise DomainError("X", expected=expected, got=f"more rows of {self.d} columns")
         self.narrow |= np.float32 in (X.dtype, y.dtype)
         self.held.append((X.copy(), y.copy(), None if weights is None else weights.copy()))
-        if not many:
-            return
+
+    @property
+    def _count(self) -> int:
+        return sum(len(part) for _, part, _ in self.held)
+
+    def begun(self) -> Moments | None:
+        """Return moments of no samples that suit the rows held, if these are too many to keep."""
+        if self.moments is not None or self._count <= kept_rows(self.d, self.terms):
+            return None
         X, y, weights = self.samples()
         if weights is not None and not weights.any():
-            return  # no sample counts yet
+            return None  # no sample counts yet
         tensors = [None if a is None else torch.from_numpy(a) for a in (X, y, weights)]
-        self.moments = begin_moments(*tensors, terms=self.terms)  # type: ignore[arg-type]
-        self.moments.narrow = self.narrow
+        begun = begin_moments(*tensors, terms=self.terms)  # type: ignore[arg-type]
+        begun.narrow = self.narrow
+        return begun
+
+    def compress(self, begun: Moments) -> None:
+        """Replace the rows that are held by their moments."""
         # All at once: into which parts a saved stream was divided is not known any more.
-        self.moments = _with(self.moments, X, y, weights)
+        self.moments = _with(begun, *self.samples())
         self.held = []
 
     def samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:

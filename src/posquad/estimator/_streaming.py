@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
+from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
@@ -137,6 +139,9 @@ class StreamFits(FittedAttributes):
         before = stream.held.copy(), stream.narrow, stream.moments
         try:
             stream.add(X, real_responses(y, X.dtype), weights)
+            if (begun := stream.begun()) is not None:
+                self._refer(begun, stream)
+                stream.compress(begun)
             if refit and stream.moments is not None:
                 self._fit_moments(stream.moments, progress)
             elif refit:
@@ -148,6 +153,23 @@ class StreamFits(FittedAttributes):
         if refit:
             self._warn()
         return self
+
+    def _refer(self, begun: Moments, stream: Stream) -> None:
+        """Give moments the fit to the rows held as their reference, where that is not determined.
+
+        The error of an answer far from the reference is lost in the rounding of the sums, and a
+        linear fit to rows that leave symmetric matrices free is far from any answer.
+        """
+        if not begun.free:
+            return
+        first = clone(self).set_params(standard_errors=False, certify=False)  # type: ignore[type-var]
+        first.n_features_in_ = stream.d
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first._fit_rows(*stream.weighted_samples(), None)
+        function = first._function
+        parts = (torch.from_numpy(np.array(part)) for part in function[:3])
+        begun.refer_to(*parts, function.value)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R², the share of the variance of `y[n]` that predictions for `X[n, d]` explain.

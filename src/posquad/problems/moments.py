@@ -22,7 +22,7 @@ from torch import Tensor
 from posquad.core.errors import DomainError
 from posquad.core.fourth_moments import FourthMoments
 from posquad.core.ranges import RESPONSES, tiny
-from posquad.core.symmetric import svec_weights
+from posquad.core.symmetric import svec, svec_weights
 from posquad.core.threads import map_in_threads, one_torch_thread
 from posquad.core.twofold import Twofold, from_doubles
 
@@ -35,6 +35,7 @@ _LEAST = 1e-10  # variance of a direction, over the largest, below which its sca
 _REFINEMENTS = 3  # of the reference fit
 _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be accurate
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
+_FREE = 1e-10  # least pivot of products of the first rows, over their sizes, that is not rounding
 ROUNDING = 1e-15  # relative rounding of a sum
 _CHUNK = 4096  # rows whose sums are formed in one thread
 _THREADED = 16  # columns from which several threads pay
@@ -73,6 +74,7 @@ class Moments:
     sums: Twofold = field(default_factory=lambda: from_doubles(torch.zeros(0)))
     narrow: bool = False  # whether any input or response was in single precision
     doubt: float = 0.0  # rounding of `sum w e^2` where the reference fit was exchanged
+    free: bool = False  # whether the first samples leave the reference fit undetermined
 
     def __post_init__(self) -> None:
         # In the order in which files keep it: products with a transposed T round differently.
@@ -137,6 +139,23 @@ class Moments:
         self.sums = self.sums + from_doubles(sums)
         self.count += count
         self.largest = max(self.largest, largest)
+
+    def refer_to(self, U: Tensor, center: Tensor, slope: Tensor, value: float) -> None:
+        """Take `||U'(x - m)||^2 + s'(x - m) + v` as the reference fit of moments of no samples.
+
+        Without linear terms the centre and the slope are zero.
+        """
+        frame, d = self.frame, self.d
+        back = torch.linalg.inv(frame.T).T  # x / unit = back t + origin
+        away = frame.unit * frame.origin - center
+        W = back.T @ (frame.unit[:, None] * U)
+        S = torch.zeros(self.layout.k, self.layout.k, dtype=torch.float64)
+        S[:d, :d] = W @ W.T
+        if self.terms != "none":
+            at_origin = U.T @ away
+            S[:d, -1] = S[-1, :d] = W @ at_origin + back.T @ (frame.unit * slope) / 2
+            S[-1, -1] = at_origin @ at_origin + slope @ away + value
+        self.reference = svec(S) * svec_weights(self.layout.k)
 
     def empty(self) -> Moments:
         """Return moments of no samples, with the same coordinates and reference fit."""
@@ -283,6 +302,7 @@ def _begin_moments(X: Tensor, y: Tensor, weights: Tensor | None, terms: Terms) -
     layout.accumulate(total, t, lambda products, part: torch.zeros_like(products[0]))
     gram = layout.gram(total)[rows][:, rows]
     solve = normal_equations(gram)
+    moments.free = _leaves_free(gram)
     target = w.sqrt() * y
     for _ in range(_REFINEMENTS):
         right = _correlation(layout, t, target, moments.reference)[rows]
@@ -318,6 +338,15 @@ def normal_equations(gram: Tensor) -> Callable[[Tensor], Tensor]:
         if int(failed):
             lower, failed = torch.linalg.cholesky_ex(scaled + ridge * len(gram) * eye)
     return lambda right: scale * torch.cholesky_solve((scale * right)[:, None], lower)[:, 0]
+
+
+def _leaves_free(gram: Tensor) -> bool:
+    """Tell whether products of the samples are dependent, so that coefficients are free."""
+    size = gram.diagonal().clamp_min(0).sqrt()
+    if not bool((size > _SEEN**0.5 * float(size.max())).all()):
+        return True
+    lower, failed = torch.linalg.cholesky_ex(gram / size / size[:, None])
+    return bool(failed) or float(lower.diagonal().square().min()) <= _FREE
 
 
 def _correlation(layout: FourthMoments, Z: Tensor, target: Tensor, reference: Tensor) -> Tensor:

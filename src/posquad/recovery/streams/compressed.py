@@ -217,8 +217,12 @@ class Compressed:
     # Starts.
 
     def symmetric_fit(self) -> np.ndarray:
-        """Return the symmetric matrix `[k, k]` of least error."""
-        q = _back(self._R, self._z) if self._triangular else np.linalg.lstsq(self._R, self._z)[0]
+        """Return the symmetric matrix `[k, k]` of least error, the nearest to the reference fit."""
+        if self._triangular:
+            q = _back(self._R, self._z)
+        else:
+            q = self._known.numpy()
+            q = q + np.linalg.lstsq(self._R, self._z - self._R @ q)[0]
         return symmetric_matrix(torch.from_numpy(q), self.k).numpy()
 
     def correlation(self, V: np.ndarray) -> np.ndarray:
