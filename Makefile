@@ -8,7 +8,7 @@ SITE := docs/_build/html
 EXPLORER_READY := explorer/node_modules/.ready
 EXPLORER := src/posquad/report/explorer.html
 
-.PHONY: reproduce test lint unit docs bench bench-gpu peers adversarial chaos mutants clean help
+.PHONY: reproduce test lint unit docs bench bench-gpu peers adversarial corpus chaos mutants clean help
 .PHONY: explorer explorer-check explorer-vectors explorer-picture
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-gpu   gradients and recovery on a GPU, as ratios to plain torch (needs a CUDA GPU)"
 	@echo "make peers       the comparison with other packages, checked cell by cell: docs/comparison.md"
 	@echo "make adversarial the adversarial trials of tests/adversarial in full: certificates, selection, curvature, flows, recovery, estimator"
+	@echo "make corpus      what is said of 10,000 small problems whose truth is known: build/corpus.json"
 	@echo "make chaos       kill fits of files 90 times, damage files of 40, and kill sweeps 200 times; compare with undisturbed ones"
 	@echo "make explorer    build the page of \`posquad explore\` from explorer/ (needs Node.js 20 and npm)"
 	@echo "make explorer-check    the same, and compare with the committed page"
@@ -85,6 +86,11 @@ peers: .venv-peers/.ready
 
 adversarial: $(READY)
 	$(BIN)/python benchmarks/adversarial.py $(ARGS)
+
+# make corpus ARGS="--share 0.1 --jobs 2"; compare two versions by `benchmarks/corpus.py compare`.
+corpus: $(READY)
+	mkdir -p build
+	$(BIN)/python benchmarks/corpus.py run --out build/corpus.json $(ARGS)
 
 # make chaos ARGS="--fits 10 --kills 20 --seed 1"
 chaos: $(READY)

@@ -24,6 +24,7 @@ from adversarial.recovery_problems import (
     Twins,
     drawn,
     generic,
+    many_copies,
     near_limit,
     normal,
     responses,
@@ -34,7 +35,6 @@ from positive_support import clarabel_fit
 from posquad import Recovery, recover
 from posquad.geometry import dimension
 from posquad.problems import rows
-from posquad.recovery.streams.gather import kept_rows
 
 EPS = float(np.finfo(float).eps)
 UNIQUE = {"RECOVERED", "CERTIFIED"}  # statuses that assert that there is no other answer
@@ -88,12 +88,10 @@ def attempt_twins(design: Design, name: str, count: int, seed: int) -> Outcome:
 
 def recover_by_moments(twins: Twins, rank: int) -> Recovery:
     """Recover from so many copies of the rows that they are not kept in memory."""
-    n, d = twins.X.shape
-    copies = kept_rows(d) // n + 1
-    source = rows.in_memory(np.tile(twins.X, (copies, 1)))
+    X, y = many_copies(twins.X, twins.y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # digits that heavy rows hide
-        return recover(source, np.tile(twins.y, copies), rank)
+        return recover(rows.in_memory(X), y, rank)
 
 
 # One solution.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posquad.geometry import dimension
+from posquad.recovery.streams.gather import kept_rows
 
 Rng = np.random.Generator
 LONG = np.longdouble
@@ -95,6 +96,12 @@ def hidden(rng: Rng, twins: Twins) -> Twins:
 def seeded(seed: int, name: str) -> Rng:
     """A generator for one seed of what the name says."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def many_copies(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """So many copies of the samples that `recover` does not read them into memory."""
+    count = kept_rows(X.shape[1]) // len(X) + 1
+    return np.tile(X, (count, 1)), np.tile(y, count)
 
 
 def normal(rng: Rng, *shape: int) -> np.ndarray:
