@@ -155,7 +155,7 @@ def _model_told(model: PositiveQuadraticRegressor) -> Told:
 
 def _in_pieces(group: Group, X: np.ndarray, y: np.ndarray) -> Told:
     model = _model(group)
-    pieces = np.array_split(np.arange(len(y)), 3)
+    pieces = np.array_split(np.arange(len(y)), min(3, len(y)))
     for piece in pieces:
         model.partial_fit(X[piece], y[piece], refit=piece is pieces[-1])
     return _model_told(model)
@@ -169,20 +169,13 @@ def _weights(case: Case, rng: Rng) -> np.ndarray:
 
 
 def record(group: Group, case: Case, told: Told) -> Record:
-    """Return what was said of a case, and whether it is right (None: nothing to compare).
-
-    Rows that do not span the space leave a direction free, whatever the truth of the group.
-    """
-    truth = group.truth
-    spans = bool(np.linalg.matrix_rank(_normalized(case.X)) == case.X.shape[1])
-    if truth == "twin" and not spans:
-        truth = "continuum"
+    """Return what was said of a case, and whether it is right (None: nothing to compare)."""
     misfit = _share(told.function(case.X) - case.y, case.y)
     distance = None if case.truth is None else _distance(told.function, case.truth)
     return {
         "word": told.word,
-        "truth": truth,
-        "right": _is_right(told, group, misfit, distance, spans=spans),
+        "truth": _truth(group, case),
+        "right": _is_right(told, group, misfit, distance, spans=_spans(case)),
         "rank": told.rank,
         "distance": None if distance is None else float(f"{distance:.2g}"),
         "misfit": float(f"{misfit:.2g}"),
@@ -209,9 +202,15 @@ def _is_right(
     return None
 
 
-def _normalized(X: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)
-    return X / np.where(lengths > 0, lengths, 1.0)
+def _truth(group: Group, case: Case) -> str:
+    """Return the truth of a case: rows of a twin that do not span the space leave more free."""
+    return "continuum" if group.truth == "twin" and not _spans(case) else group.truth
+
+
+def _spans(case: Case) -> bool:
+    lengths = np.linalg.norm(case.X, axis=1, keepdims=True)
+    rank = np.linalg.matrix_rank(case.X / np.where(lengths > 0, lengths, 1.0))
+    return bool(rank == case.X.shape[1])
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> float:
@@ -260,12 +259,12 @@ def _asked(group: Group, seed: int, way: str) -> dict[int, Record]:
     except Exception as error:  # whatever it is, it is the defect that is looked for
         refused = way in _MAY_REFUSE and isinstance(error, PosquadError)
         word = "REFUSED" if refused else "RAISED"
-        return {k: _failed(group, error, word) for k in members}
+        return {k: _failed(_truth(group, group.cases[k]), error, word) for k in members}
 
 
-def _failed(group: Group, error: Exception, word: str) -> Record:
-    said: Record = dict.fromkeys(("right", "rank", "distance", "misfit"))
-    said |= {"word": word, "truth": group.truth}
+def _failed(truth: str, error: Exception, word: str) -> Record:
+    said: Record = {"word": word, "truth": truth}
+    said |= dict.fromkeys(("right", "rank", "distance", "misfit"))
     return said if word == "REFUSED" else said | {"error": f"{type(error).__name__}: {error}"}
 
 
