@@ -47,7 +47,11 @@ def test_a_singular_dual_matrix_is_lifted():
     bound = proved_least_residual(RankOne(X), y, FARKAS)
     assert bound <= 1 / math.sqrt(10)
     assert bound == pytest.approx(1 / math.sqrt(10), rel=1e-10)
-    assert not proves_infeasible(dense(X), y, FARKAS)  # 1 is known to help for rank one only
+    # Among the same measurements as matrices, a positive definite combination takes the place of 1.
+    assert proves_infeasible(dense(X), y, FARKAS)
+    bound = proved_least_residual(dense(X), y, FARKAS)
+    assert bound <= 1 / math.sqrt(10)
+    assert bound == pytest.approx(1 / math.sqrt(10), rel=1e-10)
 
 
 def test_vectors_that_prove_nothing():

@@ -149,8 +149,11 @@ def no_work(monkeypatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("work began before the input was checked")
 
+    def below(kind: type) -> list[type]:
+        return [kind, *(each for sub in kind.__subclasses__() for each in below(sub))]
+
     for base, kernels in ((Measurements, OPERATOR_KERNELS), (Objective, OBJECTIVE_KERNELS)):
-        for owner in (base, *base.__subclasses__()):
+        for owner in below(base):
             for kernel in kernels.split():
                 if kernel in vars(owner):
                     monkeypatch.setattr(owner, kernel, fail)

@@ -34,18 +34,18 @@ from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.evidence import Evidence
-from posquad.recovery.other_starts import partly_known, random_starts
+from posquad.recovery.second_factor import (
+    leading_factor,
+    rotated_factor,
+    seek_second_factor,
+    widened,
+)
 from posquad.recovery.status import is_open
 from posquad.recovery.streams.errors import ends_and_error
 from posquad.recovery.tuning import DEFAULT
 
 _LINEAR_MOST = 700  # maximum number of unknowns of the linear problem for the first start
 _STARTS = 50  # starts if no number is given
-_OTHERS = 384  # starts of each kind from which a second solution is sought
-_FEW_AGREEING = 11  # starts that must lead to the answer again where all starts have been tried
-_KERNEL_STARTS, _KERNEL_SHARES = 12, (-10.0, -3.0, -1.0, -0.3, 0.3, 1.0, 3.0, 10.0)
-_KERNEL_UNKNOWNS = 300  # entries of a symmetric matrix up to which the kernel is computed
-_VISIBLE = 1e-3  # size of a form, over that of the responses, that is not zero
 _DETERMINED = 1e-10  # least singular value of the linear fit, over the largest, that is not zero
 _SPREAD = DEFAULT.schedule.spread
 _ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
@@ -204,13 +204,13 @@ class TermsSearch:
         rng = np.random.default_rng(self.options.seed)
         first = None
         if (S := self._linear_fit()) is not None:
-            first = _leading(S, rank, rng)
+            first = leading_factor(S, rank, rng)
             yield first
         for U in given:
             V = self.frame.inverse @ (U * self.frame.unit[:, None]) / self.factor_unit
-            yield _widened(V[:, :rank], rank, rng)
+            yield widened(V[:, :rank], rank, rng)
         weighted = (self.problem.root * self.problem.y)[:, None] * self.t
-        first = self.problem.scaled(_leading(self.t.T @ weighted / len(self.y), rank, rng))
+        first = self.problem.scaled(leading_factor(self.t.T @ weighted / len(self.y), rank, rng))
         yield first
         size = float(np.linalg.norm(first)) / math.sqrt(first.size)
         while True:
@@ -245,7 +245,7 @@ class TermsSearch:
             s = np.linalg.svd(self.best.V, compute_uv=False)
             if s[-1] > 1e-3 * s[0] if len(s) > 1 else not self._vanishes(self.best):
                 return
-            V = _rotated(self.best.V)[:, :-1]
+            V = rotated_factor(self.best.V)[:, :-1]
             lower = self._zero()
             if V.size:
                 lower = descend(self.problem, V, self.options.budget, self._record)
@@ -292,9 +292,9 @@ class TermsSearch:
         if rest:
             rng = np.random.default_rng(self.options.seed)
             spectral = inner.t.T @ ((inner.root * inner.y)[:, None] * inner.t)
-            starts = [inner.scaled(_leading(spectral, rest, rng))]
+            starts = [inner.scaled(leading_factor(spectral, rest, rng))]
             if self.best.V.size:
-                starts.append(_widened(_rotated(B.T @ self.best.V)[:, :rest], rest, rng))
+                starts.append(widened(rotated_factor(B.T @ self.best.V)[:, :rest], rest, rng))
             ends = [descend(inner, V, self.options.budget, self._record) for V in starts]
             W = min(ends, key=lambda end: end.loss).V
         least = inner.loss(W)
@@ -318,82 +318,29 @@ class TermsSearch:
     def _sought(self, evidence: Evidence) -> Evidence:
         """Seek another factor of the rank that was asked for that reproduces the responses.
 
-        The search ends if enough starts lead to the answer again and none elsewhere. It is not
-        limited by the number of starts of the first search.
+        It is not limited by the number of starts of the first search.
         """
         if not is_open(evidence):
             return evidence
-        V, agreeing, others, different = self.best.V, 0, 0, False
-        Q, enough = V @ V.T, DEFAULT.schedule.agreeing_others
-        for start, independent in self._elsewhere(V):
-            if self.options.budget.spent or different or agreeing >= enough:
-                break
-            end, others = descend(self.problem, start, self.options.budget, self._watch), others + 1
-            if not self._reproduces(end.loss):
-                continue
-            away = self._is_visible(end.V)
-            if V.size:
-                distance = np.linalg.norm(end.V @ end.V.T - Q)
-                away = bool(distance > DEFAULT.acceptance.apart * np.linalg.norm(Q))
-            different, agreeing = away, agreeing + (independent and not away)
-        found = {"others": others, "agreeing": agreeing, "different": different}
-        spent = self.options.budget.spent
-        sought = agreeing >= enough or (not spent and agreeing >= _FEW_AGREEING)
-        return evidence.updated(**found, sought=sought, spent=spent)
-
-    def _elsewhere(self, V: np.ndarray) -> Iterator[tuple[np.ndarray, bool]]:
-        """Yield starts for a second solution, and whether they do not depend on the first.
-
-        Two solutions differ by a form that the other terms replace on the samples.
-        """
-        rank, seed = min(self.asked, self.k), self.options.seed
-        rng, size = np.random.default_rng(seed), DEFAULT.schedule.others_round
-        wide = np.pad(V, ((0, 0), (0, rank - V.shape[1])))
-        if not V.size:  # forms of the size of the responses
-            wide = np.full((self.k, rank), math.sqrt(self._size() / self.k))
-        U, Q = torch.from_numpy(wide), V @ V.T
-        length = float(np.linalg.norm(Q)) or self._size()
-        kernel = self._kernel()
-        for _ in range(_KERNEL_STARTS if len(kernel) else 0):
-            K = np.tensordot(rng.standard_normal(len(kernel)), kernel, axes=1)
-            for share in _KERNEL_SHARES:
-                S = Q + share * length / np.linalg.norm(K) * K
-                yield _leading(S, rank, rng), False
-        for round in range(_OTHERS // size):
-            if V.shape[1] > 1 and round == 0:
-                for start in partly_known(U, seed, round, size).numpy():
-                    yield start, False
-            for start in random_starts(U, seed, round, size).numpy():
-                yield start, True
-                yield self.problem.scaled(rng.standard_normal(start.shape)), True
-
-    def _kernel(self) -> np.ndarray:
-        """Return symmetric matrices `[m, k, k]` whose forms the other terms replace: a basis.
-
-        There are none if they were too many to compute.
-        """
-        width = self.k * (self.k + 1) // 2
-        if width > _KERNEL_UNKNOWNS:
-            return np.zeros((0, self.k, self.k))
-        system = symmetric_system(torch.from_numpy(self.t)).numpy() * self.problem.root[:, None]
-        left = self.problem.project(system)
-        _, s, basis = np.linalg.svd(left, full_matrices=True)
-        basis = basis[int((s > _DETERMINED * s[:1]).sum()) :]
-        rows, others = np.triu_indices(self.k)
-        kernel = np.zeros((len(basis), self.k, self.k))
-        kernel[:, rows, others] = kernel[:, others, rows] = basis
-        return kernel
+        budget = self.options.budget
+        told = seek_second_factor(
+            self.problem,
+            self.best.V,
+            min(self.asked, self.k),
+            descend=lambda start: descend(self.problem, start, budget, self._watch),
+            reproduces=lambda end: self._reproduces(end.loss),
+            is_spent=lambda: budget.spent,
+            size=self._size(),
+            mass=float(self.mass.sum()),
+            seed=self.options.seed,
+            bounded=False,
+        )
+        return evidence.updated(**told._asdict(), spent=budget.spent)
 
     def _size(self) -> float:
         """Return the size of the responses, in units of the problem."""
         size = math.sqrt(float(self.mass @ np.square(self.given)) / self.mass.sum())
         return size / self.factor_unit**2 or 1.0
-
-    def _is_visible(self, V: np.ndarray) -> bool:
-        """Tell whether a form is not zero beside the responses."""
-        q = np.square(self.t @ V).sum(axis=1)
-        size = math.sqrt(float(self.mass @ q**2) / self.mass.sum())
-        return size > _VISIBLE * self._size()
 
     def _evidence(self) -> Evidence:
         """Return the evidence for the best factor; another one is not sought here."""
@@ -479,7 +426,7 @@ class TermsSearch:
 
     def fit(self, evidence: Evidence) -> Fit:
         """Return the best function so far, without columns that are zero up to rounding."""
-        V = _rotated(self.best.V)
+        V = rotated_factor(self.best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE_LENGTH * lengths.max(initial=0.0)]
         residual = math.sqrt(self.problem.loss(V) / self.spread) if self.spread else 0.0
@@ -493,25 +440,3 @@ class TermsSearch:
         U = frame.T @ (V * self.factor_unit) / frame.unit[:, None]
         slope = frame.T @ b[:-1] / frame.unit if self.terms == "linear" else np.zeros(self.d)
         return Quadratic(U, frame.origin * frame.unit, slope, float(b[-1]) + self.mean)
-
-
-def _leading(S: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a factor `[k, rank]` of the positive part of S, with no column zero."""
-    values, vectors = np.linalg.eigh((S + S.T) / 2)
-    kept = np.maximum(values[::-1][:rank], 0.0)
-    return _widened(vectors[:, ::-1][:, :rank] * np.sqrt(kept), rank, rng)
-
-
-def _widened(V: np.ndarray, rank: int, rng: np.random.Generator) -> np.ndarray:
-    """Return V with small random columns in place of zero or missing ones, `[k, rank]`."""
-    wide = np.zeros((len(V), rank))
-    wide[:, : V.shape[1]] = V
-    size = float(np.linalg.norm(wide)) or 1.0
-    empty = np.linalg.norm(wide, axis=0) <= 1e-3 * size
-    filler = rng.standard_normal(wide.shape) * (0.03 * size / math.sqrt(len(V)))
-    return np.where(empty, filler, wide)
-
-
-def _rotated(V: np.ndarray) -> np.ndarray:
-    """Return V rotated to orthogonal columns of descending norm."""
-    return V @ np.linalg.svd(V, full_matrices=False)[2].T

@@ -8,6 +8,9 @@ its derivative is P times that of the quadratic form (Golub and Pereyra 1973).
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from posquad.core.symmetric import symmetric_system
 
 _BLOCK_ENTRIES = 2**21  # entries of a block of rows of the Jacobian
 
@@ -65,6 +68,11 @@ class Profiled:
         """Return `J'J D`, `[k, r]`."""
         moved = 2 * self.root * ((self.t @ V) * (self.t @ D)).sum(axis=1)
         return self.slope(V, self.project(moved))
+
+    def system(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return `S[n, k(k+1)/2]` and `z[n]` with `e = S svec(VV') - z`."""
+        system = symmetric_system(torch.from_numpy(self.t)).numpy()
+        return self.project(system * self.root[:, None]), self.y
 
     def total_curvature(self, V: np.ndarray) -> float:
         """Return an upper bound on the trace of `J'J`, that without other terms."""

@@ -82,6 +82,10 @@ class SquaredErrors(Protocol):
         """Return B, `[k, k]`, for which `B D` is the derivative of `J'e` along D with e fixed."""
         ...
 
+    def system(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return `S[m, k(k+1)/2]` and `z[m]` with `e = S svec(VV') - z`, up to a constant error."""
+        ...
+
     def total_curvature(self, V: np.ndarray) -> float:
         """Return the trace of `J'J`, or an upper bound on it."""
         ...

@@ -29,11 +29,11 @@ _ROUND = 1_000_000
 _ASIDE = 0.95
 # Lengths of random starts, relative to the first solution. A choice: a second solution is often
 # longer than the first, which is the one found first.
-_LENGTHS = (1.0, 2.0, 4.0, 0.5)
+LENGTHS = (1.0, 2.0, 4.0, 0.5)
 # The same where responses do not bound the size of a solution, because the A_i are not positive
 # semidefinite. Measured on twins by dense matrices whose solutions have norms 4 to 6 times apart:
 # of 200 starts each, 0 to 9 reach the larger solution from lengths up to 3, 6 to 28 from 10 and 30.
-_FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3)
+FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3)
 # Distances of the mirror images from the least interpolant, relative to that of the first solution.
 # Derived: another solution of the same norm has the distance 1; 3 is a choice for longer ones.
 _MIRRORED = (1.0, 3.0)
@@ -113,7 +113,7 @@ def make_starts(
     """Return the starts of a round of the plan, for the first solution `UU'`."""
     schedule, made = shared.tuning.schedule, []
     bounded = isinstance(shared.problem.operator, RankOne)
-    lengths = _LENGTHS if bounded else _FREE_LENGTHS
+    lengths = LENGTHS if bounded else FREE_LENGTHS
     if round == 0 and nongeneric:
         made.append(_symmetric_copies(shared, U, task, schedule.symmetric_others))
     if round == 0 and shared.forms_kernel:
@@ -150,7 +150,7 @@ def anywhere(mask: Tensor) -> Tensor:
 
 
 def random_starts(
-    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = _LENGTHS
+    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = LENGTHS
 ) -> Tensor:
     """Return random starts `[S, ..., d, r]`, half of them nearly orthogonal to U.
 
@@ -169,7 +169,7 @@ def random_starts(
 
 
 def partly_known(
-    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = _LENGTHS
+    U: Tensor, seed: int, round: int, count: int, lengths: tuple[float, ...] = LENGTHS
 ) -> Tensor:
     """Return starts `[S, ..., d, r]` that keep leading directions of UU' and replace the others.
 

@@ -200,6 +200,10 @@ class Compressed:
         """Return `2 A*(e)`, `[k, k]`."""
         return 2 * self._adjoint(e)
 
+    def system(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return R and z."""
+        return self._R, self._z
+
     def total_curvature(self, V: np.ndarray) -> float:
         """Return the trace of `J'J`."""
         return float((self.derivative(V) ** 2).sum())

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from posquad.core.errors import Interrupted
 from posquad.core.progress import Progress
@@ -16,9 +15,13 @@ from posquad.geometry import dimension
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.evidence import Evidence
-from posquad.recovery.other_starts import partly_known, random_starts
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
-from posquad.recovery.restarts import EMPTY, FILLER
+from posquad.recovery.second_factor import (
+    leading_factor,
+    rotated_factor,
+    seek_second_factor,
+    widened,
+)
 from posquad.recovery.status import granted, is_open
 from posquad.recovery.streams.compressed import Compressed
 from posquad.recovery.streams.descents import Descent
@@ -29,9 +32,6 @@ from posquad.recovery.tuning import DEFAULT
 # Maximum number of starts if none is given. A choice: a stream usually has many rows per unknown,
 # where the first starts agree.
 _STARTS = 50
-# Maximum number of starts from which a second solution is sought. A choice: 16 rounds of
-# `Schedule.others_round`; `Schedule.agreeing_others` end the search where starts reach a solution.
-_OTHERS = 384
 _UNLIKE = (
     "the first rows do not represent the rest; shuffle the rows, scale the columns, or give all "
     "rows to fit as a source"
@@ -43,9 +43,6 @@ _FREE = (
     "the rows do not determine every symmetric matrix, and the answer is far from the one that the "
     "sums refer to; recover it with the rows in memory, or add rows of another kind"
 )
-# Size of a form, over that of the responses, that is not zero. A choice: forms near zero reproduce
-# zero as well as zero does.
-_VISIBLE = 1e-3
 # Relative difference of losses that does not count. A choice: far above the rounding of a loss, and
 # far below the differences of minima.
 _SAME = 1e-9
@@ -96,7 +93,7 @@ class _Search:
         """Return the best so far."""
         best = self.best
         evidence = Evidence.alone(tolerance=self.limits.level, spent=True)
-        return Found(rotated(best.V), best.loss, evidence, self.starts, [], math.nan)
+        return Found(rotated_factor(best.V), best.loss, evidence, self.starts, [], math.nan)
 
     def at_rank(
         self,
@@ -112,7 +109,7 @@ class _Search:
         if best.V.size:
             end = self._descend(best.V, polish=True)
             best = end if end.loss <= best.loss * (1 + _SAME) else best
-        V = rotated(best.V)
+        V = rotated_factor(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
         lost, evidence = _UNLIKE, Evidence.alone(tolerance=self.limits.level)
@@ -197,9 +194,7 @@ class _Search:
 
     def _first(self, rank: int) -> np.ndarray:
         """Return a factor of the positive part of the best symmetric matrix."""
-        values, vectors = np.linalg.eigh(self.problem.symmetric_fit())
-        kept = np.maximum(values[::-1][:rank], 0.0)
-        return self._widened(vectors[:, ::-1][:, :rank] * np.sqrt(kept), rank)
+        return leading_factor(self.problem.symmetric_fit(), rank, self.rng)
 
     def _next_column(self, V: np.ndarray) -> np.ndarray:
         """Return V with a column along which the loss falls most, if it does."""
@@ -209,13 +204,7 @@ class _Search:
         return self._widened(np.hstack([V, column]), V.shape[1] + 1)
 
     def _widened(self, V: np.ndarray, rank: int) -> np.ndarray:
-        """Return V with small random columns in place of zero or missing ones."""
-        wide = np.zeros((len(V), rank))
-        wide[:, : V.shape[1]] = V
-        size = float(np.linalg.norm(wide)) or math.sqrt(self.problem.size) ** 0.5 or 1.0
-        empty = np.linalg.norm(wide, axis=0) <= EMPTY * size
-        filler = self.rng.standard_normal(wide.shape) * (FILLER * size / math.sqrt(len(V)))
-        return np.where(empty, filler, wide)
+        return widened(V, rank, self.rng, math.sqrt(self.problem.size) ** 0.5)
 
     def _zero(self) -> Endpoint:
         return Endpoint(np.zeros((self.problem.k, 0)), self.problem.size, 0.0)
@@ -223,7 +212,7 @@ class _Search:
     def _lowered(self, best: Endpoint) -> Endpoint:
         """Remove columns that the fit does not need."""
         while best.V.shape[1]:
-            V = rotated(best.V)
+            V = rotated_factor(best.V)
             s = np.linalg.norm(V, axis=0)
             if s[-1] > _SMALL * s[0] if len(s) > 1 else self.problem.form_size(V) > _SMALL:
                 break
@@ -265,41 +254,24 @@ class _Search:
         return self._sought(V, rank, evidence) if is_open(evidence) else evidence
 
     def _sought(self, V: np.ndarray, rank: int, evidence: Evidence) -> Evidence:
-        """Seek a second solution: the search ends if enough starts lead to V and none elsewhere."""
-        Q, agreeing, others = V @ V.T, 0, 0
-        # Beside Q = 0, a form is another one if its size is not negligible beside the responses.
-        size = float(np.linalg.norm(Q)) or math.sqrt(self.problem.squares) or 1.0
-        apart = (DEFAULT.acceptance.apart if V.size else _VISIBLE) * size
-        different = spent = False
-        for start, independent in self._anywhere(V, rank):
-            spent = self.limits.budget.spent
-            if spent or different or agreeing >= DEFAULT.schedule.agreeing_others:
-                break
-            end, others = self._descend(start), others + 1
-            reproduced = self._reproduces(end.loss)
-            if float(np.linalg.norm(end.V @ end.V.T - Q)) <= apart:
-                agreeing += independent and reproduced
-            else:  # rounding may not exclude that it reproduces the responses
-                different = reproduced or end.loss <= self.problem.cancellation(end.V)
-        sought = agreeing >= DEFAULT.schedule.agreeing_others
-        found = {"others": others, "agreeing": agreeing, "different": different, "sought": sought}
-        return evidence.updated(**found, spent=spent)
-
-    def _anywhere(self, V: np.ndarray, rank: int) -> Iterator[tuple[np.ndarray, bool]]:
-        """Yield starts for a second solution, and whether they do not depend on the first."""
-        if not V.size:
-            unit = math.sqrt((math.sqrt(self.problem.squares) or 1.0) / self.problem.k)
-            V = np.full((self.problem.k, max(1, min(rank, self.problem.k))), unit)
-            known = False
-        else:
-            known = V.shape[1] > 1
-        U, seed, size = torch.from_numpy(V), self.limits.seed, DEFAULT.schedule.others_round
-        for round in range(_OTHERS // size):
-            if known and round == 0:
-                for start in partly_known(U, seed, round, size).numpy():
-                    yield start, False
-            for start in random_starts(U, seed, round, size).numpy():
-                yield start, True
+        """Seek a second solution of this rank."""
+        problem, budget = self.problem, self.limits.budget
+        told = seek_second_factor(
+            problem,
+            V,
+            max(1, min(rank, problem.k)),
+            descend=self._descend,
+            # Rounding may not exclude that an end reproduces the responses.
+            reproduces=lambda end: (
+                self._reproduces(end.loss) or end.loss <= problem.cancellation(end.V)
+            ),
+            is_spent=lambda: budget.spent,
+            size=math.sqrt(problem.squares) or 1.0,
+            mass=1.0,
+            seed=self.limits.seed,
+            bounded=problem.terms == "none",
+        )
+        return evidence.updated(**told._asdict(), spent=budget.spent)
 
     def _has_free_direction(self, V: np.ndarray) -> bool:
         if not V.size:
@@ -356,8 +328,3 @@ class _Search:
             self.limits.progress(
                 Progress(float(budget.steps), float(budget.max_steps), residual, 1)
             )
-
-
-def rotated(V: np.ndarray) -> np.ndarray:
-    """Return V rotated to orthogonal columns of descending norm."""
-    return V @ np.linalg.svd(V, full_matrices=False)[2].T
