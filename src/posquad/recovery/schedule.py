@@ -50,11 +50,27 @@ class Schedule(Constants):
     """Number of rounds among which one has perturbed or reweighted starts in place of reflected
     ones. Measured: 10 s at half, 7 s at double the value."""
 
+    cheap_rounds: int = 4
+    """The same where a step costs only its calls, and most problems are solved by descents alone.
+    Measured at rank one."""
+
+    cheap_reflected: int = 24
+    """Round before which rounds are reflected there. Measured at (20, 2) and n = p + 1: 47 of 48
+    problems are solved with half as many."""
+
+    hard: float = 1.4
+    """Samples per unknown below which rounds are reflected to the end at rank one. Measured at d =
+    40: from there on, three rounds are enough."""
+
     agreeing_unreflected: int = 4
     """Starts that agree on the least residual, from which no further round is reflected: the
     responses are then most likely not those of a matrix of the rank. Measured: at half the value 10
     s; with 5% noise at n = 1.3p, d = 25, rank 3, a call takes 14 s, and 24 s if the reflections go
     on."""
+
+    agreeing_share_unreflected: float = 0.05
+    """The same as a share of the starts, where a step costs only its calls. Measured at rank one,
+    d = 40 and n = 1.3p: up to 2% of the starts agree on a minimum that is not the answer."""
 
     reflected_starts: int = 16
     """Starts of a round of reflections, up to `Sizes.dense_unknowns`; above, they are

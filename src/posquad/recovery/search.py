@@ -32,6 +32,7 @@ from posquad.recovery.restarts import (
     reweighted_starts,
 )
 from posquad.recovery.shared import Shared
+from posquad.recovery.sign_patterns import has_pattern_starts, pattern_starts
 from posquad.recovery.solvers.cone import OPTIMAL, bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
 from posquad.recovery.solvers.fit import FitState, at_rounding, index_state, stationary
@@ -157,6 +158,10 @@ class Search:
             least = max(least, acceptance.agreeing_cheap_starts)
         least = min(least, math.ceil(acceptance.agreeing_share * self.max_starts))
         return self.optimal | (self.agreeing >= max(acceptance.least_agreeing, least))
+
+    @property
+    def _is_near_limit(self) -> bool:
+        return self.problem.n < self.schedule.ample * self.p
 
     @property
     def open(self) -> np.ndarray:
@@ -356,10 +361,19 @@ class Search:
         several do, the responses are most likely not those of a matrix of this rank.
         """
         schedule = self.schedule
-        limit = not self.cheap and self.shared.is_dense(self.rank)
-        turn = limit and round % schedule.reflected_rounds != schedule.reflected_rounds - 1
+        if self.cheap:  # descents from a round of perturbed starts cost less than reflections
+            patterns = has_pattern_starts(self.problem, self.rank)
+            turn = self._is_near_limit and not patterns and round % schedule.cheap_rounds != 0
+            hard = self.rank == 1 and self.problem.n < schedule.hard * self.p
+            turn = turn and (hard or round < schedule.cheap_reflected)
+        else:
+            turn = round % schedule.reflected_rounds != schedule.reflected_rounds - 1
+        turn = turn and self.shared.is_dense(self.rank)
         spans = self.shared.prepared.span == self.problem.d  # others are solved again, alone
-        return (self.agreeing < schedule.agreeing_unreflected) & turn & spans
+        least = schedule.agreeing_unreflected
+        if self.cheap:  # of many starts, some agree by chance
+            least = np.maximum(least, schedule.agreeing_share_unreflected * self.starts)
+        return (self.agreeing < least) & turn & spans
 
     def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
         """Try the problems where the mask holds from a round of starts."""
@@ -368,7 +382,9 @@ class Search:
         left = self.max_starts - int(self.starts[mask].max())
         reweighted, count = plain_round(self.shared, self.rank, round)
         count = min(count, left)
-        if reflected:
+        if round == 1 and self._is_near_limit and has_pattern_starts(problem, self.rank):
+            U = pattern_starts(problem)
+        elif reflected:
             U = self._reflected(problem, left, round=round)
         elif reweighted:
             U = self._reweighted(problem, count, plain=round == 1, round=round)
