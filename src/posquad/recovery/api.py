@@ -1,4 +1,4 @@
-"""`recover`: find a predictor from quadratic measurements, without the choice of a solver."""
+"""`recover`: find a predictor from linear measurements of it, without the choice of a solver."""
 
 from __future__ import annotations
 
@@ -46,23 +46,38 @@ def recover(
     scale: float | None = None,
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
 ) -> Recovery:
-    """Find the positive semidefinite Q of low rank with `x_i'Q x_i = y_i`, and say how sure it is.
+    """Find the positive semidefinite Q of low rank with `<A_i, Q> = y_i`, and say how sure it is.
+
+    For inputs `x_i`, the rows of X, the measurements are `<A_i, Q> = x_i'Q x_i`. Other symmetric
+    matrices A_i are given as `posquad.Dense(A)`.
 
     Chooses and combines the solvers of `posquad.recovery` by the size of the problem and the
-    progress of the search, whitens inputs that are not isotropic, and restarts until the responses
-    are reproduced or the best fit is known. For large problems, memory is that of X plus
+    progress of the search, whitens measurements that are not isotropic, and restarts until the
+    responses are reproduced or the best fit is known. For large problems, memory is that of X plus
     O(nr + d^2), because whitened inputs are a view; up to 2^24 entries of X there is also a copy in
     single precision. n x n matrices are formed up to n = 1500; at rank d, systems of size
     min(n, d(d+1)/2) up to 4000 if cheaper steps do not prove the optimum.
 
+    `Dense(A)` takes the same arguments and gets the same checks and statuses as inputs. It costs
+    more: a product with all A_i takes O(n d^2 r) operations instead of O(n d r), and memory is
+    about ten times that of A. If no combination of the A_i is positive definite, which cannot
+    happen for inputs that span the space, two things change. The least residual may only be
+    approached as Q grows without bound; the search then ends at a large Q, usually as STALLED. And
+    Q = 0 need not be the only answer to y = 0, so that it is NOT_IDENTIFIED.
+
     Args:
-        X: inputs `[..., n, d]`; leading dimensions are a batch of problems, solved together. What
-            depends on X alone is computed once if all problems of a batch have the same X. Or a
-            source of rows (`posquad.problems.rows`), which need not fit into memory; see
-            `docs/large.md`.
+        X: the measurements: inputs `[..., n, d]`, or `posquad.Dense(A)` for symmetric matrices
+            `A[..., n, d, d]`, or `posquad.RankOne(X)`, which is the same as X. Leading dimensions
+            are a batch of problems, solved together. What depends on the measurements alone is
+            computed once if all problems of a batch have the same ones. An operator of another kind
+            (`posquad.GaussianPopulation`, or a subclass of `Measurements`) is turned into `Dense`
+            if its matrices have at most 2^27 entries. Or a source of rows
+            (`posquad.problems.rows`), which need not fit into memory; see `docs/large.md`. An array
+            `[n, d, d]` is a batch of inputs, not of matrices; a warning says so if its slices are
+            symmetric.
         y: responses `[..., n]`; noisy or negative ones are fitted by least squares. The batches of
-            X, y and weights broadcast: many responses `y[B, n]` may share one `X[n, d]`. None takes
-            those of a source that has them (`rows.from_iterator`).
+            the measurements, y and weights broadcast: many responses `y[B, n]` may share one
+            `X[n, d]`. None takes those of a source that has them (`rows.from_iterator`).
         rank: rank of Q. A lower rank is returned if it suffices. At rank d the problem is convex:
             with too few samples, any matrix that reproduces the responses may be returned, and
             lower ranks are not searched. None chooses the rank, and reports `rank_confidence` and,
@@ -71,7 +86,7 @@ def recover(
             None takes those of a source that has them.
         seed: seed of the restarts; the same call gives the same answer.
         tolerance: relative residual at which responses count as reproduced; by default 1e-10, or
-            1e-5 if X or y is float32.
+            1e-5 if the measurements or y are float32.
         max_rank: highest rank tried if none is given; by default as high as d and the samples
             allow.
         max_starts: maximum number of starts per problem; by default 200,000 / p, between 20 and
@@ -100,9 +115,9 @@ def recover(
         tuning: constants of the search, for experts (`posquad.recovery.tuning`).
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
             the second gives gross ones no weight, while many of one sign bias the first (see
-            `docs/measured.md`); "poisson" for counts with means `x_i'Qx_i`. The last three are
-            minimised by least squares with changing weights
-            (`posquad.recovery.losses`); `weights` multiply the loss of a sample.
+            `docs/measured.md`); "poisson" for counts with means `<A_i, Q>`, for
+            A_i that are positive semidefinite. The last three are minimised by least squares with
+            changing weights (`posquad.recovery.losses`); `weights` multiply the loss of a sample.
         scale: standard deviation of normal noise without outliers, for a robust loss; by default
             the median absolute error at the answer over 0.6745 (MAD).
         checkpoint: a file in which the state of long work on the rows of a file is saved every five
@@ -111,16 +126,27 @@ def recover(
             the same machine with the same number of threads. The file is deleted at the end.
 
     Returns:
-        `Recovery`. `status` is RECOVERED only if the responses are reproduced, there are at least
-        `needed` independent samples, the effective spectrum has no kernel, and a second solution is
-        `excluded` or was not found from `others` further starts. It is CERTIFIED only if
-        `certificate.proved`: then no other matrix, of any rank, reproduces the responses.
+        `Recovery`, with arrays of the kind of X (NumPy or torch), or of the kind of y if the
+        measurements are an operator. `status` is RECOVERED only if the responses are reproduced,
+        there are at least `needed` independent samples, the effective spectrum has no kernel, and a
+        second solution is `excluded` or was not found from `others` further starts. It is CERTIFIED
+        only if `certificate.proved`: then no other matrix, of any rank, reproduces the responses.
         `docs/statuses.md` has the details.
 
     >>> rng = np.random.default_rng(0)
     >>> U = rng.standard_normal((10, 2))
     >>> X = rng.standard_normal((24, 10))
     >>> found = recover(X, ((X @ U) ** 2).sum(1), rank=2)
+    >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
+    ('RECOVERED', True)
+
+    Measurements by symmetric matrices:
+
+    >>> from posquad import Dense
+    >>> A = rng.standard_normal((24, 10, 10))
+    >>> A = (A + A.swapaxes(1, 2)) / 2
+    >>> y = np.einsum("iab,ab->i", A, U @ U.T)
+    >>> found = recover(Dense(A), y, rank=2)
     >>> found.status.name, bool(np.abs(found.Q.dense() - U @ U.T).max() < 1e-12)
     ('RECOVERED', True)
     """

@@ -42,14 +42,14 @@ class Evidence:
     tolerance: Any  # [...]  relative residual at which responses count as reproduced
     residual: Any  # [...]  ||A(Q) - y|| / ||y||, weighted; NaN where rounding hides it
     reproduced: Any  # [...]  whether the responses are reproduced, up to the rounding of U
-    worst: Any  # [...]  largest error of one response, over |y_i| + ||x_i||^2 ||Q||; NaN if unknown
+    worst: Any  # [...]  largest error of one response, over |y_i| + ||A_i|| ||Q||; NaN if unknown
     bound: Any  # [...]  no positive semidefinite matrix has a lower residual; 0 if unknown
     best: Any  # [...]  whether the bound is reached, or the search settled at a stationary point
     escapes: Any  # [...]  whether the error falls as coefficients grow without bound
 
     # The samples.
-    spans: Any  # [...]  whether the inputs span the space
-    samples: Any  # [...]  independent samples
+    spans: Any  # [...]  whether the inputs, or the ranges of the A_i, span the space
+    samples: Any  # [...]  independent samples: the dimension of the span of the A_i
     needed: Any  # [...]  samples that identify a generic predictor of this rank
     checked: Any  # [...]  whether there are enough, and more than unknowns
 

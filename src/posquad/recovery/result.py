@@ -51,7 +51,7 @@ class Recovery(Result):
     starts: Any  # [...]  starts used
     evidence: Evidence  # what the status was granted from; printed, a table
     steps: int  # steps of the search; the starts of a round take a step together
-    rows: int  # rows of X; `samples` of them are independent
+    rows: int  # measurements, n; `samples` of them are independent
     rank_path: RankPath | None = None  # ranks tried, for one problem without a given rank
     farkas: Any = None  # [n]  vector that proves `residual_bound` of one problem; if the
     #     bound is positive, `posquad.certificates.proves_infeasible` checks it
@@ -73,7 +73,8 @@ class Recovery(Result):
     def curvature(self) -> Any:
         """Ends of the effective spectrum at U over `lambda_1(Q)`, `[..., 2]`; NaN if unknown.
 
-        They are those for whitened inputs and fitted responses. Low curvature amplifies noise.
+        They are those for whitened measurements and fitted responses. Low curvature amplifies
+        noise.
         """
         return self.evidence.curvature
 
@@ -84,7 +85,7 @@ class Recovery(Result):
 
     @property
     def samples(self) -> Any:
-        """Independent samples, the dimension of the span of the `x_i x_i'`, `[...]`."""
+        """Independent samples, the dimension of the span of the A_i, `[...]`."""
         return self.evidence.samples
 
     @property
