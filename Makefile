@@ -62,6 +62,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/extreme_curvature.py
 	$(BIN)/python benchmarks/bregman.py
 	$(BIN)/python benchmarks/recovery_table.py
+	$(BIN)/python benchmarks/sensing.py
 	$(BIN)/python benchmarks/certificates.py
 	$(BIN)/python benchmarks/sweep_overhead.py
 	$(BIN)/python benchmarks/race.py --docs docs/recovery-race.md
