@@ -125,7 +125,7 @@ plt.show()
 #   NOT_IDENTIFIED.
 # * Rank unknown, noise, weights, other losses, a start and ``certify=True`` are given as for inputs.
 #
-# What could go wrong: an input :math:`x_i` is d numbers and a matrix :math:`A_i` is d^2, so that
-# memory is larger and a step takes longer; if the matrices are :math:`x_i x_i'`, pass the inputs. If no
-# combination of the :math:`A_i` is positive definite, matrices without bound may fit better and
-# better; the status is then usually STALLED, and ``found.Q`` is large.
+# What could go wrong: an input :math:`x_i` has d numbers and a matrix :math:`A_i` has :math:`d^2`, so
+# that matrices take more memory and time; if they are :math:`x_i x_i'`, pass the inputs. If no
+# combination of the :math:`A_i` is positive definite, the fit may improve without end as Q grows;
+# the status is then usually STALLED, and ``found.Q`` is large.
