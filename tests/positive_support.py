@@ -10,9 +10,13 @@ import scipy.sparse
 
 
 def system(X: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows `svec(x x')` in Clarabel's order (columns of the upper triangle), and its indices."""
+    """Rows `svec(A_i)` in Clarabel's order (columns of the upper triangle), and its indices.
+
+    `A_i = x_i x_i'` for inputs `X[n, d]`, and X itself for matrices `X[n, d, d]`.
+    """
     j, i = np.tril_indices(X.shape[1])
-    return X[:, i] * X[:, j] * np.where(i == j, 1.0, math.sqrt(2)), i, j
+    entries = X[:, i, j] if X.ndim == 3 else X[:, i] * X[:, j]
+    return entries * np.where(i == j, 1.0, math.sqrt(2)), i, j
 
 
 def symmetric(entries: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
@@ -59,3 +63,26 @@ def extreme_trace(X: np.ndarray, y: np.ndarray, sign: int) -> float:
         settings,
     )
     return float(trace @ np.array(solver.solve().x))
+
+
+def largest_least_eigenvalue(A: np.ndarray) -> float:
+    """The largest least eigenvalue of `sum_i w_i A_i` over `|w_i| <= 1`, for `A[n, d, d]`.
+
+    It is 0 if no combination is positive definite, that is, if some positive semidefinite matrix
+    but zero has measurements zero.
+    """
+    rows, i, j = system(A)
+    n, m = rows.shape
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    box = np.vstack([np.eye(n, n + 1), -np.eye(n, n + 1)])
+    cone = np.hstack([-rows.T, np.where(i == j, 1.0, 0.0)[:, None]])
+    solver = clarabel.DefaultSolver(
+        scipy.sparse.csc_matrix((n + 1, n + 1)),
+        np.append(np.zeros(n), -1.0),
+        scipy.sparse.csc_matrix(np.vstack([box, cone])),
+        np.append(np.ones(2 * n), np.zeros(m)),
+        [clarabel.NonnegativeConeT(2 * n), clarabel.PSDTriangleConeT(A.shape[1])],
+        settings,
+    )
+    return float(solver.solve().x[n])
