@@ -19,9 +19,11 @@ from posquad.geometry import dimension
 from posquad.problems.combination import positive_combination
 from posquad.problems.operator import Measurements
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.coordinates import has_uneven_norms, prepare
 from posquad.recovery.problem import Problem
 from posquad.recovery.search import Search
 from posquad.recovery.solvers.reflections import MatrixReflections, run_reflections
+from posquad.recovery.tuning import Sizes, Tuning
 
 UNIQUE = {Status.RECOVERED, Status.CERTIFIED}
 
@@ -243,6 +245,35 @@ def test_gaussian_matrices_determine_a_matrix(n, d, r):
     assert away(path.Q.dense(), Q) < 1e-12
 
 
+LARGE = Tuning(sizes=Sizes(overhead_unknowns=5, dense_unknowns=15, spectrum_unknowns=15))
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "r", "tuning"),
+    [(110, 24, 3, None), (30, 10, 2, LARGE), (40, 8, 3, LARGE)],  # p = 69, and as if p were > 500
+)
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_larger_problems(n, d, r, tuning, noise):
+    """The curvature and the offset of the answer are those of the Jacobian `2 vec(A_i U)`."""
+    A, Q, y = sensed(0, n, d, r)
+    y = y + noise * np.std(y) * np.random.default_rng(0).standard_normal(n)
+    found = recover(Dense(A), y, r, tuning=tuning)
+    J = (2 * A @ found.U).reshape(n, -1)
+    e = forms(A, found.Q.dense()) - y
+    if noise:
+        assert found.status in (Status.BEST_FIT, Status.STALLED)
+        # The columns of J have r(r - 1) / 2 relations, the turns of U.
+        offset = np.linalg.norm(np.linalg.svd(J)[0][:, : dimension(d, r)].T @ e)
+        assert offset <= 1e-6 * np.linalg.norm(e)
+        assert 0.01 < float(found.residual) < 0.15
+    else:
+        assert found.status is Status.RECOVERED
+        assert away(found.Q.dense(), Q) < 1e-10
+        values = np.linalg.svd(J)[1][: dimension(d, r)] ** 2
+        low, high = found.curvature
+        assert high / low == pytest.approx(values[0] / values[-1], rel=0.15)
+
+
 @pytest.mark.parametrize(("n", "d", "r"), [(1, 1, 1), (3, 2, 2), (9, 5, 2), (5, 5, 2), (21, 6, 6)])
 def test_as_many_matrices_as_unknowns_are_not_enough(n, d, r):
     A, _, y = sensed(0, n, d, r)
@@ -273,6 +304,33 @@ def test_norms_and_coordinates_of_very_different_size(rank):
     assert found.status is Status.RECOVERED
     assert int(found.rank) == 2
     assert away(D @ found.Q.dense() @ D, Q) < 1e-10
+
+
+@pytest.mark.parametrize(("spread", "rotated"), [(1e6, False), (1e3, True)])
+def test_whitening_makes_the_sum_of_squares_isotropic(spread, rotated):
+    A, _, y = sensed(1, 30, 5, 2)
+    D = np.diag(np.geomspace(1, spread, 5))
+    if rotated:
+        D = D @ np.linalg.qr(np.random.default_rng(0).standard_normal((5, 5)))[0]
+    prepared = prepare(Dense(torch.as_tensor(D.T @ A @ D)), torch.as_tensor(y), None)
+    working = prepared.problem.operator.A.numpy()
+    values = np.linalg.eigvalsh((working @ working).sum(0))
+    assert values[-1] <= 1.8 * values[0]  # that of Gaussian A_i, which are not whitened
+    T = prepared.transform.numpy()
+    assert working == pytest.approx(T.T @ D.T @ A @ D @ T, rel=1e-8, abs=1e-8)
+
+
+def test_norms_are_uneven_with_their_weights():
+    """The square of a measurement counts with its weight, so that `w^(1/2) ||A_i||` is its size."""
+    sizes = 10.0 ** np.linspace(-6, 6, 30)
+    A, _, _ = sensed(1, 30, 5, 2)
+    A /= np.linalg.norm(A, axis=(1, 2))[:, None, None]
+    even, spread = Dense(torch.as_tensor(A)), Dense(torch.as_tensor(sizes[:, None, None] * A))
+    w = torch.as_tensor(1 / sizes**2)
+    assert has_uneven_norms(spread, None)
+    assert not has_uneven_norms(spread, w)
+    assert has_uneven_norms(even, w)
+    assert not has_uneven_norms(even, None)
 
 
 def test_matrices_in_a_subspace_leave_the_rest_undetermined():
