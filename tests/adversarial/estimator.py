@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from adversarial import Family, Outcome
-from adversarial.functions import Problem, drawn_function, twin, unknowns
+from adversarial.functions import Function, Problem, drawn_function, rows_on_lines, twin, unknowns
 from posquad.core.status import Status
 from posquad.estimator import PositiveQuadraticRegressor
 
@@ -162,7 +162,107 @@ def attempt_functions(count: int, seed: int) -> Outcome:
     return outcome
 
 
+# Two functions whose linear terms differ, or must: by the design of the rows.
+
+
+def on_lines(rng: np.random.Generator, n: int, one: Function, two: Function) -> Problem:
+    """Rows at which the functions are equal, each on a random line; ValueError if too few are."""
+    X = rows_on_lines(rng, one, two, n)
+    if X is None:
+        raise ValueError("one function is larger nearly everywhere")
+    return Problem(X, (one, two))
+
+
+def norms_apart(rng: np.random.Generator, n: int, d: int, r: int) -> Problem:
+    """One form is 5 to 30 times as long as the other; each row is on a random line."""
+    ratio = 10.0 ** rng.uniform(np.log10(5), np.log10(30))
+    one, two = (drawn_function(rng, d, r, "linear") for _ in range(2))
+    two = Function(two.U * np.sqrt(ratio), two.b * rng.choice([1.0, ratio]), two.c)
+    return on_lines(rng, n, one, two)
+
+
+def common_columns(rng: np.random.Generator, n: int, d: int, r: int) -> Problem:
+    """The two functions share all columns but one, and often their linear terms."""
+    one = drawn_function(rng, d, r, "linear")
+    U = one.U.copy()
+    U[:, -1] = rng.standard_normal(d)
+    b = one.b if rng.random() < 0.5 else one.b + 0.3 * rng.standard_normal(d)
+    return on_lines(rng, n, one, Function(U, b, one.c))
+
+
+def two_valued_columns(rng: np.random.Generator, n: int, d: int, r: int) -> Problem:
+    """Two columns are 0 or 1, their own squares: `x_1^2 + x_2 = x_1 + x_2^2`."""
+    d = max(d, 3)
+    X = rng.standard_normal((n, d))
+    X[:, :2] = rng.integers(0, 2, (n, 2))
+    C = rng.standard_normal((d, r - 1))
+    b, size = rng.standard_normal(d), rng.uniform(0.5, 2)
+    e = np.sqrt(size) * np.eye(d)
+    one = Function(np.column_stack([e[0], C]), b + size * np.eye(d)[1], 0.3)
+    two = Function(np.column_stack([e[1], C]), b + size * np.eye(d)[0], 0.3)
+    return Problem(X, (one, two))
+
+
+def separate_blocks(rng: np.random.Generator, n: int, d: int, r: int) -> Problem:
+    """Each row has one of two blocks: the sign of U in the second changes no response."""
+    d = max(d, 2)
+    first = np.arange(d) < int(rng.integers(1, d))
+    X = rng.standard_normal((n, d)) * np.where(rng.random((n, 1)) < 0.5, first, ~first)
+    one = drawn_function(rng, d, r, "linear")
+    return Problem(X, (one, Function(np.where(first[:, None], one.U, -one.U), one.b, one.c)))
+
+
+def opposite_halves(rng: np.random.Generator, n: int, d: int, r: int) -> Problem:
+    """Rows (a, a) and (a, -a), centred at a point: U with exchanged halves, and other b and c."""
+    half = max(2, d // 2)
+    a = rng.standard_normal((n, half))
+    X = np.hstack([a, a * rng.choice([-1.0, 1.0], (n, 1))])
+    one = drawn_function(rng, 2 * half, r, "none")
+    two = Function(np.roll(one.U, half, axis=0), one.b, one.c)
+    m, b = rng.standard_normal((2, 2 * half))
+
+    def moved(f: Function) -> Function:
+        """f(x - m) + b'x"""
+        return Function(f.U, b + f.b - 2 * f.Q @ m, f.c + m @ f.Q @ m - f.b @ m)
+
+    return Problem(X + m, (moved(one), moved(two)))
+
+
+STRUCTURED = {
+    make.__name__.replace("_", " "): make
+    for make in (norms_apart, common_columns, two_valued_columns, separate_blocks, opposite_halves)
+}
+
+
+def attempt_structured(name: str, seed: int) -> Outcome:
+    """Two functions with linear terms and exactly the same responses: RECOVERED is a defect."""
+    rng = np.random.default_rng([seed, sorted(STRUCTURED).index(name), 7])
+    for _ in range(200):
+        d, r = [(3, 1), (4, 1), (4, 2), (5, 2), (6, 2), (6, 3)][int(rng.integers(6))]
+        p = unknowns(d, r, "linear")
+        n = max(p + 1, int(p * rng.choice([1.0, 1.25, 2.0, 4.0])))
+        with suppress(ValueError):
+            problem = STRUCTURED[name](rng, n, d, r)
+            break
+    n, d = problem.X.shape
+    model = PositiveQuadraticRegressor(r, standard_errors=False, linear=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(problem.X, problem.y)
+    word = model.status_.name
+    outcome = Outcome(said=Counter([word]))
+    rank = np.linalg.matrix_rank(model.components_, tol=1e-6)
+    if word in ("RECOVERED", "CERTIFIED") and rank == r:
+        Q = model.components_.T @ model.components_
+        far = [float(np.linalg.norm(Q - f.Q) / np.linalg.norm(f.Q)) for f in problem.functions]
+        outcome.broken.append(f"d, r, n = {d}, {r}, {n}: {word} at distances {far}")
+    return outcome
+
+
 FAMILIES = {
+    f"two functions, {name}": Family(partial(attempt_structured, name), in_tests=5, in_full=300)
+    for name in STRUCTURED
+} | {
     "one function": Family(partial(attempt_functions, 1), in_tests=20, in_full=1000),
     "two functions": Family(partial(attempt_functions, 2), in_tests=20, in_full=1000),
     "long_rows": Family(attempt_long_rows, in_tests=10, in_full=1000),

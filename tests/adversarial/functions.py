@@ -67,20 +67,27 @@ def twin(seed, d, r, terms, n, *, through_zero=False):
     """
     rng = np.random.default_rng(seed)
     while True:
-        one, two = (drawn_function(rng, d, r, terms) for _ in range(2))
-        S, g, h = one.Q - two.Q, one.b - two.b, one.c - two.c
-        a, v = rng.standard_normal((2, 50 * n, d))
-        a = 0 * a if through_zero else a
-        A = np.einsum("ni,ij,nj->n", v, S, v)
-        B = 2 * np.einsum("ni,ij,nj->n", a, S, v) + v @ g
-        C = np.einsum("ni,ij,nj->n", a, S, a) + a @ g + h
-        inside = B * B > 4 * A * C
-        q = -(B + np.copysign(np.sqrt(np.where(inside, B * B - 4 * A * C, 1.0)), B)) / 2
-        t = np.where(rng.random(len(q)) < 0.5, q / A, C / q)
-        X = a + t[:, None] * v
-        X = X[inside & (np.linalg.norm(X, axis=1) < 10 * np.sqrt(d))][:n]
-        if len(X) == n:  # else no row makes the two functions equal
-            return Problem(X, (one, two))
+        pair = drawn_function(rng, d, r, terms), drawn_function(rng, d, r, terms)
+        X = rows_on_lines(rng, *pair, n, through_zero=through_zero)
+        if X is not None:
+            return Problem(X, pair)
+
+
+def rows_on_lines(rng, one, two, n, *, through_zero=False):
+    """Rows at which two functions are equal, each on a random line; None if there are too few."""
+    d = len(one.U)
+    S, g, h = one.Q - two.Q, one.b - two.b, one.c - two.c
+    a, v = rng.standard_normal((2, 50 * n, d))
+    a = 0 * a if through_zero else a
+    A = np.einsum("ni,ij,nj->n", v, S, v)
+    B = 2 * np.einsum("ni,ij,nj->n", a, S, v) + v @ g
+    C = np.einsum("ni,ij,nj->n", a, S, a) + a @ g + h
+    inside = B * B > 4 * A * C
+    q = -(B + np.copysign(np.sqrt(np.where(inside, B * B - 4 * A * C, 1.0)), B)) / 2
+    t = np.where(rng.random(len(q)) < 0.5, q / A, C / q)
+    X = a + t[:, None] * v
+    X = X[inside & (np.linalg.norm(X, axis=1) < 10 * np.sqrt(d))][:n]
+    return X if len(X) == n else None
 
 
 def unknowns(d, r, terms):

@@ -12,7 +12,12 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 
-from adversarial.recovery_features import polynomial_features, zero_responses
+from adversarial.recovery_features import (
+    hanging_point,
+    missing_entries,
+    polynomial_features,
+    zero_responses,
+)
 from adversarial.recovery_problems import (
     Maker,
     Rng,
@@ -410,6 +415,8 @@ DESIGNS: dict[str, Design] = {
     "rare feature": rare_feature,
     "polynomial features": polynomial_features,
     "zero responses": zero_responses,
+    "hanging point": hanging_point,
+    "missing entries": missing_entries,
 }
 
 LARGE: dict[str, tuple[Design, int]] = {  # with the number of seeds of the full run
