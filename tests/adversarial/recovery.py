@@ -17,6 +17,7 @@ import numpy as np
 
 from adversarial import Family, Outcome
 from adversarial.recovery_designs import DESIGNS, LARGE, Design
+from adversarial.recovery_features import hanging_point, missing_entries
 from adversarial.recovery_problems import (
     GENERIC_ROWS,
     GENERIC_SHAPES,
@@ -110,6 +111,18 @@ def attempt_generic(shape: tuple[int, int], seed: int) -> Outcome:
             error = away(found.Q.dense(), U)
             if found.status.name in UNIQUE and error > 1e-5:
                 outcome.broken.append(f"{kind}, d, r, n = {d}, {r}, {n}: error {error:.1e}")
+    return outcome
+
+
+def attempt_joined(design: Design, name: str, seed: int) -> Outcome:
+    """A design with one row more than has two solutions."""
+    twins = design(seeded(seed, name))()
+    (n, d), r = twins.X.shape, twins.U.shape[1]
+    found = recover(twins.X, twins.y, r)
+    word, error = found.status.name, away(found.Q.dense(), twins.U)
+    outcome = Outcome(said=Counter([word]))
+    if word in UNIQUE and error > 1e-5:
+        outcome.broken.append(f"d, r, n = {d}, {r}, {n}: {word} with the error {error:.1e}")
     return outcome
 
 
@@ -361,6 +374,13 @@ FAMILIES = (
         f"estimate, p + {k}, {noise:.0e}": Family(partial(attempt_estimate, k, noise), 10, 400)
         for k in (1, 2)
         for noise in (0.0, 1e-12)
+    }
+    | {
+        f"joined, {name}": Family(partial(attempt_joined, partial(design, more=1), name), 5, 200)
+        for name, design in (
+            ("hanging point", hanging_point),
+            ("missing entries", missing_entries),
+        )
     }
     | {"level": Family(attempt_level, 20, 400)}
     | {

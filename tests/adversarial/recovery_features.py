@@ -53,18 +53,20 @@ def zero_responses(rng: Rng) -> Maker:
     return make
 
 
-def hanging_point(rng: Rng) -> Maker:
+def hanging_point(rng: Rng, *, more: int = 0) -> Maker:
     """Squared lengths of the bars between points in r dimensions, of which one hangs on r bars.
 
     Rows are `e_a - e_b`, and `e_a` for a bar to the point 0. The last point, or two last points
     that only a bar of their own joins besides, may be reflected in the plane through the r others.
+
+    With one bar more there is one solution, and V does not fit.
     """
     d, r = [(6, 2), (7, 2), (8, 2), (8, 3), (10, 3)][int(rng.integers(5))]
     last = int(rng.integers(1, 3))
     share = float(rng.choice([1.0, 1.0, 0.8]))
     a, b = np.triu_indices(d + 1 - last, 1)
     kept = rng.random(len(a)) < share
-    held = rng.permutation(d + 1 - last)[:r]
+    held = rng.permutation(d + 1 - last)[: r + more]
     bars = [*zip(a[kept], b[kept], strict=True)]
     bars += [(point, one) for point in range(d + 1 - last, d + 1) for one in held]
     bars += [(d - 1, d)] * (last - 1)
@@ -74,7 +76,7 @@ def hanging_point(rng: Rng) -> Maker:
     def make() -> Twins:
         points = np.vstack([np.zeros((1, r)), normal(rng, d, r)])
         reflected = points.copy()
-        axis = np.linalg.svd(points[held[1:]] - points[held[0]])[2][-1]
+        axis = np.linalg.svd(points[held[1:r]] - points[held[0]])[2][-1]
         moved = points[-last:] - points[held[0]]
         reflected[-last:] -= 2 * np.outer(moved @ axis, axis)
         X = places[first] - places[second]
@@ -83,25 +85,27 @@ def hanging_point(rng: Rng) -> Maker:
     return make
 
 
-def missing_entries(rng: Rng) -> Maker:
+def missing_entries(rng: Rng, *, more: int = 0) -> Maker:
     """Entries of Q by rows `e_a + e_b`, `e_a - e_b` and `e_a`; few entries hold the last item.
 
     All pairs of d - 1 items are measured, and of the last one its diagonal and r - 1 products: its
     row of U may be reflected in the span of these r - 1 rows.
+
+    With one product more there is one solution, and V does not fit.
     """
     d, r = [(5, 2), (6, 2), (7, 2), (7, 3), (8, 3)][int(rng.integers(5))]
     both = bool(rng.integers(2))
 
     def make() -> Twins:
         i, j = np.triu_indices(d - 1, 1)
-        others = rng.permutation(d - 1)[: r - 1]
+        others = rng.permutation(d - 1)[: r - 1 + more]
         i, j = np.r_[i, others], np.r_[j, others * 0 + d - 1]
         eye = np.eye(d)
         sign = rng.choice([-1.0, 1.0], (len(i), 1))
         X = np.vstack([eye[i] + sign * eye[j], eye])
         X = np.vstack([X, eye[i] - sign * eye[j]]) if both else X
         U = normal(rng, d, r)
-        axis = np.linalg.svd(U[others])[2][-1]
+        axis = np.linalg.svd(U[others[: r - 1]])[2][-1]
         V = U.copy()
         V[-1] -= 2 * (U[-1] @ axis) * axis
         return hidden(rng, Twins(X, U, V))
