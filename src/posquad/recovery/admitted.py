@@ -100,9 +100,10 @@ def admitted(
     """
     if precision not in ("float64", "input"):
         raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
-    if y is None:
-        raise DomainError("y", expected="responses, one per row of X", got="None")
     name, data, kind = _data_of(X)
+    per = "row of X" if kind is RankOne else "measurement"
+    if y is None:
+        raise DomainError("y", expected=f"responses, one per {per}", got="None")
     given = {name: converted_tensor(name, data), "y": converted_tensor("y", y)}
     if weights is not None:
         given["weights"] = converted_tensor("weights", weights)
@@ -123,7 +124,6 @@ def admitted(
     if kind is RankOne:
         _warn_of_matrices(inputs)
     n, lead = inputs.shape[-tail], inputs.shape[:-tail]
-    per = "row of X" if kind is RankOne else "measurement"
     require_shape("y", responses, (n,), f"(..., n), one response per {per}")
     shapes = {name: lead, "y": responses.shape[:-1]}
     if rest:
@@ -153,10 +153,10 @@ def _data_of(X: Array | Measurements) -> tuple[str, Array, type[RankOne] | type[
         return "X", X.X, RankOne
     if isinstance(X, Dense):
         return "A", X.A, Dense
-    entries = X.n * X.d**2 * X.batch_shape.numel()
+    entries = X.n * max(X.n, X.d**2) * X.batch_shape.numel()  # n x n to ask for the matrices
     if entries > _MATRIX_ENTRIES:
-        expected = f"RankOne, Dense, or measurements whose matrices have {_MATRIX_ENTRIES} entries"
-        got = f"{type(X).__name__} with n d^2 = {entries}"
+        expected = f"RankOne, Dense, or measurements of which n max(n, d^2) <= {_MATRIX_ENTRIES}"
+        got = f"{type(X).__name__} with n = {X.n}, d = {X.d}"
         raise DomainError("X", expected=expected, got=got)
     return "A", X.matrices, Dense
 

@@ -33,16 +33,17 @@ LENGTHS = (1.0, 2.0, 4.0, 0.5)
 # The same where responses do not bound the size of a solution, because the A_i are not positive
 # semidefinite. Measured on twins by dense matrices whose solutions have norms 4 to 6 times apart:
 # of 200 starts each, 0 to 9 reach the larger solution from lengths up to 3, 6 to 28 from 10 and 30.
-FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3)
+FREE_LENGTHS = (1.0, 3.0, 10.0, 30.0, 0.3, 0.1)
 # Distances of the mirror images from the least interpolant, relative to that of the first solution.
 # Derived: another solution of the same norm has the distance 1; 3 is a choice for longer ones.
 _MIRRORED = (1.0, 3.0)
 # Lengths of the differences of other interpolants from the first solution, relative to it. A
 # choice: a tenth to four times, in an order in which few of them are already different.
 _DIFFERENCES = (1.0, 0.1, 2.0, 0.3, 4.0, 0.5)
-# Factor on the agreeing starts that end the search where a design is nongeneric. A choice: it makes
-# second solutions likely, and 132 agreeing starts miss one that is reached a twentieth as often
-# with probability (20/21)^132 = 0.2%.
+# Factor on the agreeing starts that end the search where a design is nongeneric, or responses do
+# not bound the size of a solution. A choice: it makes second solutions likely, or hard to reach,
+# and 132 agreeing starts miss one that is reached a twentieth as often with probability
+# (20/21)^132 = 0.2%.
 _NONGENERIC = 3
 # Rounds that each double the number of random starts. A choice: four times as many at most, because
 # the starts of a round run together.
@@ -92,7 +93,7 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
         return Plan(rounds, 0, 0, many, enough, min(many, schedule.agreeing_large_others))
     random, agreeing = schedule.others_round, schedule.agreeing_others
     local, many = random // 2, schedule.reflected_others
-    if nongeneric:
+    if nongeneric or not isinstance(shared.problem.operator, RankOne):
         agreeing = _NONGENERIC * agreeing
     enough = math.ceil(schedule.closed_others * many)
     return Plan(schedule.others_rounds, random, local, many, enough, agreeing)

@@ -55,7 +55,7 @@ _MATRIX_STEP = 4
 # Squares of the lengths of starts of reflections in matrix space, over the likely one. Measured on
 # twins whose solutions have norms 4 to 6 times apart: from lengths up to 1, all of 100 reflections
 # end at the smaller one, from 3 times as long ones 11 to 47 at the larger one.
-_MATRIX_LENGTHS = (1.0, 9.0)
+_MATRIX_LENGTHS = (1.0, 9.0, 100.0, 900.0)
 # Multiplier of the seed. A choice: a prime far above the rounds of a search, so that the rounds of
 # two seeds have different random numbers.
 _SEED_FACTOR = 1_000_003

@@ -55,12 +55,16 @@ class Schedule(Constants):
     Measured at rank one."""
 
     cheap_reflected: int = 24
-    """Round before which rounds are reflected there. Measured at (20, 2) and n = p + 1: 47 of 48
-    problems are solved with half as many."""
+    """Round before which rounds are reflected there, and the last one that is not hard. Measured at
+    (20, 2) and n = p + 1: 46 of 48 problems are solved with as many."""
 
     hard: float = 1.4
     """Samples per unknown below which rounds are reflected to the end at rank one. Measured at d =
     40: from there on, three rounds are enough."""
+
+    hard_ranks: float = 1.04
+    """The same at other ranks. Measured at (20, 2) and n = p + 1, where all of 48 problems are then
+    solved."""
 
     agreeing_unreflected: int = 4
     """Starts that agree on the least residual, from which no further round is reflected: the

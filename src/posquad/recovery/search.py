@@ -364,8 +364,8 @@ class Search:
         if self.cheap:  # descents from a round of perturbed starts cost less than reflections
             patterns = has_pattern_starts(self.problem, self.rank)
             turn = self._is_near_limit and not patterns and round % schedule.cheap_rounds != 0
-            hard = self.rank == 1 and self.problem.n < schedule.hard * self.p
-            turn = turn and (hard or round < schedule.cheap_reflected)
+            hard = schedule.hard if self.rank == 1 else schedule.hard_ranks
+            turn = turn and (self.problem.n < hard * self.p or round < schedule.cheap_reflected)
         else:
             turn = round % schedule.reflected_rounds != schedule.reflected_rounds - 1
         turn = turn and self.shared.is_dense(self.rank)
