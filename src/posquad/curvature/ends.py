@@ -25,7 +25,7 @@ from posquad.curvature.lanczos import Lanczos
 from posquad.curvature.matrix_free import MatrixFree
 from posquad.curvature.unseen import Point
 from posquad.geometry.frames import Frame, frame
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Measurements
 
 _STARTS = 3  # independent starts at the small end, and columns of the first estimate
 _ROUGH = 6  # steps of the first estimate
@@ -49,7 +49,7 @@ class Ends(NamedTuple):
 
 
 def spectrum_ends(
-    operator: RankOne,
+    operator: Measurements,
     U: Tensor,
     accuracy: float,
     seed: int = 0,
@@ -73,7 +73,12 @@ class _Bounds:
     """Bounds on both ends: those proved so far, and estimates of the others."""
 
     def __init__(
-        self, operator: RankOne, U: Tensor, accuracy: float, seed: int, stopped: Callable[[], bool]
+        self,
+        operator: Measurements,
+        U: Tensor,
+        accuracy: float,
+        seed: int,
+        stopped: Callable[[], bool],
     ) -> None:
         self.stopped = stopped
         self.point = _gauss_newton_point(operator, U)
@@ -214,7 +219,7 @@ class _Bounds:
         return torch.randn(shape, generator=self.generator, dtype=u.dtype).to(u.device)
 
 
-def _gauss_newton_point(operator: RankOne, U: Tensor) -> Point:
+def _gauss_newton_point(operator: Measurements, U: Tensor) -> Point:
     """The point U with the Hessian for the responses that U has, in the operator's precision."""
     W, s, P = frame("U", U)
     u = U @ P

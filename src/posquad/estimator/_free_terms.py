@@ -3,14 +3,8 @@
 The other terms are eliminated, and the factor is found by descents from several starts: a fit by
 linear least squares, a spectral estimate, given factors, and random ones.
 
-The squared error may have no minimum. If the square of a direction v can be expressed by the other
-terms (`(v'x)^2` is constant, or linear because v'x takes two values), then
-
-    (sqrt(s) v'x + w'x / sqrt(s))^2 = s (v'x)^2 + 2 (v'x)(w'x) + (w'x)^2 / s,
-
-and for large s one column of the factor gives any product of v'x with a linear function, while the
-first term is cancelled by the others. Where such a limit is better than every factor that was
-found, the fit has the status NO_MINIMUM.
+The squared error may have no minimum (`posquad.recovery.escape`). Where a limit is better than
+every factor that was found, the fit has the status NO_MINIMUM.
 """
 
 from __future__ import annotations
@@ -33,6 +27,7 @@ from posquad.estimator._samples import WeightedSamples
 from posquad.geometry import dimension
 from posquad.recovery.budget import Budget
 from posquad.recovery.damped import Endpoint, descend
+from posquad.recovery.escape import escape
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.second_factor import (
     leading_factor,
@@ -50,10 +45,7 @@ _DETERMINED = 1e-10  # least singular value of the linear fit, over the largest,
 _SPREAD = DEFAULT.schedule.spread
 _ROUNDING = 1e-14  # errors relative to the largest response that are rounding errors
 _SAME = 1e-9  # relative difference of losses that does not count
-_UNBOUNDED_SIZE = 1e6  # size of a form, relative to the responses, that other terms cancel
 _ROUNDING_SIZE = 1e9  # the same at which the errors are rounding errors
-_SUSPECT_SIZE = 1e3  # the same for a descent that did not end at a stationary point
-_DECADES = 8  # sizes tried for a factor far out; beyond them, rounding hides the error
 _NEGLIGIBLE_LENGTH = 1e-8  # length of a column, relative to the longest, whose square is rounding
 _FLAT = DEFAULT.acceptance.flat
 
@@ -134,9 +126,18 @@ class TermsSearch:
         if self.best.V.size:
             end = descend(self.problem, self.best.V, self.options.budget, self._record, polish=True)
             self.best = end if end.loss <= self.best.loss * (1 + _SAME) else self.best
-        if not self._reproduces(self.best.loss) and (limit := self._limit()) is not None:
-            self.best = limit
-            return self.fit(self._evidence().updated(escapes=True))
+        if not self._reproduces(self.best.loss):
+            self.best, escapes = escape(
+                self.problem,
+                self._unbounded(),
+                min(self.rank, self.k),
+                self.best,
+                lambda problem, V: descend(problem, V, self.options.budget, self._record),
+                self.options.seed,
+                spent=self.options.budget.spent,
+            )
+            if escapes:
+                return self.fit(self._evidence().updated(escapes=True))
         return self.fit(self._sought(self._evidence()))
 
     def _zero(self) -> Endpoint:
@@ -255,17 +256,6 @@ class TermsSearch:
                 return
             self.best = lower
 
-    def _limit(self) -> Endpoint | None:
-        """Return a factor far out if the error has no minimum, else None."""
-        best, rank = self.best, min(self.rank, self.k)
-        limits = [self._limit_along(v, rank) for v in self._unbounded()]
-        limits = [end for end in limits if end is not None and end.loss < best.loss * (1 - _SAME)]
-        if limits:
-            return min(limits, key=lambda end: end.loss)
-        size = self.problem.form_size(best.V)
-        stationary = best.cosine <= 1e-8 or self.options.budget.spent
-        return best if size > _UNBOUNDED_SIZE or (size > _SUSPECT_SIZE and not stationary) else None
-
     def _unbounded(self) -> Iterator[np.ndarray]:
         """Yield directions `v[k]` whose squares the other terms express."""
         if self.terms == "constant":
@@ -279,41 +269,6 @@ class TermsSearch:
             two = np.abs(np.abs(column - middle) - (column.max() - middle))
             if column.any() and two.max() <= 1e-9 * np.abs(column).max():
                 yield self.frame.inverse[:, j] / np.abs(column).max()
-
-    def _limit_along(self, v: np.ndarray, rank: int) -> Endpoint | None:
-        """Return a factor of nearly the least error with one column far out along v.
-
-        Its other columns need no part along v, because all products with v'x are free.
-        """
-        products = (self.t @ v)[:, None] * self.t
-        B = np.linalg.svd(v[:, None])[0][:, 1:]  # [k, k - 1], orthogonal to v
-        inner = Profiled(self.t @ B, self.y, self.mass, np.column_stack([self.Z, products]))
-        W, rest = np.zeros((self.k - 1, 0)), min(rank - 1, self.k - 1)
-        if rest:
-            rng = np.random.default_rng(self.options.seed)
-            spectral = inner.t.T @ ((inner.root * inner.y)[:, None] * inner.t)
-            starts = [inner.scaled(leading_factor(spectral, rest, rng))]
-            if self.best.V.size:
-                starts.append(widened(rotated_factor(B.T @ self.best.V)[:, :rest], rest, rng))
-            ends = [descend(inner, V, self.options.budget, self._record) for V in starts]
-            W = min(ends, key=lambda end: end.loss).V
-        least = inner.loss(W)
-        if least >= self.best.loss * (1 - _SAME) or inner.form_size(W) > _ROUNDING_SIZE:
-            return None
-        w = inner.coefficients(W, self.y)[self.Z.shape[1] :] / 2
-        unit = float(np.linalg.norm(w)) or 1.0
-        factors = [
-            np.column_stack([np.sqrt(s) * v + w / np.sqrt(s), B @ W])
-            for s in unit * 10.0 ** np.arange(_DECADES)
-        ]
-        V = min(factors, key=self.problem.loss)
-        loss = self.problem.loss(V)
-        # A descent from here may come back: then there is a minimum after all.
-        back = descend(self.problem, V, self.options.budget, self._record)
-        if back.loss < least * (1 - 1e-6) and self.problem.form_size(back.V) <= _UNBOUNDED_SIZE:
-            self.best = back
-            return None
-        return Endpoint(V, loss, 1.0)
 
     def _sought(self, evidence: Evidence) -> Evidence:
         """Seek another factor of the rank that was asked for that reproduces the responses.

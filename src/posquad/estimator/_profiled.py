@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from posquad.core.symmetric import symmetric_system
+from posquad.recovery.damped import Eliminated
 
 _BLOCK_ENTRIES = 2**21  # entries of a block of rows of the Jacobian
 
@@ -20,7 +21,7 @@ class Profiled:
 
     def __init__(self, t: np.ndarray, y: np.ndarray, mass: np.ndarray, Z: np.ndarray) -> None:
         """Take inputs `t[n, k]`, responses `y[n]`, weights and the columns `Z[n, m]`."""
-        self.t, self.mass, self.Z = t, mass, Z
+        self.t, self.mass, self.Z, self.given = t, mass, Z, y
         self.root = np.sqrt(mass)
         N, s, _ = np.linalg.svd(self.root[:, None] * Z, full_matrices=False)
         self.N = N[:, s > len(y) * np.finfo(float).eps * s[:1]]
@@ -68,6 +69,22 @@ class Profiled:
         """Return `J'J D`, `[k, r]`."""
         moved = 2 * self.root * ((self.t @ V) * (self.t @ D)).sum(axis=1)
         return self.slope(V, self.project(moved))
+
+    def correlation(self, V: np.ndarray) -> np.ndarray:
+        """Return `-A*(e)`, `[k, k]`: an eigenvector of a positive eigenvalue lowers the loss."""
+        return -self.bend(self.errors(V)) / 2
+
+    def without(self, v: np.ndarray) -> Eliminated:
+        """Return the errors with all products of `v't` with linear functions eliminated."""
+        products = (self.t @ v)[:, None] * self.t
+        basis = np.linalg.svd(v[:, None])[0][:, 1:]
+        others = np.column_stack([self.Z, products])
+        inner = Profiled(self.t @ basis, self.given, self.mass, others)
+
+        def coefficients(W: np.ndarray) -> np.ndarray:
+            return inner.coefficients(W, self.given)[self.Z.shape[1] :]
+
+        return Eliminated(inner, basis, coefficients)
 
     def system(self) -> tuple[np.ndarray, np.ndarray]:
         """Return `S[n, k(k+1)/2]` and `z[n]` with `e = S svec(VV') - z`."""

@@ -168,8 +168,8 @@ class StreamFits(FittedAttributes):
             warnings.simplefilter("ignore")
             first._fit_rows(*stream.weighted_samples(), None)
         function = first._function
-        parts = (torch.from_numpy(np.array(part)) for part in function[:3])
-        begun.refer_to(*parts, function.value)
+        U, center, slope = (torch.from_numpy(np.array(part)) for part in function[:3])
+        begun.refer_to(U, center, slope, function.value)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R², the share of the variance of `y[n]` that predictions for `X[n, d]` explain.

@@ -191,7 +191,7 @@ class RankOne(HeldMeasurements):
     def matrices(self) -> Tensor:
         return self.X[..., :, None] * self.X[..., None, :]
 
-    @property
+    @cached_property
     def norms(self) -> Tensor:
         return self.squared_lengths
 

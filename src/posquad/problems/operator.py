@@ -194,7 +194,7 @@ class Measurements(ABC):
         """The map `D -> A*(A(UD' + DU')) U`, half of `J'J`, of `[..., d, r]`."""
         return lambda D: 2 * self.weighted_adjoint(self.paired(Z, self.project(D)), Z)
 
-    @cached_property
+    @property
     def matrices(self) -> Tensor:
         """All A_i, `[..., n, d, d]`."""
         eye = torch.eye(self.n, dtype=self.dtype or torch.float64, device=self.device)

@@ -54,6 +54,14 @@ class Endpoint(NamedTuple):
     cosine: float  # between the errors and the range of their derivative; 0 if stationary
 
 
+class Eliminated(NamedTuple):
+    """Errors with the products of one direction v with all linear functions eliminated."""
+
+    inner: SquaredErrors  # as a function of W, of the forms `BWW'B'`
+    basis: np.ndarray  # [k, k - 1]  B, orthogonal to v
+    coefficients: Callable[[np.ndarray], np.ndarray]  # c(W), `[k]`, of the products (v's)(c's)
+
+
 class SquaredErrors(Protocol):
     """Errors e that are quadratic in V, with derivative J; the loss is `||e||^2`."""
 
@@ -80,6 +88,22 @@ class SquaredErrors(Protocol):
 
     def bend(self, e: np.ndarray) -> np.ndarray:
         """Return B, `[k, k]`, for which `B D` is the derivative of `J'e` along D with e fixed."""
+        ...
+
+    def loss(self, V: np.ndarray) -> float:
+        """Return `||e||^2`."""
+        ...
+
+    def scaled(self, V: np.ndarray) -> np.ndarray:
+        """Return V times the factor of least loss; V itself if that is zero."""
+        ...
+
+    def correlation(self, V: np.ndarray) -> np.ndarray:
+        """Return `-A*(e)`, `[k, k]`: an eigenvector of a positive eigenvalue lowers the loss."""
+        ...
+
+    def without(self, v: np.ndarray) -> Eliminated:
+        """Return the errors with all products of `v's` with linear functions eliminated."""
         ...
 
     def system(self) -> tuple[np.ndarray, np.ndarray]:

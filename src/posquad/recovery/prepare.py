@@ -152,13 +152,13 @@ def prepare(
         rows, y = w.pow(0.25), y * w.sqrt()
     acceptance, large = tuning.acceptance, _is_large(X, tuning)
     scale = response_scale(y)
-    inputs = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
-    unchanged = Given.of(inputs, rows, y, scale)
+    whole_rows = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
+    unchanged = Given.of(whole_rows, rows, y, scale)
     if rows is not None and not large:
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
     unit = _units(X, rows, tuning, y.dtype)
-    given = unchanged.operator if large else RankOne.of_checked(X)
+    given = whole_rows if large else RankOne.of_checked(X)
     x = None if large else host(X)
     q = min(math.sqrt(d / n), _MOST_ASPECT)
     natural = ((1 - q) / (1 + q)) ** 2  # of isotropic samples, by Marchenko-Pastur

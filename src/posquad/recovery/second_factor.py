@@ -25,8 +25,6 @@ from posquad.recovery.restarts import EMPTY, FILLER
 from posquad.recovery.solvers.reflections import MatrixReflections, run_reflections
 from posquad.recovery.tuning import DEFAULT
 
-__all__ = ["Sought", "leading_factor", "rotated_factor", "seek_second_factor", "widened"]
-
 # Starts of each kind at most. A choice: 16 rounds of `Schedule.others_round`;
 # `Schedule.agreeing_others` end the search where starts reach a solution.
 _STARTS = 384

@@ -31,6 +31,7 @@ from posquad.core.progress import Progress
 from posquad.core.ranges import KERNEL_INPUTS, tiny
 from posquad.core.status import Status
 from posquad.dynamics.loop import Method, Rule, State, clock
+from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.initializers import kernel_solve
 from posquad.recovery.problem import Problem
@@ -94,6 +95,7 @@ def logdet_irls(
 def _require_range(problem: Problem) -> None:
     """Refuse inputs whose fourth powers, or their inverses, overflow or underflow."""
     least, most = KERNEL_INPUTS.of(problem.y.dtype)
+    assert isinstance(problem.operator, RankOne), "made of checked inputs"
     size = float(problem.operator.largest_entry())
     if not least <= size <= most:
         expected = f"a largest entry from {least:.0e} to {most:.0e}: rescale the inputs"

@@ -60,7 +60,7 @@ class Reflections(Method[ReflectionState]):
     def __init__(self, problem: Problem, relaxation: float) -> None:
         self.problem, self.relaxation = problem, relaxation
         n, d, y = problem.n, problem.d, problem.y
-        squares = problem.operator.squared_lengths
+        squares = problem.operator.norms
         self.rows = torch.where(squares > 0, squares, 1.0).rsqrt()  # all rows count alike
         X = problem.operator.project(torch.eye(d, dtype=y.dtype, device=y.device))
         basis, self.triangle = torch.linalg.qr(self.rows[..., None] * X)

@@ -22,6 +22,7 @@ from posquad.core.symmetric import (
     symmetric_matrix,
 )
 from posquad.problems.moments import ROUNDING, Moments, Terms, require_response_size
+from posquad.recovery.packed import PackedErrors
 
 # Variance of a direction, over d times the largest, that counts as none. A choice: about 450 eps,
 # above the rounding with which rows enter the sums.
@@ -40,6 +41,9 @@ _UNIT = 2.0**-53
 _PIVOT = 1e-12
 # Inverse iterations for that eigenvalue. A choice: a gap of 30 times is seen in two of them.
 _POWERS = 8
+# Root mean square of what other terms leave of a squared coordinate of variance one, up to which
+# they express it. A choice: the root of `_PIVOT`.
+_EXPRESSED = 1e-6
 # Error of a response, over the largest one, that counts as rounding. A choice: about 50 eps,
 # because responses were rounded when they were made, in sums over the inputs.
 _RESPONSES = 1e-14
@@ -54,7 +58,7 @@ class Affine(NamedTuple):
     value: float  # v
 
 
-class Compressed:
+class Compressed(PackedErrors):
     """The mean squared error as a function of `V[k, r]`, minimised over the other terms.
 
     The coordinates `s = T'(x / unit - origin)`, `[k]`, have covariance near I. Responses are
@@ -97,7 +101,9 @@ class Compressed:
         self._reference_error = math.sqrt(squared_error)
         # Rounding of the loss, which is a difference of such numbers.
         self.doubt = ROUNDING * squared_error + moments.doubt / mass / scale**2
-        self._last: tuple[np.ndarray, np.ndarray] | None = None
+        self.axes = self.back.numpy().T  # [d, k]  the inputs as functions of the coordinates
+        if self.terms == "constant":  # the linear function that is nearest to the constant
+            self.axes = (within.T @ moments.mean()).numpy()[None]
 
     def _eliminate(
         self, gram: Tensor, cross: Tensor, known: Tensor, quadratic: Tensor, others: Tensor
@@ -155,62 +161,9 @@ class Compressed:
         self.independent = len(R)
         if self._triangular and not self.regular:
             self.independent = int(_visible(torch.linalg.eigvalsh(correlation)).sum())
-        self._R, z = R.numpy(), R @ self._known + fit
-        self._z = z.numpy()
-        self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
-        self.size = float(z @ z) + self.least
-        self._constant = np.array([math.sqrt(self.least)])
+        least = max(squared_error - self._gain - float(fit @ fit), 0.0)
+        PackedErrors.__init__(self, R.numpy(), (R @ self._known + fit).numpy(), least)
         del self._M
-
-    # The methods of `SquaredErrors`.
-
-    def errors(self, V: np.ndarray) -> np.ndarray:
-        """Return `(R q - z, sqrt(c))`, whose square is the mean squared error."""
-        return np.concatenate([self._image(V) - self._z, self._constant])
-
-    def _image(self, V: np.ndarray) -> np.ndarray:
-        return self._R @ svec(torch.from_numpy(V @ V.T)).numpy()
-
-    def _adjoint(self, e: np.ndarray) -> np.ndarray:
-        return symmetric_matrix(torch.from_numpy(self._R.T @ e[: len(self._R)]), self.k).numpy()
-
-    def slope(self, V: np.ndarray, e: np.ndarray) -> np.ndarray:
-        """Return `J'e`, `[k, r]`."""
-        return 2 * self._adjoint(e) @ V
-
-    def derivative(self, V: np.ndarray) -> np.ndarray:
-        """Return J, `[rows of R, k r]`; the last one is kept."""
-        if self._last is None or not np.array_equal(self._last[0], V):
-            J = self._R @ symmetric_jacobian(torch.from_numpy(V)).numpy()
-            self._last = V.copy(), J
-        return self._last[1]
-
-    def curvature(self, V: np.ndarray) -> np.ndarray:
-        """Return `J'J`, `[k r, k r]`."""
-        J = self.derivative(V)
-        return J.T @ J
-
-    def curved(self, V: np.ndarray, D: np.ndarray) -> np.ndarray:
-        """Return `J'J D`, `[k, r]`."""
-        moved = V @ D.T
-        image = self._R @ svec(torch.from_numpy(moved + moved.T)).numpy()
-        return self.slope(V, image)
-
-    def bend(self, e: np.ndarray) -> np.ndarray:
-        """Return `2 A*(e)`, `[k, k]`."""
-        return 2 * self._adjoint(e)
-
-    def system(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return R and z."""
-        return self._R, self._z
-
-    def total_curvature(self, V: np.ndarray) -> float:
-        """Return the trace of `J'J`."""
-        return float((self.derivative(V) ** 2).sum())
-
-    def form_size(self, V: np.ndarray) -> float:
-        """Return `||R q||` over the root of the size of the responses."""
-        return float(np.linalg.norm(self._image(V)) / (math.sqrt(self.size) or 1.0))
 
     def residual(self, loss: float) -> float:
         """Return the relative residual of a loss; that of the zero function is 1."""
@@ -229,14 +182,28 @@ class Compressed:
             q = q + np.linalg.lstsq(self._R, self._z - self._R @ q)[0]
         return symmetric_matrix(torch.from_numpy(q), self.k).numpy()
 
-    def correlation(self, V: np.ndarray) -> np.ndarray:
-        """Return `-A*(e)`, `[k, k]`: an eigenvector of a positive eigenvalue lowers the loss."""
-        return -self._adjoint(self.errors(V))
-
     def best_size(self, V: np.ndarray, v: np.ndarray) -> float:
         """Return the s of least loss of `VV' + s vv'`."""
         a = self._image(v[:, None])
         return -float(self.errors(V)[:-1] @ a) / (float(a @ a) or 1.0)
+
+    def form_size(self, V: np.ndarray) -> float:
+        """Return the size of the form over the root of that of the responses.
+
+        Where other terms cancel it, R does not see it: it is then that of the single products.
+        """
+        if not len(self.others):
+            return super().form_size(V)
+        products = svec(torch.from_numpy(V @ V.T)) * self._lengths
+        return float(torch.linalg.vector_norm(products)) / (math.sqrt(self.size) or 1.0)
+
+    def unbounded(self) -> list[np.ndarray]:
+        """Return directions `v[k]` whose squares the other terms express."""
+        if not len(self.others):
+            return []
+        units = [v / (float(np.linalg.norm(v)) or 1.0) for v in self.axes]
+        seen = (float(np.linalg.norm(self._image(v[:, None]))) for v in units)
+        return [v for v, size in zip(units, seen, strict=True) if size <= _EXPRESSED and v.any()]
 
     # The answer.
 

@@ -14,6 +14,7 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.recovery.damped import Endpoint, descend
 from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.escape import escape
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.ranks import bic, highest_rank, try_ranks, weight_of_best
 from posquad.recovery.second_factor import (
@@ -109,15 +110,31 @@ class _Search:
         if best.V.size:
             end = self._descend(best.V, polish=True)
             best = end if end.loss <= best.loss * (1 + _SAME) else best
+        best, escapes = self._limited(best, rank)
         V = rotated_factor(best.V)
         lengths = np.linalg.norm(V, axis=0)
         V = V[:, lengths > _NEGLIGIBLE * lengths.max(initial=0.0)]
         lost, evidence = _UNLIKE, Evidence.alone(tolerance=self.limits.level)
         if not self._is_doubtful(best.loss):
             lost, evidence = None, self._evidence(V, best.loss, rank, settled=settled)
-            if self._is_cancelled(V, best.loss, granted(evidence)):
+            evidence = evidence.updated(escapes=escapes)
+            if not escapes and self._is_cancelled(V, best.loss, granted(evidence)):
                 lost = _LARGE if problem.regular else _FREE
         return Found(V, best.loss, evidence, self.starts, path, confidence, lost)
+
+    def _limited(self, best: Endpoint, rank: int) -> tuple[Endpoint, bool]:
+        """Return a factor far out if the error has no minimum, and whether it has none."""
+        if self._reproduces(best.loss) or not rank or not len(self.problem.others):
+            return best, False
+        return escape(
+            self.problem,
+            self.problem.unbounded(),
+            min(rank, self.problem.k),
+            best,
+            lambda problem, V: descend(problem, V, self.limits.budget, self._record),
+            self.limits.seed,
+            spent=self.limits.budget.spent,
+        )
 
     def choose(self, max_rank: int | None) -> Found:
         """Try ranks from below until the score rises, and search at the best one."""
