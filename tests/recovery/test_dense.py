@@ -758,3 +758,10 @@ def test_problems_of_a_batch_are_reflected_as_alone():
         one = alone.advance(alone.start(U0[:, 0]))
         torch.testing.assert_close(state.Z[:, k], one.Z, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(state.gap[:, k], one.gap, rtol=1e-6, atol=1e-9)
+
+
+def test_counts_need_nonnegative_means():
+    A = np.array([np.diag([1.0, -1.0]), np.eye(2), np.diag([1.0, 0.0])])
+    with pytest.raises(DomainError, match=r"A: expected positive semidefinite.*got a least.*-1"):
+        recover(Dense(A), np.array([1.0, 2.0, 1.0]), 1, loss="poisson")
+    assert recover(Dense(A[1:]), np.array([2.0, 1.0]), 1, loss="poisson").rank == 1

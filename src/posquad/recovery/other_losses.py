@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from posquad.core.arrays import like
-from posquad.core.errors import Interrupted
+from posquad.core.errors import DomainError, Interrupted
+from posquad.core.linalg import eigenvalue_rounding
 from posquad.core.status import Status
+from posquad.problems.measurements import RankOne
 from posquad.recovery.admitted import Admitted, admitted_start
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.evidence import Evidence
@@ -30,8 +32,7 @@ def recover_by_reweighting(loss: Loss, given: Admitted, options: Options, level:
     far.
     """
     if isinstance(loss, Poisson):
-        data = given.operator.data.flatten(-given.operator.own_dimensions)
-        require_counts(data, given.y, given.weights)
+        _require_counts(given)
     budget = Budget(max_steps=options.max_steps, time_limit=options.time_limit)
     if not given.batch:
         return _Reweighting(loss, given, options, level, budget).run()
@@ -56,6 +57,20 @@ def recover_by_reweighting(loss: Loss, given: Admitted, options: Options, level:
         ends += [problem.unfinished() for problem in each[len(ends) :]]
         raise Interrupted(stacked_recoveries(ends, given.batch, given.model)) from stop
     return stacked_recoveries(ends, given.batch, given.model)
+
+
+def _require_counts(given: Admitted) -> None:
+    """Refuse responses that are no counts, and measurements whose means may be negative."""
+    operator = given.operator
+    require_counts(operator.data.flatten(-operator.own_dimensions), given.y, given.weights)
+    if isinstance(operator, RankOne):
+        return
+    lowest = torch.linalg.eigvalsh(operator.matrices)[..., 0]
+    negative = lowest < -eigenvalue_rounding(operator.d, lowest.dtype) * operator.norms
+    if bool(negative.any()):
+        expected = "positive semidefinite A_i for loss='poisson', because <A_i, Q> is a mean"
+        got = f"a least eigenvalue of {float(lowest[negative].min()):.3g}"
+        raise DomainError("A", expected=expected, got=got)
 
 
 class _Reweighting:
