@@ -29,14 +29,16 @@ def judge(
     sure: float,
     ambient: int,
     *,
+    among: int | None = None,
     nongeneric: bool,
     diagnose: bool,
 ) -> Answers:
     """Diagnose what was found, and return the answers in the user's coordinates.
 
-    `sure` is the confidence in the rank, `ambient` the dimension of the user's inputs. Nongeneric
-    inputs may have second solutions of their own kind. Without `diagnose`, nothing is said about
-    whether the data determine the answer.
+    `sure` is the confidence in the rank, `ambient` the dimension of the user's inputs. Other
+    solutions are sought up to the rank `among`, that of the answer by default. Nongeneric inputs
+    may have second solutions of their own kind. Without `diagnose`, nothing is said about whether
+    the data determine the answer.
     """
     budget = task.history.budget
     task.history.best = found
@@ -50,7 +52,8 @@ def judge(
     evidence = replace(evidence, excluded=_excluded(shared, found, is_open(evidence), budget))
     open = is_open(evidence)
     with task.history.paused():
-        sought = _others(shared, found, task, diagnosis, open, nongeneric=nongeneric)
+        rank = max(found.rank, min(among or 1, shared.problem.d))
+        sought = _others(shared, found, task, diagnosis, open, rank, nongeneric=nongeneric)
     evidence = replace(
         evidence,
         others=sought.starts,
@@ -92,10 +95,11 @@ def _others(
     task: Task,
     diagnosis: Diagnosis,
     open: np.ndarray,
+    rank: int,
     *,
     nongeneric: bool,
 ) -> Sought[np.ndarray]:
-    """Seek a second solution of the problems that are still `open`."""
+    """Seek a second solution, up to this rank, of the problems that are still `open`."""
     none = np.zeros_like(open, dtype=np.int64)
     sought = Sought(np.zeros_like(open), none, none.copy())
     if not open.any() or task.history.budget.spent:
@@ -105,7 +109,7 @@ def _others(
     near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
     radii = Radii(near, apart)
     if open.ndim == 0:
-        told = find_second_solution(shared, found, task, radii, nongeneric=nongeneric)
+        told = find_second_solution(shared, found, task, radii, rank, nongeneric=nongeneric)
         return Sought(*map(host, told))
     chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
     told = find_second_solution(
@@ -113,6 +117,7 @@ def _others(
         found.select(chosen),
         task,
         radii.select(chosen),
+        rank,
         nongeneric=False,
     )
     for all, some in zip(sought, told, strict=True):

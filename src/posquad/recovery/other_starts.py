@@ -183,7 +183,8 @@ def partly_known(
     noise = noise / torch.linalg.vector_norm(noise, dim=-2, keepdim=True)
     kept = (torch.arange(count, device=U.device) % (r - 1) + 1).reshape(-1, *(1,) * U.ndim)
     each = s.new_tensor(lengths).repeat_interleave(r - 1).repeat(count)[:count]
-    other = each.reshape(-1, *(1,) * U.ndim) * s[..., None, :] * noise
+    size = torch.where(s > 0, s, s.mean(-1, keepdim=True))[..., None, :]  # of a column of zeros
+    other = each.reshape(-1, *(1,) * U.ndim) * size * noise
     return torch.where(torch.arange(r, device=U.device) < kept, s[..., None, :] * W, other)
 
 

@@ -6,6 +6,7 @@ search. A search that finds none proves nothing, so the result holds the number 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -48,9 +49,9 @@ class Sought(NamedTuple, Generic[T]):
 
 
 def find_second_solution(
-    shared: Shared, found: Candidates, task: Task, radii: Radii, *, nongeneric: bool
+    shared: Shared, found: Candidates, task: Task, radii: Radii, rank: int, *, nongeneric: bool
 ) -> Sought[Tensor]:
-    """Seek a solution that differs from the first one, which was `found`.
+    """Seek a solution of at most this rank that differs from the first one, which was `found`.
 
     If there are many rows, some of them are enough to find candidates (`Shared.thinned`). At rank
     one in few dimensions, all candidates are tried. Otherwise some starts are random, some are
@@ -63,6 +64,8 @@ def find_second_solution(
     signs or few distinct values can have separate solutions that differ by the signs or the order
     of coordinates.
     """
+    if rank > found.rank:
+        found, radii = _widened(found, rank), radii._replace(near=torch.zeros_like(radii.near))
     U, sizes, whole = found.U, shared.tuning.sizes, shared.problem
     d, r = U.shape[-2:]
     shared = shared.thinned(r)
@@ -122,6 +125,12 @@ class _Known(NamedTuple):
         """Return the problems of a batch at these indices."""
         shared, found = self.shared.select(index), self.found.select(index)
         return _Known(shared, found, self.radii.select(index), self.whole.select(index))
+
+
+def _widened(found: Candidates, rank: int) -> Candidates:
+    """Return what was found with columns of zeros, as one of this rank."""
+    U = torch.nn.functional.pad(found.U, (0, rank - found.rank))
+    return replace(found, rank=rank, U=U, known=None)
 
 
 def _ends(known: _Known, task: Task, starts: Tensor) -> tuple[Tensor, Tensor]:

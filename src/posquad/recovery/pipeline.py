@@ -415,6 +415,7 @@ class Pipeline:
             self.task,
             sure,
             ambient,
+            among=self.rank,
             nongeneric=nongeneric,
             diagnose=self.diagnose,
         )
