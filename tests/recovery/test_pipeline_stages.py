@@ -102,8 +102,8 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
     shared, seen = Shared(prepare(X, y, None)), []
 
-    def second(shared, found, task, radii, *, nongeneric):
-        seen.append((float(radii.apart), nongeneric))
+    def second(shared, found, task, radii, rank, *, nongeneric):
+        seen.append((float(radii.apart), rank, nongeneric))
         assert float(radii.near) == 0.25
         return Sought(torch.tensor(True), torch.tensor(5), torch.tensor(3))
 
@@ -113,12 +113,11 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     task = task_of()
 
     def told(open):
-        answer = judge._others(shared, None, task, diagnosis, open, nongeneric=True)
+        answer = judge._others(shared, None, task, diagnosis, open, 3, nongeneric=True)
         return [int(t) for t in answer]
 
     assert told(open) == [1, 5, 3]
-    ((distance, nongeneric),) = seen
-    assert (distance, nongeneric) == (pytest.approx(apart), True)
+    assert seen == [(pytest.approx(apart), 3, True)]
     # Nothing is sought of problems that are not open, or without a budget.
     assert told(~open) == [0, 0, 0]
     task.history.budget.steps = task.history.budget.max_steps

@@ -690,10 +690,19 @@ class TestBatches:
         X = normal(rng, 15, 10).repeat(3, 1)
         U = normal(rng, 10, 1)
         y = (X @ U).square().sum(-1)
-        alone, together = recover(X, y, 2), recover(X[None], y[None], 2)
+        alone, together = recover(X, y, 1), recover(X[None], y[None], 1)
         assert [alone.status] == together.status == [Status.RECOVERED]
-        assert int(alone.rank) == int(together.rank[0]) == 1
         assert error(alone, U) < 1e-12
+        assert error(together, U) < 1e-12
+
+    def test_repeated_samples_of_a_batch_that_leave_a_higher_rank_open(self, rng):
+        """15 inputs determine the 10 unknowns of rank one, but not the 19 of rank two."""
+        X = normal(rng, 15, 10).repeat(3, 1)
+        y = (X @ normal(rng, 10, 1)).square().sum(-1)
+        alone, together = recover(X, y, 2), recover(X[None], y[None], 2)
+        assert [alone.status] == together.status == [Status.NOT_IDENTIFIED]
+        assert int(alone.rank) == int(together.rank[0]) == 1
+        assert bool(alone.evidence.different)
 
     def test_uneven_samples_of_a_batch(self, rng):
         X, U = normal(rng, 4, 30, 5), normal(rng, 4, 5, 2)

@@ -88,7 +88,7 @@ def test_independent_starts_agree_before_the_search_ends(nongeneric, monkeypatch
     monkeypatch.setattr(others, "make_starts", fake_starts)
     monkeypatch.setattr(others, "_ends", fake_ends)
     told = others.find_second_solution(
-        shared, candidates(U), task_of(), radii(), nongeneric=nongeneric
+        shared, candidates(U), task_of(), radii(), 2, nongeneric=nongeneric
     )
     # The least multiple of 3 from 20 agrees.
     assert (bool(told.different), int(told.starts), int(told.agreeing)) == (False, 5 * 7, 21)
@@ -106,7 +106,9 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
     starts = other_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
     monkeypatch.setattr(others, "make_starts", lambda *a, **k: starts)
     monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
-    told = others.find_second_solution(shared, candidates(U), task_of(), radii(), nongeneric=False)
+    told = others.find_second_solution(
+        shared, candidates(U), task_of(), radii(), 2, nongeneric=False
+    )
     assert (bool(told.different), int(told.starts), int(told.agreeing)) == (True, 4, 1)
     assert len(list(ends)) == 1
 
