@@ -39,7 +39,8 @@ _REPRODUCED = ASSERTING_UNIQUE | {"NOT_IDENTIFIED"}
 class Told(NamedTuple):
     """Answer to one problem: its word, the rank, and the function.
 
-    A word that says that the answer is the only one says so of all matrices of rank `among`.
+    A word that says that the answer is the only one says so of all matrices of rank `among`: the
+    rank that was asked for, or that of the answer if none was.
     """
 
     word: str
@@ -55,7 +56,7 @@ Ask = Callable[[Group, Case, Rng], Told]
 
 
 def alone(group: Group, case: Case, rng: Rng) -> Told:
-    return _told(recover(case.X, case.y, group.rank))
+    return _told(recover(case.X, case.y, group.rank), group.rank)
 
 
 def unknown_rank(group: Group, case: Case, rng: Rng) -> Told:
@@ -63,21 +64,23 @@ def unknown_rank(group: Group, case: Case, rng: Rng) -> Told:
 
 
 def certified(group: Group, case: Case, rng: Rng) -> Told:
-    return _told(recover(case.X, case.y, group.rank, certify=True))
+    return _told(recover(case.X, case.y, group.rank, certify=True), group.rank)
 
 
 def weighted(group: Group, case: Case, rng: Rng) -> Told:
-    return _told(recover(case.X, case.y, group.rank, weights=_weights(case, rng)))
+    found = recover(case.X, case.y, group.rank, weights=_weights(case, rng))
+    return _told(found, group.rank)
 
 
 def dense(group: Group, case: Case, rng: Rng) -> Told:
     """Ask with the matrices `A_i = x_i x_i'`."""
-    return _told(recover(Dense(case.X[:, :, None] * case.X[:, None, :]), case.y, group.rank))
+    matrices = Dense(case.X[:, :, None] * case.X[:, None, :])
+    return _told(recover(matrices, case.y, group.rank), group.rank)
 
 
 def by_moments(group: Group, case: Case, rng: Rng) -> Told:
     X, y = many_copies(case.X, case.y)
-    return _told(recover(rows.in_memory(X), y, group.rank))
+    return _told(recover(rows.in_memory(X), y, group.rank), group.rank)
 
 
 def by_passes(group: Group, case: Case, rng: Rng) -> Told:
@@ -85,7 +88,7 @@ def by_passes(group: Group, case: Case, rng: Rng) -> Told:
     X, y = many_copies(case.X, case.y)
     kept = len(X) // 2 * X.shape[1]
     with mock.patch.multiple(entry, MOMENT_MOST=0, MEMORY_ENTRIES=kept):
-        return _told(recover(rows.in_memory(X), y, group.rank))
+        return _told(recover(rows.in_memory(X), y, group.rank), group.rank)
 
 
 def regressor(group: Group, case: Case, rng: Rng) -> Told:
@@ -133,11 +136,11 @@ OTHER_TERMS: dict[str, tuple[Ask, int]] = {
 _MAY_REFUSE = {"dense"}
 
 
-def _told(found: Recovery, k: int | None = None) -> Told:
+def _told(found: Recovery, asked: int | None = None, k: int | None = None) -> Told:
     at = () if k is None else k
     word = found.status if k is None else found.status[k]
     U, rank = np.asarray(found.U)[at], int(np.asarray(found.rank)[at])
-    return Told(word.name, rank, Function(U, np.zeros(len(U)), 0.0), rank)
+    return Told(word.name, rank, Function(U, np.zeros(len(U)), 0.0), asked or max(1, rank))
 
 
 def _model(group: Group) -> PositiveQuadraticRegressor:
@@ -147,10 +150,8 @@ def _model(group: Group) -> PositiveQuadraticRegressor:
 
 def _model_told(model: PositiveQuadraticRegressor) -> Told:
     function = Function(model.components_.T, model.coef_, float(model.intercept_))
-    rank, among = int(model.rank_), int(model.rank_)
-    if model.linear or model.fit_intercept:  # up to the rank that was asked for
-        among = max(1, rank) if model.rank is None else model.rank
-    return Told(model.status_.name, rank, function, among)
+    rank = int(model.rank_)
+    return Told(model.status_.name, rank, function, model.rank or max(1, rank))
 
 
 def _in_pieces(group: Group, X: np.ndarray, y: np.ndarray) -> Told:
@@ -250,7 +251,7 @@ def _asked(group: Group, seed: int, way: str) -> dict[int, Record]:
             if way == "batch":
                 X, y = (np.array([getattr(c, name) for c in group.cases]) for name in ("X", "y"))
                 together = recover(X, y, group.rank)
-                told = {k: _told(together, k) for k in members}
+                told = {k: _told(together, group.rank, k) for k in members}
             else:
                 ask, k = (FORMS | OTHER_TERMS)[way]
                 members = [k]

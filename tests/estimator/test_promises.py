@@ -1,10 +1,7 @@
 """What RECOVERED promises of fits with other terms and of fits to many rows.
 
-Each test marked `broken` fails, and must: the search by moments is to be replaced by the one engine
-of `recover`, which must turn these tests green; then the marks go.
-
-A problem proves the point by itself (`adversarial.functions`). Only AssertionError is an expected
-failure, so a problem that proves nothing fails as an error.
+A problem proves the point by itself (`adversarial.functions`); one that proves nothing fails as an
+error.
 """
 
 from __future__ import annotations
@@ -28,12 +25,6 @@ MANY = 4200  # rows that a fit to a source does not keep: more than 4096
 TERMS = {"none": {}, "constant": {"fit_intercept": True}, "linear": {"linear": True}}
 
 
-def broken(reason):
-    return pytest.mark.xfail(
-        strict=True, raises=AssertionError, reason=f"{reason}; the one engine must turn it green"
-    )
-
-
 def fitted(problem, r, terms, **options):
     return Regressor(r, standard_errors=False, **TERMS[terms], **options).fit(problem.X, problem.y)
 
@@ -50,9 +41,7 @@ def read(problem, r, terms):
     return model.fit(rows.in_memory(problem.X), problem.y)
 
 
-# A stream has no rows that could show the error that its sums hide.
-hidden = ()
-WAYS = pytest.mark.parametrize("fit", [read, pytest.param(streamed, marks=hidden)])
+WAYS = pytest.mark.parametrize("fit", [read, streamed])
 
 
 def distance(model, Q):
@@ -157,7 +146,6 @@ def test_many_rows_with_two_solutions_are_reproduced_and_not_identified(terms, f
     assert model.residual_ < 1e-9
 
 
-@broken("equal first rows with weights leave moments without digits")
 def test_equal_first_rows_of_a_source_with_weights():
     worst = 0.0
     for seed in range(0, 6, 2):

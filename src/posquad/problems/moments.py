@@ -34,6 +34,7 @@ Terms = Literal["none", "constant", "linear"]
 _LEAST = 1e-10  # variance of a direction, over the largest, below which its scale is not resolved
 _REFINEMENTS = 3  # of the reference fit
 _RIDGES = (1e-13, 1e-8, 1e-3, 1.0)  # of the reference fit, which need not be accurate
+_RESOLVED = 1e-13  # deviation from a mean, over the inputs, that is rounding: about 450 eps
 _SEEN = 1e-14  # fourth moment of a product, over the largest, that the first rows resolve
 _FREE = 1e-10  # least pivot of products of the first rows, over their sizes, that is not rounding
 ROUNDING = 1e-15  # relative rounding of a sum
@@ -370,5 +371,8 @@ def _first_frame(X: Tensor, w: Tensor, terms: Terms) -> Frame:
     origin = w @ scaled / w.sum() if terms == "linear" else torch.zeros_like(unit)
     rows = (scaled - origin) * w.sqrt()[:, None]
     values, vectors = torch.linalg.eigh(rows.T @ rows / w.sum())
-    values = values.clamp_min(_LEAST * float(values[-1]) or 1.0)
+    # Equal rows differ from their mean by rounding, which is no scale.
+    rounding = _RESOLVED**2 if terms == "linear" else 0.0
+    values = values.clamp_min(_LEAST * float(values[-1]))
+    values = torch.where(values > rounding, values, 1.0)
     return Frame(unit, origin, vectors * values.rsqrt())
