@@ -27,7 +27,7 @@ from posquad.recovery import (
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.fit import regularized_frame
 from posquad.recovery.solvers.gauss_newton import NormalEquations
-from posquad.recovery.solvers.lbfgs import PopulationLBFGS, _remember
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS, population_metric
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.quartic import _cubic_roots, exact_step
 from recovery_support import relative_error
@@ -211,10 +211,10 @@ def test_two_loop_recursion_is_the_bfgs_formula(rng):
     state = method.start(nearby(rng, U))
     for _ in range(4):  # two more than the memory holds
         state = method.advance(state)
-    basis = regularized_frame(state.U)
+    metric = population_metric(state.U)
     eye = torch.eye(6, dtype=X.dtype).reshape(6, 3, 2)
-    plain = replace(state, curvature=torch.zeros_like(state.curvature))
-    H = torch.stack([method._inverse(plain, basis, b).flatten() for b in eye], dim=1).numpy()
+    plain = state.secants._replace(curvature=torch.zeros_like(state.curvature))
+    H = torch.stack([plain.solve(b, metric).flatten() for b in eye], dim=1).numpy()
     P = torch.stack([population_product(state.U, state.U.mT @ state.U, b).flatten() for b in eye])
     np.testing.assert_allclose(H, np.linalg.pinv(P.numpy(), rcond=1e-10), rtol=1e-8, atol=1e-10)
     assert state.moves.shape == (2, 3, 2)
@@ -226,7 +226,7 @@ def test_two_loop_recursion_is_the_bfgs_formula(rng):
     g = normal(rng, 3, 2)
     g = geometry.horizontal_projection(state.U, g)
     expected = (H @ g.flatten().numpy()).reshape(3, 2)
-    np.testing.assert_allclose(method._inverse(state, basis, g).numpy(), expected, rtol=1e-8)
+    np.testing.assert_allclose(state.secants.solve(g, metric).numpy(), expected, rtol=1e-8)
 
 
 def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
@@ -243,7 +243,7 @@ def test_memory_holds_the_last_moves_and_turns_of_the_gradient(rng):
         torch.testing.assert_close(states[-1].turns[k], turn, rtol=1e-9, atol=1e-12)
     assert not bool(states[1].curvature[1:].any())
     against = torch.ones(3, 2, dtype=X.dtype)
-    assert float(_remember(states[-1], against, -against)["curvature"][0]) == 0  # bent upwards
+    assert float(states[-1].secants.with_pair(against, -against).curvature[0]) == 0  # bent upwards
 
 
 def test_a_memory_that_points_uphill_is_forgotten(rng):
@@ -255,7 +255,7 @@ def test_a_memory_that_points_uphill_is_forgotten(rng):
     size = state.gradient.square().sum((-2, -1))[:, None]
     wrong = torch.tensor([[-1e3, 0], [0, 0]], dtype=X.dtype) / size
     spoiled = replace(state, moves=pair, curvature=wrong)  # turns are zero: -1e3 <g, g> is left
-    D = -method._inverse(spoiled, regularized_frame(state.U), state.gradient)
+    D = -spoiled.secants.solve(state.gradient, population_metric(state.U))
     assert float((D[0] * state.gradient[0]).sum()) > 0 > float((D[1] * state.gradient[1]).sum())
     expected = method.advance(state)
     torch.testing.assert_close(method.advance(spoiled).U, expected.U, rtol=1e-12, atol=0)

@@ -19,7 +19,6 @@ from torch import Tensor
 from posquad.core.arrays import A
 from posquad.core.progress import Progress
 from posquad.dynamics.loop import merge
-from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
 from posquad.geometry.population import population_solve
 from posquad.recovery.budget import Budget, History
@@ -35,6 +34,7 @@ from posquad.recovery.solvers.fit import (
 )
 from posquad.recovery.solvers.quartic import exact_step
 from posquad.recovery.solvers.refit import refit_in_range
+from posquad.recovery.solvers.secants import Secants
 
 __all__ = ["population_lbfgs"]
 
@@ -88,12 +88,17 @@ def population_lbfgs(
 
 @dataclass(frozen=True)
 class LBFGSState(FitState):
-    """A fit with its gradient and the memory of L-BFGS."""
+    """A fit with its gradient and the memory of L-BFGS, the fields of `Secants`."""
 
     gradient: Tensor  # [..., d, r]  of ||e||^2 / (2n)
-    moves: Tensor  # [..., m, d, r]  last steps, newest first
-    turns: Tensor  # [..., m, d, r]  their changes of gradient
-    curvature: Tensor  # [..., m]  1 / <move, turn>, zero where there is no pair
+    moves: Tensor  # [..., m, d, r]
+    turns: Tensor  # [..., m, d, r]
+    curvature: Tensor  # [..., m]
+
+    @property
+    def secants(self) -> Secants:
+        """The memory."""
+        return Secants(self.moves, self.turns, self.curvature)
 
 
 class PopulationLBFGS(FitMethod[LBFGSState]):
@@ -105,26 +110,22 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
             self.problem, U0, gradient=none, moves=none, turns=none, curvature=none
         )
         slope = self.problem.operator.weighted_adjoint(state.e, state.Z)
-        batch = slope.shape[:-2]
-        pairs = slope.new_zeros(*batch, _MEMORY, *slope.shape[-2:])
         return replace(
             state,
             gradient=slope * (2 / self.problem.n),
             passes=state.passes + 1,
-            moves=pairs,
-            turns=pairs,
-            curvature=slope.new_zeros(*batch, _MEMORY),
+            **Secants.none(slope, _MEMORY)._asdict(),
         )
 
     def advance(self, state: LBFGSState) -> LBFGSState:
         problem, g = self.problem, state.gradient
-        basis = regularized_frame(state.U)
-        D = -self._inverse(state, basis, g)
+        metric = population_metric(state.U)
+        D = -state.secants.solve(g, metric)
         uphill = inner(D, g) >= 0
         if bool(uphill.any()):  # rounding, or pairs from another region: discard the memory
             forgotten = replace(state, curvature=torch.zeros_like(state.curvature))
             state = merge(uphill, forgotten, state)
-            D = torch.where(uphill[..., None, None], -self._inverse(state, basis, g), D)
+            D = torch.where(uphill[..., None, None], -state.secants.solve(g, metric), D)
         W = problem.operator.project(D)
         t = exact_step(problem.operator, state.e, state.Z, W)[..., None, None]
         U, Z = state.U + t * D, state.Z + t * W
@@ -135,36 +136,16 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
         move, U = t * D + (refitted - U), refitted  # the difference is exactly zero without a refit
         new = state.moved(problem, U, Z, passes=state.passes + 2 + fresh)
         slope = problem.operator.weighted_adjoint(new.e, new.Z)
+        gradient = slope * (2 / problem.n)
         return replace(
             new,
-            gradient=slope * (2 / problem.n),
+            gradient=gradient,
             cosine=cosine(problem, new, slope),
-            **_remember(state, move, slope * (2 / problem.n) - g),
+            **state.secants.with_pair(move, gradient - g)._asdict(),
         )
 
-    def _inverse(self, state: LBFGSState, basis: Frame, g: Tensor) -> Tensor:
-        """Return the approximate inverse Hessian times g."""
-        shares = []
-        for k in range(_MEMORY):
-            share = state.curvature[..., k] * inner(state.moves[..., k, :, :], g)
-            g = g - share[..., None, None] * state.turns[..., k, :, :]
-            shares.append(share)
-        v = population_solve(basis, horizontal_part(state.U, g, basis))
-        for k in reversed(range(_MEMORY)):
-            share = state.curvature[..., k] * inner(state.turns[..., k, :, :], v)
-            v = v + (shares[k] - share)[..., None, None] * state.moves[..., k, :, :]
-        return v
 
-
-def _remember(state: LBFGSState, move: Tensor, turn: Tensor) -> dict[str, Tensor]:
-    """Return the memory with one more pair, unused unless its curvature is clearly positive."""
-    product = inner(move, turn)
-    eps = torch.finfo(move.dtype).eps
-    sizes = torch.linalg.matrix_norm(move) * torch.linalg.matrix_norm(turn)
-    good = product > eps * sizes
-    inverse = torch.where(good, 1 / torch.where(good, product, 1.0), 0.0)
-    return {
-        "moves": torch.cat([move[..., None, :, :], state.moves[..., :-1, :, :]], dim=-3),
-        "turns": torch.cat([turn[..., None, :, :], state.turns[..., :-1, :, :]], dim=-3),
-        "curvature": torch.cat([inverse[..., None], state.curvature[..., :-1]], dim=-1),
-    }
+def population_metric(U: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the map `g -> P^-1 g` of the population curvature P at U, of horizontal parts."""
+    basis = regularized_frame(U)
+    return lambda g: population_solve(basis, horizontal_part(U, g, basis))

@@ -31,7 +31,7 @@ from posquad.problems.rows.source import Rows
 
 __all__ = ["Checkpoint", "Keeper", "State"]
 
-_FORMAT = "posquad checkpoint 2"
+_FORMAT = "posquad checkpoint 3"
 _BEGIN = b'{"format": "posquad checkpoint'  # of every checkpoint, also of other versions
 # Most bytes of the line of JSON. A choice: states have some kilobytes, and a damaged file is not
 # read without end.

@@ -26,6 +26,7 @@ from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
 from posquad.recovery.solvers.fit import inner, regularized_frame
 from posquad.recovery.solvers.quartic import least_step
+from posquad.recovery.solvers.secants import Secants
 from posquad.recovery.streams.curvature import Known, expected_solve
 
 # Pairs of L-BFGS that are kept. A choice: a pass over the rows costs far more than a pair, so that
@@ -130,7 +131,7 @@ class Polish:
     U: Tensor  # [d, r]  the factor
     V: Tensor  # [d, r]  the same for inputs of covariance near I: U = metric V
     slope: Tensor | None = None  # [d, r]  gradient of the mean squared error; None before a pass
-    pairs: list[tuple[Tensor, Tensor, float]] = field(default_factory=list)  # of L-BFGS
+    secants: Secants | None = None  # None before a step
     losses: list[float] = field(default_factory=list)  # sum of w e^2 before each step, and now
     idle: int = 0  # last steps without progress
     converged: bool = False
@@ -152,10 +153,9 @@ class Polish:
         arrays = {"U": self.U, "V": self.V}
         if self.slope is not None:
             arrays["slope"] = self.slope
-        for k, (move, turn, _) in enumerate(self.pairs):
-            arrays |= {f"move{k}": move, f"turn{k}": turn}
+        if self.secants is not None:
+            arrays |= self.secants._asdict()
         numbers: dict[str, Any] = {"losses": self.losses, "idle": self.idle, "rows": None}
-        numbers["inverses"] = [inverse for _, _, inverse in self.pairs]
         if self.partial is not None:
             numbers["rows"] = self.partial.rows
             arrays |= {"sums": self.partial.sums.high, "sums_low": self.partial.sums.low}
@@ -167,8 +167,8 @@ class Polish:
         held = {name: torch.from_numpy(array) for name, array in arrays.items()}
         run = cls(held["U"], held["V"], held.get("slope"))
         run.losses, run.idle = list(numbers["losses"]), int(numbers["idle"])
-        inverses = enumerate(numbers["inverses"])
-        run.pairs = [(held[f"move{k}"], held[f"turn{k}"], inverse) for k, inverse in inverses]
+        if "moves" in held:
+            run.secants = Secants(*(held[name] for name in Secants._fields))
         if numbers["rows"] is not None:
             sums = Twofold(held["sums"], held["sums_low"])
             run.partial = Partial(int(numbers["rows"]), sums)
@@ -241,10 +241,12 @@ def _descend(
         V, g = run.V, run.slope
         residual = relative_residual(run.loss, size)
         solve = _solver(V, metric, known)
-        pairs, D = run.pairs, -_inverse(g, run.pairs, solve)
+        none = Secants.none(g, _MEMORY)
+        secants = run.secants or none
+        D = -secants.solve(g, solve)
         decrease = -float(inner(D, g)) * n
         if decrease <= 0:  # pairs from another region: discard the memory
-            pairs, D = [], -_inverse(g, [], solve)
+            secants, D = none, -none.solve(g, solve)
             decrease = -float(inner(D, g)) * n
         run.converged = residual <= level or decrease <= accuracy * run.loss
         if run.converged or run.idle >= _PATIENCE or stopped(residual):
@@ -255,7 +257,7 @@ def _descend(
         loss = line.loss_at(t)
         # The sums at t = 0 are fresh, so rounding does not gather over the steps.
         run.idle = run.idle + 1 if loss > line.loss * (1 - _PROGRESS) else 0
-        run.pairs = _remembered(pairs, t * D, new - g)
+        run.secants = secants.with_pair(t * D, new - g)
         run.V, run.slope = V + t * D, new
         run.U = metric @ run.V
         run.losses.append(loss)
@@ -283,27 +285,6 @@ def relative_residual(loss: float, size: float) -> float:
 def _solver(V: Tensor, metric: Tensor, known: Known | None) -> Callable[[Tensor], Tensor]:
     basis = regularized_frame(V)
     return lambda g: expected_solve(V, g, basis, metric, known)
-
-
-def _inverse(g: Tensor, pairs: list, solve: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the approximate inverse Hessian times g, by the two-loop recursion."""
-    shares = []
-    for move, turn, inverse in pairs:
-        share = inverse * float(inner(move, g))
-        g = g - share * turn
-        shares.append(share)
-    v = solve(g)
-    for (move, turn, inverse), share in zip(reversed(pairs), reversed(shares), strict=True):
-        v = v + (share - inverse * float(inner(turn, v))) * move
-    return v
-
-
-def _remembered(pairs: list, move: Tensor, turn: Tensor) -> list:
-    product = float(inner(move, turn))
-    sizes = float(torch.linalg.matrix_norm(move) * torch.linalg.matrix_norm(turn))
-    if product <= torch.finfo(move.dtype).eps * sizes:
-        return pairs
-    return [(move, turn, 1 / product), *pairs][:_MEMORY]
 
 
 def whitening(second: Tensor) -> Tensor:
