@@ -18,7 +18,6 @@ from posquad import (
 )
 from posquad.core.errors import DomainError, NonFiniteError, ShapeError
 from posquad.problems import rows
-from posquad.recovery.solvers.fit import regularized_frame
 from posquad.recovery.streams import curvature, entry
 from posquad.recovery.streams.passes import sweep_line
 
@@ -154,10 +153,9 @@ def test_the_expected_curvature_of_all_rows(rows_in_all, monkeypatch):
     g = rng.standard_normal(8)
     g -= turn * (turn @ g) / (turn @ turn)
     expected = np.linalg.pinv(f * H + (1 - f) * P, rcond=1e-12, hermitian=True) @ g
-    given = [torch.from_numpy(a) for a in (V, g.reshape(4, 2))]
-    metric = torch.from_numpy(T)
+    factor, slope, metric = (torch.from_numpy(a) for a in (V, g.reshape(4, 2), T))
     known = curvature.Known(torch.from_numpy(X), torch.from_numpy(w), rows_in_all)
-    found = curvature.expected_solve(*given, regularized_frame(given[0]), metric, known)
+    found = curvature.expected_solve(factor, metric, known)(slope)
     np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9, atol=1e-11)
 
 

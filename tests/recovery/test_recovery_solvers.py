@@ -25,9 +25,9 @@ from posquad.recovery import (
     scaled_descent,
 )
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.fit import regularized_frame
-from posquad.recovery.solvers.gauss_newton import NormalEquations
-from posquad.recovery.solvers.lbfgs import PopulationLBFGS, population_metric
+from posquad.recovery.solvers.conjugate_gradients import normal_equations
+from posquad.recovery.solvers.fit import population_metric, regularized_frame
+from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.quartic import _cubic_roots, exact_step
 from recovery_support import relative_error
@@ -297,7 +297,7 @@ def test_normal_equations_agree_with_dense_least_squares(rng):
     problem = Problem(RankOne(X), y)
     Z = problem.operator.project(V)
     e = problem.residual(Z)
-    system = NormalEquations(problem.operator, Z, regularized_frame(V))
+    system = normal_equations(problem.operator, Z, regularized_frame(V))
     right = geometry.horizontal_projection(V, -problem.operator.weighted_adjoint(e, Z))
     D, products = system.solve(right, torch.tensor(1e-12, dtype=X.dtype))
     expected = np.linalg.lstsq(jacobian(X.numpy(), V.numpy()), -e.numpy(), rcond=None)[0]

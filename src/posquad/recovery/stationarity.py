@@ -15,8 +15,8 @@ from torch import Tensor
 from posquad.geometry.horizontal import horizontal_part
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import Measurements
+from posquad.recovery.solvers.conjugate_gradients import normal_equations
 from posquad.recovery.solvers.fit import regularized_frame
-from posquad.recovery.solvers.gauss_newton import NormalEquations
 
 # Operations n m^2 up to which J, of m = dr columns, is decomposed. Measured: about 0.2 s.
 _DENSE_OPERATIONS = 2**28
@@ -80,7 +80,7 @@ def _by_gradients(operator: Measurements, U: Tensor, Z: Tensor, e: Tensor) -> Te
     frame = regularized_frame(U)
     slope = operator.weighted_adjoint(e, Z)
     accuracy = torch.full(e.shape[:-1], _ACCURACY, dtype=e.dtype, device=e.device)
-    system = NormalEquations(operator, Z, frame)
+    system = normal_equations(operator, Z, frame)
     step, _ = system.solve(horizontal_part(U, -slope, frame), accuracy)
     change = 2 * operator.paired(Z, operator.project(step))
     # ||e||^2 - ||e + JD||^2, which is ||P e||^2 for the Gauss-Newton step D.

@@ -28,6 +28,8 @@ from posquad.core.results import Result
 from posquad.core.status import Status, from_codes
 from posquad.dynamics.loop import Method, Rule, State, clock
 from posquad.geometry.frames import Frame
+from posquad.geometry.horizontal import horizontal_part
+from posquad.geometry.population import population_solve
 from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
@@ -249,6 +251,12 @@ def regularized_frame(U: Tensor) -> Frame:
     """Return the frame of U for preconditioning, with tiny singular values raised."""
     W, s, Pt = torch.linalg.svd(U, full_matrices=False)
     return Frame(W, torch.maximum(s, _LEAST_SINGULAR * s[..., :1]).clamp_min(tiny(s) ** 0.5), Pt.mT)
+
+
+def population_metric(U: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the map `g -> P^-1 g` of the population curvature P at U, of horizontal parts."""
+    basis = regularized_frame(U)
+    return lambda g: population_solve(basis, horizontal_part(U, g, basis))
 
 
 def inner(V: Tensor, W: Tensor) -> Tensor:

@@ -8,20 +8,14 @@ the accuracy follows the residual. An exact line search makes every step a desce
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from posquad.core.arrays import A
 from posquad.core.progress import Progress
-from posquad.core.status import Status
-from posquad.dynamics.loop import Method, Rule, State, clock, iterate, steps_exhausted
-from posquad.geometry.frames import Frame
 from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import population_solve
-from posquad.problems.measurements import Measurements
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.solvers.conjugate_gradients import normal_equations
 from posquad.recovery.solvers.fit import (
     FitMethod,
     FitState,
@@ -29,16 +23,12 @@ from posquad.recovery.solvers.fit import (
     checked_problem,
     cosine,
     fit_factor,
-    inner,
     regularized_frame,
 )
 from posquad.recovery.solvers.quartic import exact_step
 
 __all__ = ["gauss_newton"]
 
-# Maximum number of conjugate gradient steps for one Gauss-Newton step. Measured:
-# `benchmarks/tuning.py --methods`.
-_INNER = 60
 # Bounds on the inner accuracy, which otherwise equals the residual. The rule gives quadratic
 # convergence: Dembo, Eisenstat and Steihaug, SIAM J. Numer. Anal. 19, 1982. A choice: three digits
 # per step are enough near the end, and one is the least that a step is worth.
@@ -85,7 +75,7 @@ class GaussNewton(FitMethod[FitState]):
         problem = self.problem
         basis = regularized_frame(state.U)
         slope = problem.operator.weighted_adjoint(state.e, state.Z)
-        system = NormalEquations(problem.operator, state.Z, basis)
+        system = normal_equations(problem.operator, state.Z, basis)
         accuracy = state.residual.clamp(_LEAST_ACCURACY, _MOST_ACCURACY)
         D, products = system.solve(horizontal_part(state.U, -slope, basis), accuracy)
         W = problem.operator.project(D)
@@ -96,53 +86,3 @@ class GaussNewton(FitMethod[FitState]):
         passes = state.passes + 3 + 2 * products
         measured = cosine(problem, state, slope)
         return state.moved(problem, U, Z, passes=passes, cosine=measured)
-
-
-@dataclass(frozen=True)
-class CGState(State):
-    """Conjugate gradient iterations on a batch of systems."""
-
-    D: Tensor  # [..., d, r]  solution so far
-    R: Tensor  # [..., d, r]  residual
-    direction: Tensor  # [..., d, r]
-    product: Tensor  # [...]  <R, P^{-1} R>
-    least: Tensor  # [...]  value of `product` at which to stop
-
-
-class NormalEquations(Method[CGState]):
-    """The system `J'J D / 2 = right` over horizontal D, for conjugate gradients."""
-
-    def __init__(self, operator: Measurements, Z: Tensor, basis: Frame) -> None:
-        self.product, self.basis = operator.gauss_newton_product(Z), basis
-
-    def solve(self, right: Tensor, accuracy: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the solution, to a relative accuracy in the inverse metric, and the step count."""
-        V = population_solve(self.basis, right)
-        product = inner(right, V)
-        state = CGState(
-            **clock(product),
-            D=torch.zeros_like(right),
-            R=right,
-            direction=V,
-            product=product,
-            least=accuracy.square() * product,
-        )
-        rules: list[Rule[CGState]] = [
-            (Status.CONVERGED, lambda s: s.product <= s.least),
-            steps_exhausted(_INNER),
-        ]
-        state = iterate(self, state, rules)
-        return state.D, state.steps
-
-    def advance(self, state: CGState) -> CGState:
-        V = state.direction
-        curved = self.product(V)  # horizontal: U' times it is symmetric
-        bend = inner(V, curved)
-        good = bend > 0  # otherwise the data do not determine this direction: stop here
-        t = torch.where(good, state.product / torch.where(good, bend, 1.0), 0.0)[..., None, None]
-        R = state.R - t * curved
-        S = population_solve(self.basis, R)
-        product = torch.where(good, inner(R, S), 0.0)
-        ratio = product / torch.where(state.product > 0, state.product, 1.0)
-        direction = S + ratio[..., None, None] * V
-        return state.stepped(D=state.D + t * V, R=R, direction=direction, product=product)

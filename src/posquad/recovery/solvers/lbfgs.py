@@ -19,8 +19,6 @@ from torch import Tensor
 from posquad.core.arrays import A
 from posquad.core.progress import Progress
 from posquad.dynamics.loop import merge
-from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import population_solve
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.solvers.fit import (
     FitMethod,
@@ -30,7 +28,7 @@ from posquad.recovery.solvers.fit import (
     cosine,
     fit_factor,
     inner,
-    regularized_frame,
+    population_metric,
 )
 from posquad.recovery.solvers.quartic import exact_step
 from posquad.recovery.solvers.refit import refit_in_range
@@ -143,9 +141,3 @@ class PopulationLBFGS(FitMethod[LBFGSState]):
             cosine=cosine(problem, new, slope),
             **state.secants.with_pair(move, gradient - g)._asdict(),
         )
-
-
-def population_metric(U: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the map `g -> P^-1 g` of the population curvature P at U, of horizontal parts."""
-    basis = regularized_frame(U)
-    return lambda g: population_solve(basis, horizontal_part(U, g, basis))

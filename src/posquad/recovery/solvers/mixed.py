@@ -22,6 +22,7 @@ from posquad.geometry.horizontal import horizontal_part
 from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
+from posquad.recovery.solvers.conjugate_gradients import normal_equations
 from posquad.recovery.solvers.fit import (
     at_rounding,
     fitted,
@@ -29,7 +30,6 @@ from posquad.recovery.solvers.fit import (
     regularized_frame,
     stationary,
 )
-from posquad.recovery.solvers.gauss_newton import NormalEquations
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.small import Ends
 from posquad.recovery.tuning import Schedule
@@ -121,7 +121,7 @@ class Corrections(Method[CorrectedState]):
         size = torch.linalg.matrix_norm(right)[..., None, None]  # may underflow in single precision
         right = right / torch.where(size > 0, size, 1.0)
         frame = Frame(*(part.to(dtype) for part in basis))
-        system = NormalEquations(self.single, state.rows.to(dtype), frame)
+        system = normal_equations(self.single, state.rows.to(dtype), frame)
         D, _ = system.solve(right.to(dtype), self._accuracy(state.residual, basis.s).to(dtype))
         new = U + size * D.to(U.dtype)
         swept = self._sweep(new)

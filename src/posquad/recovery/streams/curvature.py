@@ -7,16 +7,14 @@ a Gaussian population.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from posquad.geometry.frames import Frame
-from posquad.geometry.horizontal import horizontal_part
-from posquad.geometry.population import population_product, population_solve
-from posquad.recovery.solvers.fit import inner
+from posquad.geometry.population import population_product
+from posquad.recovery.solvers.conjugate_gradients import ConjugateGradients
+from posquad.recovery.solvers.fit import population_metric
 
 # Share of the rows in memory below which they say little about all of them. A choice: their
 # curvature then enters with a weight of 5% at most, and its products are not worth it.
@@ -41,20 +39,15 @@ class Known(NamedTuple):
         return len(self.X) / self.n
 
 
-def expected_solve(
-    V: Tensor, g: Tensor, basis: Frame, metric: Tensor, known: Known | None
-) -> Tensor:
-    """Solve `(f H + (1 - f) P) D = g` for horizontal `D[d, r]` at V; without known rows `P D = g`.
+def expected_solve(V: Tensor, metric: Tensor, known: Known | None) -> Callable[[Tensor], Tensor]:
+    """Return the map `g -> (f H + (1 - f) P)^-1 g` of horizontal parts at `V[d, r]`.
 
-    The conjugate gradients are preconditioned by P, and need no row beyond those in memory.
+    Without known rows it is `P^-1`. The conjugate gradients are preconditioned by P, and need no
+    row beyond those in memory. `metric[d, d]` whitens the rows.
     """
-
-    def population(right: Tensor) -> Tensor:
-        return population_solve(basis, horizontal_part(V, right, basis))
-
-    D = population(g)
+    population = population_metric(V)
     if known is None or known.share < _SHARE:
-        return D
+        return population
     Z, S, f = known.X @ (metric @ V), V.mT @ V, known.share
 
     def curved(D: Tensor) -> Tensor:
@@ -63,18 +56,5 @@ def expected_solve(
         seen = metric.mT @ (known.X.mT @ (a[:, None] * Z))
         return (4 / len(known.X)) * f * seen + (1 - f) * population_product(V, S, D)
 
-    solution, rest, step = torch.zeros_like(g), g, D
-    size = first = float(inner(rest, step))
-    for _ in range(_STEPS):
-        image = curved(step)
-        bend = float(inner(step, image))
-        if not (size > 0 and bend > 0):
-            break
-        length = size / bend
-        solution, rest = solution + length * step, rest - length * image
-        lifted = population(rest)
-        before, size = size, float(inner(rest, lifted))
-        if math.sqrt(max(size, 0.0)) <= _ACCURACY * math.sqrt(first):
-            break
-        step = lifted + (size / before) * step
-    return solution
+    system, accuracy = ConjugateGradients(curved, population, _STEPS), V.new_tensor(_ACCURACY)
+    return lambda g: system.solve(g, accuracy)[0]

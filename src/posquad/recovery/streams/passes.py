@@ -24,7 +24,7 @@ from posquad.core.linalg import symmetric_part
 from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.fused import fused_line
 from posquad.problems.rows.operator import RankOneRows
-from posquad.recovery.solvers.fit import inner, regularized_frame
+from posquad.recovery.solvers.fit import inner
 from posquad.recovery.solvers.quartic import least_step
 from posquad.recovery.solvers.secants import Secants
 from posquad.recovery.streams.curvature import Known, expected_solve
@@ -240,7 +240,7 @@ def _descend(
     while math.isfinite(run.loss):
         V, g = run.V, run.slope
         residual = relative_residual(run.loss, size)
-        solve = _solver(V, metric, known)
+        solve = expected_solve(V, metric, known)
         none = Secants.none(g, _MEMORY)
         secants = run.secants or none
         D = -secants.solve(g, solve)
@@ -280,11 +280,6 @@ def relative_residual(loss: float, size: float) -> float:
     0.5
     """
     return math.sqrt(loss / size) if size else 0.0
-
-
-def _solver(V: Tensor, metric: Tensor, known: Known | None) -> Callable[[Tensor], Tensor]:
-    basis = regularized_frame(V)
-    return lambda g: expected_solve(V, g, basis, metric, known)
 
 
 def whitening(second: Tensor) -> Tensor:
