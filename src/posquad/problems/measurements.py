@@ -11,7 +11,7 @@ blocks that stay in cache while both products with the block are computed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -145,41 +145,82 @@ class RankOne(HeldMeasurements):
 
         On an accelerator, one block: its cache is small and every product costs a launch.
         """
-        if self.X.device.type in _BLOCK_BYTES:
-            yield from self._blocks()
-        else:
-            yield slice(0, self.n), self.X
+        return self._blocks() if self.X.device.type in _BLOCK_BYTES else self._parts()
+
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        """Row blocks for what uses each of them once: in memory, all rows."""
+        yield slice(0, self.n), self.X
+
+    def _kept(
+        self,
+        of_rows: Callable[[Tensor], Tensor],
+        blocks: Iterable[tuple[slice, Tensor]],
+        dim: int = -1,
+    ) -> Tensor:
+        """Return what a function of a block of rows gives for all rows, along this dimension."""
+        values = [of_rows(Xb) for _, Xb in blocks]
+        return values[0] if len(values) == 1 else torch.cat(values, dim=dim)
+
+    def _summed(
+        self, term: Callable[[slice, Tensor], Tensor], blocks: Iterable[tuple[slice, Tensor]]
+    ) -> Tensor:
+        """Return the sum of small tensors over all blocks, and over everyone who holds rows."""
+        total = RunningSum()
+        for rows, Xb in blocks:
+            total.add(term(rows, Xb))
+        return self.total(total.value)
+
+    def _summed_products(self, scaled: Callable[[slice, Tensor], Tensor]) -> Tensor:
+        """Return the sum of `Xb' scaled(rows, Xb)` over all blocks, and over everyone."""
+        total = RunningSum()
+        for rows, Xb in self._blocks():
+            total.add_product(Xb.mT, scaled(rows, Xb))
+        return self.total(total.value)
+
+    def _keeps(self, numbers: int) -> bool:
+        """Whether so many numbers per row are kept between two passes."""
+        return True
+
+    @property
+    def _symmetric_rows(self) -> Tensor | None:
+        """X, if half of a symmetric product with it is faster than the whole."""
+        return self.X if has_symmetric_products(self.X) else None
 
     def apply_kernel(self, Q: Tensor) -> Tensor:
-        return torch.cat([((Xb @ Q) * Xb).sum(-1) for _, Xb in self._blocks()], dim=-1)
+        return self._kept(lambda Xb: ((Xb @ Q) * Xb).sum(-1), self._blocks())
 
     def adjoint_kernel(self, z: Tensor) -> Tensor:
-        if z.ndim == 1 and not z.requires_grad and has_symmetric_products(self.X):
-            return weighted_column_products(self.X, z)
-        total = RunningSum()
-        for block, Xb in self._blocks():
-            total.add_product(Xb.mT, z[..., block, None] * Xb)
+        if z.ndim == 1 and not z.requires_grad and (X := self._symmetric_rows) is not None:
+            return weighted_column_products(X, z)
         # The two triangles of the sum agree only up to rounding.
-        return symmetric_part(total.value)
+        return symmetric_part(self._summed_products(lambda rows, Xb: z[..., rows, None] * Xb))
 
     def apply_factor_kernel(self, U: Tensor) -> Tensor:
-        return tall_product(self.X, U).square().sum(-1)
+        return self._kept(lambda Xb: tall_product(Xb, U).square().sum(-1), self._parts())
 
     def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
         unit, log_unit = factor_scale(U)
-        low, high = torch.aminmax(self.X.flatten(-2), dim=-1)
-        product = tall_product(self.X, U / unit).abs().amax((-2, -1)).log() + log_unit
-        return 2 * product, torch.maximum(-low, high).log() + product
+        largest, product = U.new_zeros(self.batch_shape), U.new_zeros(U.shape[:-2])
+        for _, Xb in self._parts():
+            if Xb.numel():
+                low, high = torch.aminmax(Xb.flatten(-2), dim=-1)
+                largest = torch.maximum(largest, torch.maximum(-low, high))
+                product = torch.maximum(product, tall_product(Xb, U / unit).abs().amax((-2, -1)))
+        largest, product = self.largest(largest), self.largest(product)
+        product = product.log() + log_unit
+        return 2 * product, largest.log() + product
 
     def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        return 2 * (tall_product(self.X, U) * tall_product(self.X, Delta)).sum(-1)
+        return self._kept(
+            lambda Xb: 2 * (tall_product(Xb, U) * tall_product(Xb, Delta)).sum(-1), self._parts()
+        )
 
     # What a search keeps of U is XU. All but `gram` and `symmetric_fit`, which are for small
     # problems, are products with a block of rows, or sums over blocks of small matrices.
 
     def project(self, U: Tensor) -> Tensor:
         """`XU`, `[..., n, r]`, for `U[..., d, r]`; dimensions in front of those of X are starts."""
-        return tall_product(self.X, U)
+        return self._kept(lambda Xb: tall_product(Xb, U), self._parts(), -2)
 
     def forms(self, Z: Tensor) -> Tensor:
         return Z.square().sum(-1)
@@ -270,61 +311,59 @@ class RankOne(HeldMeasurements):
 
     def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
         """`X' diag(w) Z`, `[..., d, r]`, for `w[..., n]` and `Z[..., n, r]`."""
-        return adjoint_product(self.X, w[..., None] * Z)
+        return self._summed(
+            lambda rows, Xb: adjoint_product(Xb, w[..., rows, None] * Z[..., rows, :]),
+            self._parts(),
+        )
 
     def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
         """The map `D -> 2 X' diag(Z.XD) Z` of `[..., d, r]`, half of `J'J` at U, for `Z = XU`."""
-        if self.X.ndim > 2:
+        if self.batch_shape:
             return lambda D: 2 * self.weighted_adjoint((Z * self.project(D)).sum(-1), Z)
         Zt = Z.mT.contiguous()  # [..., r, n]
-        return lambda D: 2 * weighted_form_product(self._product_blocks(), Zt, D)
+        return lambda D: self.total(2 * weighted_form_product(self._product_blocks(), Zt, D))
 
     @cached_property
     def squared_lengths(self) -> Tensor:
         """`||x_i||^2`, `[..., n]`."""
         if (shared := self.shared) is not None:
             return shared.squared_lengths.expand(self.X.shape[:-1])
-        parts = [torch.linalg.vector_norm(Xb, dim=-1).square() for _, Xb in self._blocks()]
-        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+        return self._kept(lambda Xb: torch.linalg.vector_norm(Xb, dim=-1).square(), self._blocks())
 
     @cached_property
     def second_moments(self) -> Tensor:
         """`X'X / n`, `[..., d, d]`."""
-        if has_symmetric_products(self.X):
-            return column_products(self.X) / self.n
-        total = RunningSum()
-        for _, Xb in self._blocks():
-            total.add_product(Xb.mT, Xb)
-        return total.value / self.n
+        if (X := self._symmetric_rows) is not None:
+            return column_products(X) / self.n
+        return self._summed_products(lambda _, Xb: Xb) / self.n
 
     @cached_property
     def fourth_moments(self) -> Tensor:
         """`sum_i svec(x_i x_i') svec(x_i x_i')'`, `[..., D, D]`, where D = d(d+1)/2."""
         if (shared := self.shared) is None:
-            return symmetric_gram(self.X)
+            return self._summed(lambda _, Xb: symmetric_gram(Xb), self._parts())
         gram = symmetric_gram(shared.X)
         return gram.expand(*self.batch_shape, *gram.shape)
 
     def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
         """`J'J` and `J'e` for `Z = XU` and `e[..., n]`, where `(J Delta)_i = 2 x_i'Delta U'x_i`."""
         width = self.d * Z.shape[-1]
-        rows = max(1, _JACOBIAN_ENTRIES // (width * max(1, e.numel() // self.n)))
-        if rows >= self.n:
-            return _normal_block(self.X, Z, e)
+        step = max(1, _JACOBIAN_ENTRIES // (width * max(1, e.shape[:-1].numel())))
         matrix, right = RunningSum(), RunningSum()
-        parts = zip(self.X.split(rows, -2), Z.split(rows, -2), e.split(rows, -1), strict=True)
-        for part in parts:
-            square, product = _normal_block(*part)
-            matrix.add(square)
-            right.add(product)
-        return matrix.value, right.value
+        for rows, Xb in self._parts():
+            own = Xb, Z[..., rows, :], e[..., rows, None]
+            blocks: Iterable[tuple[Tensor, ...]] = [own]
+            if Xb.shape[-2] > step:
+                blocks = zip(*(t.split(step, -2) for t in own), strict=True)
+            for block in blocks:
+                square, product = _normal_block(*block)
+                matrix.add(square)
+                right.add(product)
+        return self.total(matrix.value), self.total(right.value)
 
     def absolute_moments(self) -> Tensor:
         """`sum_i |A_i|`, `[..., d, d]`: zero where two coordinates share no row."""
-        total = RunningSum()
-        for _, Xb in self._blocks():
-            total.add(Xb.abs().mT @ Xb.abs())
-        return total.value
+        return self._summed(lambda _, Xb: Xb.abs().mT @ Xb.abs(), self._blocks())
 
     def largest_term(self) -> Tensor:
         """The largest entry of all A_i in absolute value, a scalar."""
@@ -332,8 +371,10 @@ class RankOne(HeldMeasurements):
 
     def largest_entry(self) -> Tensor:
         """The largest `|X_ij|`, a scalar."""
-        low, high = torch.aminmax(self.X)
-        return torch.maximum(-low, high)
+        ends = [torch.aminmax(Xb) for _, Xb in self._parts() if Xb.numel()]
+        zero = torch.zeros((), dtype=self.dtype, device=self.device)
+        sizes = [torch.maximum(-low, high) for low, high in ends]
+        return self.largest(torch.stack([zero, *sizes]).amax())
 
     def gram(self, D: Tensor | None = None) -> Tensor:
         """`X D X'`, `[..., n, n]`, for `D[..., d, d]`, by default the identity."""
@@ -372,34 +413,38 @@ class RankOne(HeldMeasurements):
         return RankOne.of_checked(torch.cat(parts, dim=-2))
 
     def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        total = RunningSum()
-        for block, Xb in self._product_blocks():
-            total.add(adjoint_product(Xb, z[..., block, None] * tall_product(Xb, U)))
-        return total.value
+        return self._summed(
+            lambda rows, Xb: adjoint_product(Xb, z[..., rows, None] * tall_product(Xb, U)),
+            self._product_blocks(),
+        )
 
     def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        fused = fused_sweep(self.X, U, y)
-        if fused is not None:
-            return fused
-        total, residuals = RunningSum(), []
-        for block, Xb in self._product_blocks():
+        residuals: list[Tensor] = []
+
+        def term(rows: slice, Xb: Tensor) -> Tensor:
+            fused = fused_sweep(Xb, U, y[..., rows])
+            if fused is not None:
+                residuals.append(fused[0])
+                return fused[1]
             Z = tall_product(Xb, U)  # [..., rows, r]
-            e = Z.square().sum(-1) - y[..., block]
-            residuals.append(e)
-            total.add(adjoint_product(Xb, e[..., None] * Z))
-        return torch.cat(residuals, dim=-1), total.value
+            residuals.append(Z.square().sum(-1) - y[..., rows])
+            return adjoint_product(Xb, residuals[-1][..., None] * Z)
+
+        gradient = self._summed(term, self._product_blocks())
+        return torch.cat(residuals, dim=-1), gradient
 
     def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        Z = tall_product(self.X, U)  # [..., n, r], reused by every product at this point
-        e = Z.square().sum(-1) - y
+        # [..., n, r], reused by every product at this point
+        Z = self.project(U) if self._keeps(U[..., 0, :].numel()) else None
 
         def product(Delta: Tensor) -> Tensor:
-            total = RunningSum()
-            for block, Xb in self._product_blocks():
-                Zb, Db = Z[..., block, :], tall_product(Xb, Delta)
+            def term(rows: slice, Xb: Tensor) -> Tensor:
+                Zb = tall_product(Xb, U) if Z is None else Z[..., rows, :]
+                Db, e = tall_product(Xb, Delta), Zb.square().sum(-1) - y[..., rows]
                 a = 2 * (Zb * Db).sum(-1)
-                total.add(adjoint_product(Xb, a[..., None] * Zb + e[..., block, None] * Db))
-            return total.value
+                return adjoint_product(Xb, a[..., None] * Zb + e[..., None] * Db)
+
+            return self._summed(term, self._product_blocks())
 
         return product
 
@@ -409,9 +454,9 @@ def _scaled(Z: Tensor, s: Tensor | None) -> Tensor:
 
 
 def _normal_block(X: Tensor, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """`J'J` and `J'e` of a block of rows, with J in rows of dr numbers."""
+    """`J'J` and `J'e` of a block of rows, with J in rows of dr numbers, and `e[..., rows, 1]`."""
     J = (2 * X[..., :, None] * Z[..., None, :]).flatten(-2)  # [..., rows, dr]
-    return J.mT @ J, (J.mT @ e[..., None])[..., 0]
+    return J.mT @ J, (J.mT @ e)[..., 0]
 
 
 class GaussianPopulation(Measurements):

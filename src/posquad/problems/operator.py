@@ -66,6 +66,10 @@ class Measurements(ABC):
         """Return the sum of a small tensor over everyone who holds measurements."""
         return value
 
+    def largest(self, value: Tensor) -> Tensor:
+        """Return the largest of everyone's small tensors, elementwise."""
+        return value
+
     def lower_median(self, values: Tensor) -> Tensor:
         """Return the lower median of `values[..., n]` over the measurements of everyone."""
         return values.median(-1).values

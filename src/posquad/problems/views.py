@@ -47,6 +47,9 @@ class RankOneView(RankOne):
             rows = Xb @ self.T
             yield block, rows if self.rows is None else self.rows[block, None] * rows
 
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks()
+
     def _scaled(self, values: Tensor) -> Tensor:
         """Values `[..., n]` times the square of the scales."""
         return values if self.rows is None else self.rows.square() * values
@@ -82,9 +85,6 @@ class RankOneView(RankOne):
 
         return product
 
-    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        return RankOne(self.X).log_sizes(U)
-
     def project(self, U: Tensor) -> Tensor:
         Z = self.base.project(self.T @ U)
         return Z if self.rows is None else self.rows[:, None] * Z
@@ -104,6 +104,3 @@ class RankOneView(RankOne):
     @cached_property
     def second_moments(self) -> Tensor:
         return self.adjoint_kernel(self.T.new_ones(self.n)) / self.n
-
-    def largest_entry(self) -> Tensor:
-        return torch.stack([block.abs().amax() for _, block in self._blocks()]).amax()

@@ -54,13 +54,11 @@ class RankOneWidened(RankOneRows):
 
     @cached_property
     def second_moments(self) -> Tensor:
+        if not has_symmetric_products(self.narrow):
+            return super().second_moments
         total = RunningSum()
-        if has_symmetric_products(self.narrow):
-            for _, block in _parts(self.narrow, _MOMENT_ENTRIES // self.d):
-                total.add(column_products(block))
-        else:
-            for _, block in self._blocks():
-                total.add_product(block.mT, block)
+        for _, block in _parts(self.narrow, _MOMENT_ENTRIES // self.d):
+            total.add(column_products(block))
         return total.value / self.n
 
 

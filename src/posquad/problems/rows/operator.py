@@ -7,23 +7,18 @@ are kept up to `KEPT_BYTES` and otherwise computed again from the block at hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from posquad.core.errors import ShapeError
-from posquad.core.linalg import symmetric_part
 from posquad.core.symmetric import (
     reduced_system,
     solve_reduced,
-    symmetric_gram,
     symmetric_system,
 )
-from posquad.problems.fused import fused_sweep
 from posquad.problems.measurements import RankOne
-from posquad.problems.products import adjoint_product, tall_product, weighted_form_product
 from posquad.problems.rows.source import DerivedRows, Rows
 
 KEPT_BYTES = 2**28  # of a matrix of several numbers per row that is kept between passes
@@ -52,6 +47,9 @@ class RankOneRows(RankOne):
 
     def total(self, value: Tensor) -> Tensor:
         return self.source.total(value)
+
+    def largest(self, value: Tensor) -> Tensor:
+        return self.source.largest(value)
 
     def lower_median(self, values: Tensor) -> Tensor:
         if not self.source.is_shared:
@@ -84,126 +82,18 @@ class RankOneRows(RankOne):
             part = block[start:stop].clone() if recorded else block[start:stop]
             yield slice(rows.start + start, rows.start + stop), part
 
-    def _kept(self, per_row: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return what a function of a block gives for all rows, along the dimension of rows."""
-        parts = [(rows, per_row(block)) for rows, block in self._blocks()]
-        return torch.cat([part for _, part in parts], dim=-1)
+    def _product_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks()
 
-    def _summed(self, term: Callable[[slice, Tensor], Tensor]) -> Tensor:
-        """Return the sum of small tensors over all blocks, and over everyone who holds rows."""
-        value: Tensor | None = None
-        for rows, block in self._blocks():
-            part = term(rows, block)
-            value = part if value is None else value + part
-        assert value is not None, "a source has at least one row"
-        return self.total(value)
+    def _parts(self) -> Iterator[tuple[slice, Tensor]]:
+        return self._blocks()
 
-    def apply_kernel(self, Q: Tensor) -> Tensor:
-        return self._kept(lambda block: ((block @ Q) * block).sum(-1))
+    def _keeps(self, numbers: int) -> bool:
+        return numbers * self.held * self.dtype.itemsize <= KEPT_BYTES
 
-    def adjoint_kernel(self, z: Tensor) -> Tensor:
-        return symmetric_part(
-            self._summed(lambda rows, block: block.mT @ (z[..., rows, None] * block))
-        )
-
-    def apply_factor_kernel(self, U: Tensor) -> Tensor:
-        return self._kept(lambda block: tall_product(block, U).square().sum(-1))
-
-    def apply_tangent(self, U: Tensor, Delta: Tensor) -> Tensor:
-        return self._kept(
-            lambda block: 2 * (tall_product(block, U) * tall_product(block, Delta)).sum(-1)
-        )
-
-    def adjoint_factor_kernel(self, z: Tensor, U: Tensor) -> Tensor:
-        return self._summed(
-            lambda rows, block: adjoint_product(block, z[..., rows, None] * tall_product(block, U))
-        )
-
-    def gradient_sweep(self, U: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        residuals: list[Tensor] = []
-
-        def term(rows: slice, block: Tensor) -> Tensor:
-            fused = fused_sweep(block, U, y[..., rows])
-            if fused is not None:
-                residuals.append(fused[0])
-                return fused[1]
-            Z = tall_product(block, U)
-            residuals.append(Z.square().sum(-1) - y[..., rows])
-            return adjoint_product(block, residuals[-1][..., None] * Z)
-
-        gradient = self._summed(term)
-        return torch.cat(residuals, dim=-1), gradient
-
-    def linearize(self, U: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        numbers = U[..., 0, :].numel() * self.held
-        Z = self.project(U) if numbers * U.element_size() <= KEPT_BYTES else None
-
-        def product(Delta: Tensor) -> Tensor:
-            def term(rows: slice, block: Tensor) -> Tensor:
-                Zb = tall_product(block, U) if Z is None else Z[..., rows, :]
-                Db, e = tall_product(block, Delta), Zb.square().sum(-1) - y[..., rows]
-                a = 2 * (Zb * Db).sum(-1)
-                return adjoint_product(block, a[..., None] * Zb + e[..., None] * Db)
-
-            return self._summed(term)
-
-        return product
-
-    def log_sizes(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        unit = U.abs().amax((-2, -1), keepdim=True)
-        unit = torch.where(unit > 0, unit, 1.0)
-        largest, product = U.new_zeros(()), U.new_zeros(U.shape[:-2])
-        for _, block in self._blocks():
-            if len(block):
-                largest = torch.maximum(largest, block.abs().amax())
-                product = torch.maximum(product, (block @ (U / unit)).abs().amax((-2, -1)))
-        largest, product = self.source.largest(largest), self.source.largest(product)
-        log = product.log() + unit[..., 0, 0].log()
-        return 2 * log, largest.log() + log
-
-    def project(self, U: Tensor) -> Tensor:
-        parts = [tall_product(block, U) for _, block in self._blocks()]
-        return torch.cat(parts, dim=-2)
-
-    def weighted_adjoint(self, w: Tensor, Z: Tensor) -> Tensor:
-        return self._summed(
-            lambda rows, block: adjoint_product(block, w[..., rows, None] * Z[..., rows, :])
-        )
-
-    def gauss_newton_product(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
-        Zt = Z.mT.contiguous()  # [..., r, n]
-        return lambda D: self.total(2 * weighted_form_product(self._blocks(), Zt, D))
-
-    @cached_property
-    def squared_lengths(self) -> Tensor:
-        return self._kept(lambda block: torch.linalg.vector_norm(block, dim=-1).square())
-
-    @cached_property
-    def second_moments(self) -> Tensor:
-        return self._summed(lambda _, block: block.mT @ block) / self.n
-
-    @cached_property
-    def fourth_moments(self) -> Tensor:
-        return self._summed(lambda _, block: symmetric_gram(block))
-
-    def normal_equations(self, Z: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-        width = self.d * Z.shape[-1]
-
-        def term(rows: slice, block: Tensor) -> Tensor:
-            # J in rows of dr numbers, with e as a last column: one product gives both sums.
-            J = 2 * (block[:, :, None] * Z[..., rows, None, :]).flatten(-2)
-            return J.mT @ torch.cat([J, e[..., rows, None]], dim=-1)
-
-        both = self._summed(term)
-        return both[..., :width], both[..., width]
-
-    def absolute_moments(self) -> Tensor:
-        return self._summed(lambda _, block: block.abs().mT @ block.abs())
-
-    def largest_entry(self) -> Tensor:
-        parts = [block.abs().amax() for _, block in self._blocks() if len(block)]
-        zero = torch.zeros((), dtype=self.dtype, device=self.device)
-        return self.source.largest(torch.stack([zero, *parts]).amax())
+    @property
+    def _symmetric_rows(self) -> Tensor | None:
+        return None
 
     def gram(self, D: Tensor | None = None) -> Tensor:
         X = self._own("gram")
