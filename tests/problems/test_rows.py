@@ -363,7 +363,8 @@ def test_memory_is_two_blocks_measured_from_outside(rng, tmp_path):
         _, ended, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(ended)
     assert child.returncode == 0
-    assert usage.ru_maxrss - int(words[1]) < 40_000  # kilobytes; each second file has 134,000
+    # Two buffers of 16 MB, and one that the allocator keeps, in kilobytes; the file has 134,000.
+    assert usage.ru_maxrss - int(words[1]) < 3 * 16 * 1024
 
 
 def test_converted_rows_are_of_the_same_process():
