@@ -363,8 +363,8 @@ def test_memory_is_two_blocks_measured_from_outside(rng, tmp_path):
         _, ended, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(ended)
     assert child.returncode == 0
-    # Two buffers of 16 MB, and freed memory that Arrow's pool keeps for a while (24 to 52 MB in all,
-    # the more the busier the machine is), in kilobytes; the file has 134,000.
+    # Two buffers of 16 MB, and freed memory that Arrow keeps for a while, the more the busier
+    # the machine is: 24 to 52 MB in all, in kilobytes; the file has 134,000.
     assert usage.ru_maxrss - int(words[1]) < 67_000
 
 
