@@ -4,7 +4,7 @@
 
 Each attempt is a process of its own, forked so that the modules are imported once. It is killed
 with SIGKILL: after a random time, or if KILLS is a list such as 3,5
-after so many units of work: blocks of rows, or descents of the search.
+after so many units of work: blocks of rows, or searches at one rank.
 After each kill the checkpoint must be whole and no earlier than the one before; the answer must
 have the bits of an undisturbed one.
 
@@ -35,7 +35,7 @@ import pyarrow.parquet as parquet
 import torch
 import torch.distributed as distributed
 
-import posquad.recovery.streams.descents as descents
+import posquad.recovery.pipeline as pipeline
 import posquad.recovery.streams.gather as gather
 from posquad import recover
 from posquad.core.files import FileError
@@ -135,7 +135,7 @@ def progress_of(state: Path) -> tuple:
     numbers = body["numbers"]
     if body["phase"] == "passes":
         return len(numbers["losses"]), numbers["rows"] or 0
-    return numbers["pass"], numbers["rows"], len(numbers.get("descents", ()))
+    return numbers["pass"], numbers["rows"]
 
 
 def attempt(folder: Path, route: str, place: Path, units: int | None, seconds: float) -> str:
@@ -166,7 +166,7 @@ def attempt(folder: Path, route: str, place: Path, units: int | None, seconds: f
 
 
 def _die_after(units: int) -> None:
-    """Kill this process after so many blocks of rows and descents."""
+    """Kill this process after so many blocks of rows and searches."""
     left = [units]
 
     def counted(function):
@@ -180,7 +180,7 @@ def _die_after(units: int) -> None:
 
     gather.Moments.add = counted(gather.Moments.add)
     operator.RankOneRows.split = _each(operator.RankOneRows.split, counted)
-    descents.Descents.next = counted(descents.Descents.next)
+    pipeline.search = counted(pipeline.search)
 
 
 def _each(function, counted):

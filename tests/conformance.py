@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posquad.core.errors import DtypeError
 from posquad.problems.measurements import Measurements
+from posquad.problems.projected import Projected
 from support import normal
 
 RATIO = 60
@@ -261,7 +262,7 @@ class MeasurementsConformance:
             a = arguments(operator, rng, batch=batch)
             A, exact = twin(operator), a.map(lambda t: t.numpy())
             found, expected = compute(operator, a).numpy(), formula(A, exact)
-            bound = formula(np.abs(A), exact.map(np.abs))
+            bound = formula(sizes(operator), exact.map(np.abs))
             assert found.shape == expected.shape
             few = tolerance(operator, a) * bound
             assert np.all(np.abs(found - expected) <= few), name
@@ -270,7 +271,7 @@ class MeasurementsConformance:
     def test_what_depends_on_the_operator_alone(self, operator, name):
         compute, formula = OWN[name]
         A = twin(operator)
-        found, expected, bound = compute(operator).numpy(), formula(A), formula(np.abs(A))
+        found, expected, bound = compute(operator).numpy(), formula(A), formula(sizes(operator))
         eps = RATIO * (operator.n + operator.d) * np.finfo(np.float64).eps
         assert found.shape == expected.shape
         assert np.all(np.abs(found - expected) <= eps * bound)
@@ -296,14 +297,14 @@ class MeasurementsConformance:
             moved = np.abs(_apply(A, _gram(V, V)) - _apply(A, _gram(U, U)))
             assert np.all(moved <= eps * math.sqrt(U[..., 0, :].size * U.shape[-2]) * told + 1e-12)
         precise = operator.precise_forms(a.U, None).high.numpy()
-        bound = _apply(np.abs(A), _gram(np.abs(U), np.abs(U)))
+        bound = _apply(sizes(operator), _gram(np.abs(U), np.abs(U)))
         assert np.all(np.abs(precise - _apply(A, _gram(U, U))) <= tolerance(operator, a) * bound)
 
     def test_adjoint_identity(self, operator, rng):
         a = arguments(operator, rng)
         left = (operator.apply(a.Q) * a.z).sum(-1)
         right = (a.Q * operator.adjoint(a.z)).sum((-2, -1))
-        A, b = np.abs(twin(operator)), a.map(lambda t: t.abs().numpy())
+        A, b = sizes(operator), a.map(lambda t: t.abs().numpy())
         bound = (_apply(A, b.Q) * b.z).sum(-1)
         assert np.all((left - right).abs().numpy() <= tolerance(operator, a) * bound)
 
@@ -391,6 +392,17 @@ def twin(operator: Measurements) -> np.ndarray:
     return A
 
 
+def sizes(operator: Measurements) -> np.ndarray:
+    """Sizes `[..., n, d, d]` of the terms that the entries of the matrices are summed from."""
+    if not isinstance(operator, Projected):
+        return np.abs(twin(operator))
+    N = operator.basis.double().cpu().abs().numpy()
+    A = sizes(operator.base)
+    for _ in range(2):  # the projection is applied twice
+        A = A + np.einsum("...ik,...jk,...jab->...iab", N, N, A)
+    return A
+
+
 def tolerance(operator: Measurements, a: Arguments, dtype: torch.dtype = torch.float64) -> float:
     return RATIO * (operator.n + operator.d + a.U.shape[-1]) * torch.finfo(dtype).eps
 
@@ -407,7 +419,7 @@ def check(
     assert result.device == given.U.device, name
     A, exact = twin(operator), given.map(lambda t: t.double().cpu().numpy())
     expected = formula(A, exact)
-    bound = formula(np.abs(A), exact.map(np.abs))
+    bound = formula(sizes(operator), exact.map(np.abs))
     assert result.shape == expected.shape, name
     error = np.abs(result.double().cpu().numpy() - expected)
     worst = np.max(error - tolerance(operator, given, dtype) * bound, initial=0.0)

@@ -14,7 +14,7 @@ from posquad.cli.main import main
 from posquad.io.tables import _memory
 from posquad.problems.moments import Moments
 from posquad.problems.rows import disk
-from posquad.recovery.streams import search
+from posquad.recovery import pipeline
 from posquad.report import fit_report
 
 
@@ -29,14 +29,14 @@ def fit(*arguments):
 def press_twice(found):
     """Ctrl-C when the search has begun, as `torchrun` passes it on: to all, and a second time."""
 
-    def descend(*given, **options):
+    def search(*given, **options):
         if len(found):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
-        found.append(search_descend(*given, **options))
+        found.append(whole(*given, **options))
         return found[-1]
 
-    search_descend, search.descend = search.descend, descend
+    whole, pipeline.search = pipeline.search, search
 
 
 def faults(table, folder):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from conformance import EVERY, MeasurementsConformance, Record, arguments, check, twin
 from posquad import Dense, GaussianPopulation, LeastSquares, RankOne
-from posquad.problems import measurements
+from posquad.problems import measurements, packed
+from posquad.problems.packed import Packed
 from support import normal, ratio, rotation
 
 # (n, d, batch shape of the operator)
@@ -43,6 +44,20 @@ class TestDense(MeasurementsConformance):
         n, d, batch = request.param
         S = normal(rng, *batch, n, d, d)
         return lambda dtype=torch.float64, device="cpu": Dense((S + S.mT).to(device, dtype))
+
+
+class TestPacked(MeasurementsConformance):
+    @pytest.fixture(params=[*SHAPES, "large", "triangular"], ids=str)
+    def build(self, request, rng, monkeypatch):
+        if request.param == "large":  # the A_i are not kept in full
+            monkeypatch.setattr(packed, "_HELD", 0)
+        special = request.param in ("large", "triangular")
+        n, d, batch = (15, 5, ()) if special else request.param
+        R, triangular = normal(rng, *batch, n, d * (d + 1) // 2), request.param == "triangular"
+        R = R.triu() if triangular else R
+        return lambda dtype=torch.float64, device="cpu": Packed(
+            R.to(device, dtype), triangular=triangular
+        )
 
 
 class TestGaussianPopulation(MeasurementsConformance):

@@ -30,7 +30,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(tmp_path):
     Then their files are damaged, or replaced by others of the same size and time.
     """
     program = [sys.executable, checkpoint_chaos.__file__, str(tmp_path), "0"]
-    routes = ["moments=3,15", "linear=5,13", "again=4,16", "passes=15,40", "group=3,5"]
+    routes = ["moments=3,12", "linear=5,10", "again=4,16", "passes=15,40", "group=3,5"]
     routes.append("damaged=3")
     path = os.pathsep.join(entry for entry in sys.path if entry)
     child = subprocess.run(

@@ -105,7 +105,7 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
     def second(shared, found, task, radii, rank, *, nongeneric):
         seen.append((float(radii.apart), rank, nongeneric))
         assert float(radii.near) == 0.25
-        return Sought(torch.tensor(True), torch.tensor(5), torch.tensor(3))
+        return Sought(*map(torch.tensor, (True, 5, 3, True)))
 
     monkeypatch.setattr(judge, "find_second_solution", second)
     diagnosis = SimpleNamespace(error=np.float64(error), near=np.float64(0.25))
@@ -116,12 +116,12 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
         answer = judge._others(shared, None, task, diagnosis, open, 3, nongeneric=True)
         return [int(t) for t in answer]
 
-    assert told(open) == [1, 5, 3]
+    assert told(open) == [1, 5, 3, 1]
     assert seen == [(pytest.approx(apart), 3, True)]
     # Nothing is sought of problems that are not open, or without a budget.
-    assert told(~open) == [0, 0, 0]
+    assert told(~open) == [0, 0, 0, 0]
     task.history.budget.steps = task.history.budget.max_steps
-    assert told(open) == [0, 0, 0]
+    assert told(open) == [0, 0, 0, 0]
     assert len(seen) == 1
 
 

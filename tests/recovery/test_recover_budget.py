@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,7 +12,6 @@ from posquad import RankOne, Status, recover
 from posquad.curvature.ends import spectrum_ends
 from posquad.recovery import diagnose as module
 from posquad.recovery.budget import Budget
-from posquad.recovery.damped import descend
 from posquad.recovery.diagnose import diagnose
 from posquad.recovery.prepare import prepare
 from posquad.recovery.shared import Shared
@@ -86,31 +84,3 @@ def test_a_search_of_several_runs_takes_as_many_steps_as_allowed(rng, rank, most
     X, _, y = gaussian_problem(rng, 60, 12, 3, smallest=0.5)
     found = recover(X, y + 0.1 * normal(rng, 60), rank, max_steps=most)
     assert (found.status, found.steps) == (Status.INTERRUPTED, most)
-
-
-class OneUnknown:
-    """`e = v^2 - 4`, with `J = 2v`."""
-
-    size = 16.0
-
-    def errors(self, V):
-        return V.ravel() ** 2 - 4
-
-    def slope(self, V, e):
-        return 2 * V * e
-
-    def curvature(self, V):
-        return 4 * V**2
-
-    def total_curvature(self, V):
-        return float(4 * V[0, 0] ** 2)
-
-    def form_size(self, V):
-        return float(V[0, 0] ** 2) / 4
-
-
-def test_a_damped_descent_takes_as_many_steps_as_allowed():
-    budget, losses = Budget(max_steps=3), []
-    end = descend(OneUnknown(), np.full((1, 1), 40.0), budget, losses.append)
-    assert (len(losses), budget.steps, budget.spent) == (3, 3, True)
-    assert end.loss == losses[-1] > 0

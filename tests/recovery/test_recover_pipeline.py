@@ -112,7 +112,7 @@ def test_how_many_starts_sought_another(rng, monkeypatch):
     assert int(recover(X, y, 2).others) >= DEFAULT.schedule.agreeing_others
     none, zero = torch.tensor(False), torch.tensor(0)
     monkeypatch.setattr(
-        judge, "find_second_solution", lambda *a, **k: others.Sought(none, zero, zero)
+        judge, "find_second_solution", lambda *a, **k: others.Sought(none, zero, zero, ~none)
     )
     few = recover(X, y, 2)
     assert few.status is Status.NOT_IDENTIFIED  # where no start was made, none was sought

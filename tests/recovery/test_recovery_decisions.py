@@ -13,6 +13,7 @@ import torch
 
 from posquad import RankOne, Status, recover
 from posquad.dynamics.loop import Method, State, clock
+from posquad.geometry import dimension
 from posquad.recovery import rank_changes, ranks, search
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.candidates import visible
@@ -329,9 +330,10 @@ def setting(n, distinct=None, *, rows=None, spent=False, shown=0):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), rows or n, 6, 2)
     shared = SimpleNamespace(
         problem=Problem(RankOne(X), y), is_convex_small=True,
-        prepared=SimpleNamespace(count=np.array(n), of_all_samples=float),
-        distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
-        visible_rank=np.array(shown),
+        prepared=SimpleNamespace(count=np.array(n), of_all_samples=float, others=0),
+        samples=rows or n, distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
+        visible_rank=np.array(shown), others=0, unknowns=lambda rank: dimension(6, rank),
+        suffices=lambda rank: np.array((distinct or n) >= needed_samples(6, rank)),
     )  # fmt: skip
     budget = SimpleNamespace(spent=spent)
     return shared, search.Task(1e-10, 0, SimpleNamespace(budget=budget))

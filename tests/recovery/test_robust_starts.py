@@ -12,7 +12,7 @@ from posquad import RankOne, recover
 from posquad.recovery import other_losses, robust_starts
 from posquad.recovery.budget import Budget
 from posquad.recovery.losses import Robust
-from posquad.recovery.reweight import Reweighted, Squares, _Reweighting, reweight
+from posquad.recovery.reweight import Reweighted, Squares, _Reweighting, fit_by_reweighting
 from posquad.recovery.robust_starts import nearest_half, robust_factors
 
 WIDTH = 3.7874187608
@@ -44,7 +44,7 @@ def test_the_mean_of_the_larger_of_two_groups_is_found(seed, scale):
     y = np.concatenate([rng.normal(1, 0.05, 22), rng.normal(3, 0.05, 8), rng.normal(40, 0.1, 10)])
     given = torch.from_numpy(y)
     loss = Robust("geman-mcclure", scale)
-    end = reweight(location(40), loss, given, torch.ones_like(given), 1e-10, seed=seed)
+    end = fit_by_reweighting(location(40), loss, given, torch.ones_like(given), 1e-10, seed=seed)
     s = float(end.scale)
     grid = np.linspace(0, 41, 4001)
     low = grid[np.argmin([location_loss(y, at, s) for at in grid])]

@@ -65,14 +65,29 @@ def first_tries(n, sizes=CHEAP, **options):
         (6, {"max_starts": 4}, ([4], [], [(3, 0)], 1)),
         (7, {}, ([1], [], [], 0)),
         (6, {"batch": 2}, ([1], [], [], 0)),
-        # Where steps are expensive, the limit of reweighting is tried first.
-        (6, {"sizes": DEAR}, ([1], [(1, True, -1)], [], 0)),
+        # Where steps are expensive, the best of a few reflected starts is tried first.
+        (6, {"sizes": DEAR}, ([1], [], [], 0)),
         (7, {"sizes": DEAR}, ([1], [], [], 0)),
         (6, {"sizes": replace(DEAR, kernel_samples=5)}, ([1], [], [], 0)),
     ],
 )
 def test_starts_of_the_first_attempt(n, options, expected):
     assert first_tries(n, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes", "first"),
+    [
+        (6, CHEAP, False),
+        (6, DEAR, True),  # n < 1.7 p = 6.8
+        (7, DEAR, False),
+        (6, replace(DEAR, kernel_samples=4), False),  # dense steps cannot follow
+        (5, replace(DEAR, kernel_samples=3), True),  # n < 1.4 p = 5.6
+    ],
+)
+def test_reflections_come_first_near_the_limit(n, sizes, first):
+    run, _ = search_of(n, sizes)
+    assert run._reflects_first is first
 
 
 def test_a_start_that_fits_is_the_only_one():
@@ -139,8 +154,8 @@ def count_steps(monkeypatch, run, last=lambda state: state):
         (6, CHEAP, ["Levenberg"]),
         (100, CHEAP, ["Levenberg"]),
         (6, DEAR, ["Levenberg"]),  # n < 1.7 p, where n x n systems are affordable
-        (6, replace(DEAR, kernel_samples=6), ["Levenberg"]),
-        (6, replace(DEAR, kernel_samples=5), ["PopulationLBFGS", "GaussNewton"]),
+        (6, replace(DEAR, kernel_samples=5), ["Levenberg"]),  # up to 1.25 as many
+        (6, replace(DEAR, kernel_samples=4), ["PopulationLBFGS", "GaussNewton"]),
         (7, DEAR, ["PopulationLBFGS", "GaussNewton"]),
     ],
 )

@@ -85,10 +85,11 @@ class Status(Enum):
         "check the residual"
     )
     NO_MINIMUM = (
-        "the squared error has no minimum: it falls as the quadratic form and the other terms grow "
-        "without bound and cancel; the answer is far out, with nearly the least error, and its "
-        "coefficients have no meaning: leave out columns that are constant or take two values, or "
-        "fit linear terms, or a smaller rank"
+        "the squared error has no minimum: it falls as the quadratic form grows without bound in a "
+        "direction that no measurement sees, or that other terms cancel; the answer is far out, "
+        "with nearly the least error, and its coefficients have no meaning: leave out columns that "
+        "are constant or take two values, or fit linear terms, or a smaller rank, or add "
+        "measurements"
     )
     STALLED = (
         "the search did not settle on an answer: too few starts ended at the same best fit, or the "

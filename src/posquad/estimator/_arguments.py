@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight
 from posquad.core.arguments import require_boolean
 from posquad.core.arrays import positive_integer
 from posquad.core.errors import DomainError
-from posquad.recovery.losses import Poisson, chosen_loss
+from posquad.recovery import Poisson, chosen_loss
 
 
 def require_choices(options: Any, d: int) -> None:

@@ -21,7 +21,7 @@ from posquad.core.store import StoreError, pair_paths, read_arrays, read_body, s
 from posquad.estimator._model import count_terms
 from posquad.estimator._stream import Stream
 from posquad.estimator._uncertainty import Uncertainty
-from posquad.recovery.status import UNIQUE
+from posquad.recovery import UNIQUE
 
 _FORMAT = "posquad model 2"
 _ARRAYS = (

@@ -17,9 +17,7 @@ from posquad.estimator._samples import WeightedSamples, merged
 from posquad.estimator._uncertainty import DENSE_MOST, spectrum_of, uncertainty
 from posquad.problems.measurements import RankOne
 from posquad.problems.objectives import LeastSquares
-from posquad.recovery.diagnose import needed_samples
-from posquad.recovery.losses import Poisson, Robust, chosen_loss
-from posquad.recovery.status import UNIQUE, granted
+from posquad.recovery import UNIQUE, Poisson, Robust, chosen_loss, granted, needed_samples
 
 
 class FittedAttributes:

@@ -9,10 +9,7 @@ import numpy as np
 from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.moments import Terms
-from posquad.recovery import Recovery
-from posquad.recovery.evidence import Evidence
-from posquad.recovery.returned import rotated
-from posquad.recovery.status import granted
+from posquad.recovery import Evidence, FoundFunction, Recovery, granted, rotated
 
 
 def count_terms(terms: Terms, d: int) -> int:
@@ -74,13 +71,19 @@ class Fit(NamedTuple):
     evidence: Evidence
     residual: float  # relative to y, or to its deviations from the mean with other terms
     history: np.ndarray  # least relative residual at each step
-    found: Recovery | None = None  # of a fit without other terms
+    found: Recovery | None = None  # of a fit to rows in memory
     reweighted: Status | None = None  # the status of a fit with another loss
 
     @property
     def status(self) -> Status:
         """How the search ended."""
         return self.reweighted or granted(self.evidence)
+
+    @property
+    def recovery(self) -> Recovery:
+        """What was found in memory."""
+        assert self.found is not None, "the rows are in memory"
+        return self.found
 
     @property
     def history_rank(self) -> np.ndarray:
@@ -91,6 +94,12 @@ class Fit(NamedTuple):
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the predictions for the rows of X, `[n]`."""
         return self.function.predict(X)
+
+
+def from_function(found: FoundFunction) -> Fit:
+    """Return a function that was found as a fit."""
+    fit = from_recovery(found.recovery)
+    return fit._replace(function=Quadratic(fit.function.U, found.center, found.slope, found.value))
 
 
 def from_recovery(found: Recovery) -> Fit:

@@ -9,38 +9,39 @@ import numpy as np
 from posquad.core.linalg import eigenvalue_rounding
 from posquad.estimator._model import count_unknowns
 from posquad.estimator._uncertainty import DENSE_MOST, Uncertainty
-from posquad.recovery.streams.compressed import Compressed
+from posquad.recovery import Compressed
 
 
-def moment_spectrum(problem: Compressed, V: np.ndarray) -> np.ndarray:
+def moment_spectrum(problem: Compressed, U: np.ndarray) -> np.ndarray:
     """Return the effective eigenvalues in the user's coordinates; of large problems, the two ends.
 
     `J'WJ` vanishes along rotations, so its other eigenvalues are those on the quotient.
     """
-    k, r = V.shape
-    back = problem.back.numpy() * problem.unit.numpy()  # [k, d]  V = back U
-    J = problem.derivative(V * problem.factor_unit).reshape(-1, k, r)
+    d, r = U.shape
+    back = (problem.back * problem.unit).numpy()  # [k, d]  V = back U
+    J = problem.jacobian(U).reshape(-1, problem.k, r)
     J = np.einsum("mkr,kd->mdr", J, back).reshape(len(J), -1)
     size = np.abs(J).max() or 1.0  # the squares of J may overflow, those of J / size do not
     with np.errstate(over="ignore"):
         values = np.linalg.eigvalsh((J / size).T @ (J / size))[r * (r - 1) // 2 :] * size**2
-    return values if count_unknowns(problem.d, r) <= DENSE_MOST else values[[0, -1]]
+    return values if count_unknowns(d, r) <= DENSE_MOST else values[[0, -1]]
 
 
-def moment_uncertainty(problem: Compressed, V: np.ndarray) -> Uncertainty:
+def moment_uncertainty(problem: Compressed, U: np.ndarray) -> Uncertainty:
     """Return how well the samples determine the predictor and other terms in each direction."""
     k, d = problem.k, problem.d
-    T, W = problem.T.numpy(), V * problem.factor_unit
+    T, V = problem.T.numpy(), problem.enter(U).numpy()
     values, vectors = np.empty(0), np.empty((0, *V.shape))
     kernel = np.empty(0, dtype=bool)
     shares = np.zeros((0, len(problem.others)))
     if V.size:
-        values, columns = np.linalg.eigh(problem.curvature(W))
+        J = problem.jacobian(U)
+        values, columns = np.linalg.eigh(J.T @ J)
         columns, gauge = _without_rotations(columns, values, V)
         values, rows = values[gauge:], columns.T
         kernel = values <= eigenvalue_rounding(len(values)) * values[-1]
         vectors = rows.reshape(-1, *V.shape)
-        shares = rows @ problem.shares(W).T
+        shares = rows @ problem.shares(U).T
     scale = 1 / np.sqrt(values[~kernel] * problem.count)
     unsvec = np.ones(len(problem.others))  # from the scale of svec to coefficients of t and 1
     back = np.zeros((len(problem.others), 0))

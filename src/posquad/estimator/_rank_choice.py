@@ -1,4 +1,4 @@
-"""Choice of the rank where `recover` cannot do it: with other terms, or by cross-validation."""
+"""Fits at a rank that is given, chosen by `recover`, or chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from posquad.core.arrays import positive_number
-from posquad.core.errors import DomainError
+from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
 from posquad.core.status import Status
-from posquad.estimator._free_terms import Options, fit_with_terms
-from posquad.estimator._model import Fit, Terms, count_terms, count_unknowns, from_recovery
-from posquad.estimator._samples import WeightedSamples, merged, ordered
+from posquad.estimator._model import Fit, Terms, count_terms, count_unknowns, from_function
+from posquad.estimator._samples import WeightedSamples, ordered
 from posquad.geometry import dimension
-from posquad.recovery import Recovery, recover
-from posquad.recovery.budget import Budget
-from posquad.recovery.ranks import bic, highest_rank, trial_starts, try_ranks
-from posquad.recovery.wanted import reproduction_level
+from posquad.recovery import (
+    Budget,
+    Options,
+    highest_rank,
+    recover_with_terms,
+    reproduction_level,
+    trial_starts,
+    try_ranks,
+)
 
 RankTable = dict[str, np.ndarray]
 """Ranks tried: columns `rank`, `residual`, `score` (lower is better) and `standard_error`."""
 
 
-_CONTINUED = 3  # starts of a fit that begins at another one: linear, the other one, spectral
-_ROUNDING = 1e-14  # differences of equal responses, over the largest, that are rounding
+# Starts of a fit that begins at another one: the other one, linear, spectral. A choice.
+_CONTINUED = 3
 
 
 class Solver:
@@ -54,44 +58,34 @@ class Solver:
         if time_limit is not None:
             self.deadline = time.monotonic() + positive_number("time_limit", time_limit)
         self.steps, self.stopped = 0, False
-        self.asked: int | None = None  # the rank that the user gave
 
     def __call__(
-        self, samples: WeightedSamples, rank: int | None, max_starts: int | None = None
-    ) -> Fit:
-        """Return the fit at a rank, with at most `max_starts` starts; rank None chooses it."""
-        if self.terms == "none" or rank is None:
-            return from_recovery(self.search(samples, rank, max_starts))
-        given = []
-        if self.terms == "constant" and rank:  # the fit must not be worse than without a constant
-            plain = self.search(samples, rank, max_starts)
-            given = [np.asarray(plain.U, dtype=np.float64)]
-        return self._with_terms(samples, rank, max_starts, given)
-
-    def _with_terms(
         self,
         samples: WeightedSamples,
-        rank: int,
-        max_starts: int | None,
-        given: list[np.ndarray],
+        rank: int | None,
+        max_starts: int | None = None,
+        start: np.ndarray | None = None,
     ) -> Fit:
-        """Return the fit with other terms, from these factors and other starts.
-
-        Equal inputs are merged for the search; the residual is that of all samples.
-        """
-        unique, within = merged(samples)
-        with self.counted() as budget:
-            options = Options(
-                max_starts=self._starts(max_starts),
-                level=self.level(samples),
-                seed=self.seed,
-                budget=budget,
-                progress=self.progress,
-                asked=self.asked,
-            )
-            fit = fit_with_terms(unique, rank, self.terms, options, given)
-        self.stopped |= fit.status is Status.INTERRUPTED
-        return _of_all_samples(fit, unique, within, options.level) if within else fit
+        """Return the fit at a rank, with at most `max_starts` starts; rank None chooses it."""
+        weights = None if samples.weights is None else samples.relative
+        options = Options(
+            rank=rank,
+            max_rank=self.max_rank,
+            max_starts=self._starts(max_starts),
+            time_limit=self._time_left(),
+            tolerance=self.tolerance,
+            max_steps=self.max_steps,
+            seed=self.seed,
+            progress=self.progress,
+            start=start,
+        )
+        try:
+            found = recover_with_terms(samples.X, samples.y, weights, self.terms, options)
+        except Interrupted as stop:
+            raise Interrupted(from_function(stop.result)) from stop
+        self.steps += found.recovery.steps
+        self.stopped |= found.recovery.status is Status.INTERRUPTED
+        return from_function(found)
 
     @contextmanager
     def counted(self) -> Iterator[Budget]:
@@ -105,42 +99,16 @@ class Solver:
         U = last.function.U
         d, found = U.shape
         if self.terms != "none":
-            return self._with_terms(samples, found if rank is None else rank, _CONTINUED, [U])
+            start = U if found else None
+            return self(samples, found if rank is None else rank, _CONTINUED, start)
         # A positive definite Q is the answer to a convex problem, which needs no start.
         start = U if 0 < found < d else None
-        return from_recovery(self.search(samples, rank or max(1, found), 1, start))
+        return self(samples, rank or max(1, found), 1, start)
 
     def level(self, samples: WeightedSamples) -> float:
         """Return the relative residual at which responses count as reproduced."""
         narrow = np.float32 in (samples.X.dtype, samples.y.dtype)
         return reproduction_level(self.tolerance, narrow=narrow)
-
-    def search(
-        self,
-        samples: WeightedSamples,
-        rank: int | None,
-        max_starts: int | None = None,
-        start: np.ndarray | None = None,
-    ) -> Recovery:
-        """Run `recover`; count its steps, and give it the time that is left."""
-        weights = None if samples.weights is None else samples.relative
-        found = recover(
-            samples.X,
-            samples.y,
-            rank,
-            weights=weights,
-            max_rank=self.max_rank,
-            max_starts=self._starts(max_starts),
-            time_limit=self._time_left(),
-            tolerance=self.tolerance,
-            max_steps=self.max_steps,
-            seed=self.seed,
-            progress=self.progress,
-            start=start,
-        )
-        self.steps += found.steps
-        self.stopped |= found.status is Status.INTERRUPTED
-        return found
 
     def _starts(self, max_starts: int | None) -> int | None:
         given = [count for count in (self.max_starts, max_starts) if count is not None]
@@ -148,24 +116,6 @@ class Solver:
 
     def _time_left(self) -> float | None:
         return None if self.deadline is None else max(1e-3, self.deadline - time.monotonic())
-
-
-def _of_all_samples(fit: Fit, unique: WeightedSamples, within: float, level: float) -> Fit:
-    """Return a fit to merged samples with the residual and status that it has for all of them."""
-    mean = np.average(unique.y, weights=unique.mass)
-    between = float(unique.mass @ np.square(unique.y - mean))
-    total = between + within
-
-    def whole(residual: Any) -> Any:
-        return np.sqrt((np.square(residual) * between + within) / total)
-
-    residual, before = float(whole(fit.residual)), fit.evidence
-    rounding = float(unique.mass.sum()) * (_ROUNDING * float(np.abs(unique.y).max())) ** 2
-    reproduced = before.reproduced and (residual <= level or within <= rounding)
-    # No function is better for equal inputs of different responses.
-    best = before.best or (before.reproduced and not reproduced)
-    evidence = before.updated(residual=residual, reproduced=reproduced, best=best)
-    return fit._replace(residual=residual, evidence=evidence, history=whole(fit.history))
 
 
 class Trial(NamedTuple):
@@ -191,7 +141,6 @@ def fit_at_rank(
     The fit uses the `samples` of positive weight. The criterion "cv" splits the `given` ones into
     the folds `cv`, a number or a scikit-learn splitter.
     """
-    solve.asked = rank
     if rank is not None:
         return solve(samples, rank), {}, 1.0
     if criterion == "cv" and len(given.y) > 1:
@@ -199,30 +148,12 @@ def fit_at_rank(
         folds: Any = min(cv, len(given.y)) if number else cv
         splitter: Any = check_cv(folds)
         best, path = by_validation(solve, given, splitter.split(given.X, given.y))
-    elif solve.terms != "none":
-        best, path = by_information(solve, samples)
-    else:
-        fit = solve(samples, None)
-        assert fit.found is not None, "a fit without other terms is one of `recover`"
-        tried = fit.found.rank_path
-        path = {} if tried is None else vars(tried)
-        return fit, dict(path), float(fit.found.rank_confidence)
-    return solve(samples, best), path, np.nan
-
-
-def by_information(solve: Solver, samples: WeightedSamples) -> tuple[int, RankTable]:
-    """Return the rank of the lowest Bayesian information criterion, and the ranks tried."""
-    (n, d), level = samples.X.shape, solve.level(samples)
-    size = np.sqrt(np.average(samples.y**2, weights=samples.mass)) or 1.0
-
-    def trial(rank: int) -> Trial:
-        fit = solve(samples, rank, trial_starts(count_unknowns(d, rank)))
-        errors = samples.y - fit.predict(samples.X)
-        share = float(np.sqrt(np.average(errors**2, weights=samples.mass)) / size)
-        score = bic(share, n, count_unknowns(d, rank) + count_terms(solve.terms, d))
-        return Trial(score, fit.residual, np.nan, fit.residual <= level)
-
-    return _lowest(trial, solve, n, d)
+        return solve(samples, best), path, np.nan
+    fit = solve(samples, None)
+    tried = fit.recovery.rank_path
+    path = {} if tried is None else dict(vars(tried))
+    confidence = float(fit.recovery.rank_confidence) if solve.terms == "none" else np.nan
+    return fit, path, confidence
 
 
 def by_validation(

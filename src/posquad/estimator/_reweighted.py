@@ -14,9 +14,16 @@ from posquad.estimator._rank_choice import RankTable, Solver, fit_at_rank
 from posquad.estimator._samples import WeightedSamples, weighted_samples
 from posquad.estimator._uncertainty import Uncertainty, generators
 from posquad.problems.measurements import RankOne
-from posquad.recovery.losses import Loss, Poisson, Robust
-from posquad.recovery.reweight import Begin, Reweighted, Squares, reweight
-from posquad.recovery.robust_starts import robust_factors
+from posquad.recovery import (
+    Begin,
+    Loss,
+    Poisson,
+    Reweighted,
+    Robust,
+    Squares,
+    fit_by_reweighting,
+    robust_factors,
+)
 
 # Highest leverage that is corrected for in full. A choice: beyond it, the first order says little;
 # where psi' < 0 for some samples, that of others may even exceed 1.
@@ -68,7 +75,7 @@ def fit_with_loss(
             near = [found._replace(function=form(U.numpy())) for U in factors]
             return [Begin(each, torch.from_numpy(each.predict(X))) for each in near]
 
-        return reweight(
+        return fit_by_reweighting(
             fit, loss, y, w, level, lambda: solve.stopped, starts=starts, seed=solve.seed
         )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posquad.recovery.merging import equal_rows, row_hashes
+from posquad.recovery import equal_rows, row_hashes
 
 _ORDERED_MOST = 2**22  # maximum size for which samples are copied in a fixed order
 

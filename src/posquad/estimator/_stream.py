@@ -11,8 +11,7 @@ from posquad.core.errors import DomainError
 from posquad.estimator._model import Terms
 from posquad.problems.moments import Moments, begin_moments
 from posquad.problems.rebasing import extended
-from posquad.recovery.streams.entry import MOMENT_MOST
-from posquad.recovery.streams.gather import kept_rows
+from posquad.recovery import MOMENT_MOST, kept_rows
 
 _PREFIX = "stream."
 

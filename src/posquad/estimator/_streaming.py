@@ -16,7 +16,6 @@ from torch import Tensor
 from posquad.core.arguments import require_boolean
 from posquad.core.errors import DomainError, Interrupted
 from posquad.core.progress import Progress
-from posquad.core.threads import one_thread
 from posquad.estimator._arguments import (
     checked_names,
     checked_weights,
@@ -29,29 +28,24 @@ from posquad.estimator._fitted import FittedAttributes
 from posquad.estimator._model import Fit, Quadratic, count_unknowns, from_recovery
 from posquad.estimator._moments import moment_spectrum, moment_uncertainty
 from posquad.estimator._stream import Stream, require_same
-from posquad.problems.moments import SMALL, Moments
+from posquad.problems.moments import Moments
 from posquad.problems.rows import Rows
-from posquad.recovery import recover
-from posquad.recovery.budget import Budget
-from posquad.recovery.streams.checkpoint import (
-    Checkpoint,
-    Keeper,
-    admitted_checkpoint,
-    open_keeper,
-)
-from posquad.recovery.streams.compressed import Compressed
-from posquad.recovery.streams.descents import Descents
-from posquad.recovery.streams.entry import (
+from posquad.recovery import (
     MOMENT_MOST,
+    Budget,
+    Checkpoint,
+    History,
+    Wanted,
+    admitted_checkpoint,
     admitted_responses,
-    checked_by_a_pass,
+    fit_moments,
+    gather_moments,
+    kept_rows,
     moments_pay,
+    open_keeper,
     own_responses,
+    recover,
 )
-from posquad.recovery.streams.found import Found, Limits
-from posquad.recovery.streams.gather import gather_moments, kept_rows
-from posquad.recovery.streams.search import find_factor
-from posquad.recovery.wanted import Wanted
 
 # The source of rows, the responses and the weights of a fit.
 Given = tuple[Rows, Tensor, Tensor | None]
@@ -231,7 +225,7 @@ class StreamFits(FittedAttributes):
                 self._fit_rows(X.numpy(), responses.numpy(), w, progress)
             elif self.loss != "least-squares":
                 require_least_squares(self, "rows that are not kept in memory")
-            elif source.d > MOMENT_MOST or not (self._needs_moments or moments_pay(source)):
+            elif not moments_pay(source, needed=self._needs_moments):
                 self._fit_passes(given, responses, weights, progress, checkpoint)
             else:
                 self._require_no_folds()
@@ -247,7 +241,7 @@ class StreamFits(FittedAttributes):
                     source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
                 )
                 rows = source, responses, weights
-                self._fit_moments(moments, progress, rows, keeper, seed)
+                self._fit_moments(moments, progress, rows, seed)
                 keeper.end()
         self._warn()
         return self
@@ -312,7 +306,6 @@ class StreamFits(FittedAttributes):
         moments: Moments,
         progress: Callable[[Progress], None] | None,
         rows: Given | None = None,
-        keeper: Keeper | None = None,
         seed: int | None = None,
     ) -> None:
         """Fit to the samples of which these are the moments, and set the fitted attributes.
@@ -321,55 +314,33 @@ class StreamFits(FittedAttributes):
         shared, one process searches for all of them.
         """
         self._require_no_folds()
-        with one_thread(when=moments.d <= SMALL):
-            self._search_moments(moments, progress, rows, keeper, seed)
-
-    def _search_moments(
-        self,
-        moments: Moments,
-        progress: Callable[[Progress], None] | None,
-        rows: Given | None,
-        keeper: Keeper | None,
-        seed: int | None,
-    ) -> None:
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
         seed = integer_seed(self.random_state) if seed is None else seed
         wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
         level = wanted.level(moments.d, narrow=moments.narrow)
-        limits = Limits(level, budget, seed, self.max_starts, progress)
-        limits.descents = Descents(keeper)
-        problem = Compressed(moments)
-
-        def solve() -> tuple[Found, list[float], int]:
-            found = find_factor(problem, self.rank, limits, self.max_rank)
-            return found, limits.history, budget.steps
-
-        stopped = None
+        history, stopped = History(budget, progress), None
         try:
-            decided = solve() if rows is None else rows[0].decided(solve)
-            found, limits.history, budget.steps = decided
-            if found.lost is not None and rows is not None:
-                found = checked_by_a_pass(*rows, problem, found, level)
-            found = found.without_digits()
+            problem, found = fit_moments(moments, wanted, level, history, rows)
         except Interrupted as stop:
-            found, stopped = stop.result, stop
+            (problem, found), stopped = stop.result, stop
+        answers, evidence = found.answers, found.evidence
         names = ("rank", "residual", "score")
         columns = dict(zip(names, np.array(found.path).T, strict=True)) if found.path else {}
         self.rank_path_ = {k: v.astype(int) if k == "rank" else v for k, v in columns.items()}
-        self.rank_confidence_, self.n_iter_ = found.confidence, max(1, budget.steps)
-        residual = problem.residual(found.loss)
-        function = Quadratic(*problem.answer(found.V)).ordered()
-        fit = Fit(function, found.evidence, residual, np.array(limits.history))
-        r = self._keep_function(fit)
-        p, V = count_unknowns(problem.d, r), problem.enter(self.components_.T)
-        self.effective_spectrum_ = moment_spectrum(problem, V) if r else np.empty(0)
+        self.rank_confidence_ = float(answers.confidence[0])
+        self.n_iter_ = max(1, history.budget.steps)
+        residual, steps = float(evidence.residual), history.least_residuals()[0]
+        U, center, slope, value = problem.answer(found.U)
+        function = Quadratic(U, center, slope, value).ordered()
+        r = self._keep_function(Fit(function, evidence, residual, np.array(steps)))
+        p, U = count_unknowns(problem.d, r), self.components_.T
+        self.effective_spectrum_ = moment_spectrum(problem, U) if r else np.empty(0)
         self.uncertainty_, self.kernel_dimension_ = None, np.nan
         if self._wants_errors(p):
-            self.uncertainty_ = moment_uncertainty(problem, V)
+            self.uncertainty_ = moment_uncertainty(problem, U)
             self.kernel_dimension_ = p - len(self.uncertainty_.root)
         self.residual_ = residual
-        squares = found.loss * problem.factor_unit**4 * problem.count
-        self._count(problem.count, squares)
+        self._count(problem.count, problem.squared_error(residual))
         self.certificate_ = None
         if stopped is not None:
             raise Interrupted(self) from stopped

@@ -28,25 +28,21 @@ from posquad.estimator._arguments import (
     real_responses,
     require_choices,
 )
-from posquad.estimator._model import (
-    Fit,
-    count_unknowns,
-    from_recovery,
-)
+from posquad.estimator._model import count_unknowns
 from posquad.estimator._rank_choice import Solver, fit_at_rank
 from posquad.estimator._reweighted import fit_with_loss
 from posquad.estimator._samples import ordered, weighted_samples
 from posquad.estimator._streaming import StreamFits
 from posquad.estimator._uncertainty import standard_errors
 from posquad.problems.rows import Rows
-from posquad.recovery.losses import (
+from posquad.recovery import (
+    Checkpoint,
     LossName,
     Poisson,
     chosen_loss,
     describe_likelihood,
     require_counts,
 )
-from posquad.recovery.streams.checkpoint import Checkpoint
 
 __all__ = ["PositiveQuadraticRegressor"]
 
@@ -271,7 +267,7 @@ class PositiveQuadraticRegressor(
             else:
                 fit, path, confidence, scale = fit_with_loss(solve, loss, self.rank, samples, **how)
         except Interrupted as stop:
-            best = stop.result if isinstance(stop.result, Fit) else from_recovery(stop.result)
+            best = stop.result
             self.rank_path_, self.rank_confidence_, self.n_iter_ = {}, np.nan, max(1, solve.steps)
             self._keep(best, counted, brief=True)
             raise Interrupted(self) from stop

@@ -38,11 +38,12 @@ def positive_combination(operator: Measurements) -> tuple[Tensor, Tensor] | None
     """
     d, D = operator.d, operator.d * (operator.d + 1) // 2
     if operator.n * D > _COMBINED:
-        return None
+        return _from_traces(operator)
     norms = torch.where(operator.norms > 0, operator.norms, 1.0)
     system = operator.system / norms[..., None]
     left, s, basis = torch.linalg.svd(system, full_matrices=False)
-    seen = s > _INDEPENDENT * s[..., :1]
+    # Rows have length one, unless they are what other terms leave of such rows.
+    seen = s > _INDEPENDENT * s[..., :1].clamp_min(1.0)
     basis = torch.where(seen[..., None], basis, 0.0)
     M = torch.eye(d, dtype=system.dtype, device=system.device).expand(*system.shape[:-2], d, d)
     for _ in range(_COMBINATIONS):
@@ -55,3 +56,12 @@ def positive_combination(operator: Measurements) -> tuple[Tensor, Tensor] | None
         raised = torch.maximum(values, _RAISED_TO * torch.where(mean > 0, mean, 1.0))
         M = (vectors * raised[..., None, :]) @ vectors.mT
     return None
+
+
+def _from_traces(operator: Measurements) -> tuple[Tensor, Tensor] | None:
+    """Return `w = A(I)` and `A*(w)`, if that is clearly positive definite; no system is formed."""
+    like = operator.adjoint_kernel(torch.zeros_like(operator.norms))
+    w = operator.apply_kernel(torch.eye(operator.d).to(like).expand_as(like))
+    M = operator.adjoint_kernel(w)
+    values = torch.linalg.eigvalsh(M)
+    return (w, M) if bool((values[..., 0] > _CLEARLY_POSITIVE * values[..., -1]).all()) else None

@@ -18,6 +18,8 @@ class HeldMeasurements(Measurements):
     """
 
     own_dimensions: int  # of what belongs to one A_i
+    triangular: bool = False  # whether the rows svec(A_i) are an upper triangular D x D matrix
+    bounded: bool = False  # whether the A_i are made from positive semidefinite matrices
 
     @property
     @abstractmethod
@@ -51,6 +53,10 @@ class HeldMeasurements(Measurements):
     @abstractmethod
     def double(self) -> HeldMeasurements:
         """Return the same operator with its data in double precision."""
+
+    def eliminated(self, e: Tensor) -> Tensor:
+        """Return the part of `e[..., n]` that other terms do not explain: all if there are none."""
+        return e
 
     @property
     def entries(self) -> int:

@@ -75,6 +75,7 @@ class RankOne(HeldMeasurements):
     """
 
     own_dimensions = 1
+    bounded = True
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
         if cls is RankOne and any(isinstance(X, Rows) for X in (*given, *named.values())):

@@ -152,11 +152,6 @@ class Acceptance(Constants):
     not determine it. A choice: ten times the rounding of responses that
     `posquad.recovery.streams.compressed` allows."""
 
-    open_tolerances: float = 100.0
-    """Estimated relative error of a fit from moments, over the tolerance, above which it is not
-    determined. A choice: that of `apart_errors`, because a matrix that far away reproduces the
-    responses as well."""
-
     # How the inputs are prepared, which changes what rounding hides.
 
     isotropic: float = 4.0

@@ -62,7 +62,8 @@ def recover(
     more: a product with all A_i takes O(n d^2 r) operations instead of O(n d r), and memory is
     about ten times that of A. If no combination of the A_i is positive definite, which cannot
     happen for inputs that span the space, two things change. The least residual may only be
-    approached as Q grows without bound; the search then ends at a large Q, usually as STALLED. And
+    approached as Q grows without bound: the status is NO_MINIMUM if a coordinate grows that no A_i
+    sees alone, and the search ends at a large Q, usually as STALLED, for other directions. And
     Q = 0 need not be the only answer to y = 0, so that it is NOT_IDENTIFIED.
 
     Args:

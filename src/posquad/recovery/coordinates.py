@@ -18,6 +18,7 @@ from posquad.core.arrays import host
 from posquad.core.ranges import tiny
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
+from posquad.problems.projected import Projected
 from posquad.recovery import prepare as rows_of
 from posquad.recovery.prepare import Prepared, largest_entry
 from posquad.recovery.problem import Given, Problem
@@ -38,6 +39,8 @@ def prepare(
     """
     if isinstance(operator, RankOne):
         return rows_of.prepare(operator.X, y, weights, tuning)
+    if isinstance(operator, Projected):
+        return _with_other_terms(operator, y, weights, tuning)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         return _prepared(operator, y * w.sqrt(), tuning, w.pow(0.25))
@@ -56,6 +59,8 @@ def normalize(
     """
     if isinstance(operator, RankOne):
         return rows_of.normalize_rows(operator.X, y, weights, tuning)
+    if isinstance(operator, Projected):  # a constant also counts for rows of length zero
+        return None
     log, present = _log_norms(operator, weights)
     if not bool(_is_uneven(log, present, tuning).any()):
         return None
@@ -85,12 +90,35 @@ def looks_nongeneric(operator: HeldMeasurements, tuning: Tuning = DEFAULT) -> np
     """Return which problems have zeros or many repeated entries: these may not be generic."""
     if isinstance(operator, RankOne):
         return rows_of.looks_nongeneric(operator.X, tuning)
+    if isinstance(operator, Projected):
+        return looks_nongeneric(operator.base, tuning)
     return rows_of.looks_nongeneric(operator.system, tuning)
 
 
 def largest_entries(operator: HeldMeasurements) -> Tensor:
     """Return the largest entry of each problem in absolute value, `[...]`."""
     return largest_entry(operator.data.flatten(-1 - operator.own_dimensions))
+
+
+def _with_other_terms(
+    operator: Projected, y: Tensor, weights: Tensor | None, tuning: Tuning
+) -> Prepared:
+    """Prepare one problem in the coordinates of its base operator.
+
+    Residuals are relative to the weighted responses as they are given, of which other terms may
+    explain a part.
+    """
+    base = prepare(operator.base, y, weights, tuning)
+    root = y.new_ones(y.shape) if weights is None else (weights / weights.mean()).sqrt()
+    working = Projected(base.problem.operator, root[..., None] * operator.Z)
+    left = working.eliminated(root * y)
+    scale = rows_of.response_scale(left)
+    given = Given.of(Projected(base.given.operator, operator.Z), base.given.rows, left, scale)
+    spread = torch.linalg.vector_norm(root * y / scale)
+    given = replace(given, spread=spread * (scale / given.unit / given.unit))
+    problem = Problem(working, left / scale, spread=spread)
+    count, others = host((root > 0).sum()), working.basis.shape[-1]
+    return Prepared(problem, given, base.transform, scale, base.span, count, others=others)
 
 
 @np.errstate(all="ignore")

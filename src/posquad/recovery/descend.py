@@ -20,6 +20,10 @@ from posquad.recovery.solvers.small import Ending, Ends, run_small
 # Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
 # choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
 _STATIONARY = 1e-8
+# Steps of a fit with other terms that must leave at most this share of the residual. A choice:
+# those of `levenberg_marquardt`; other terms leave residuals near one, of which steps gain little.
+_PATIENCE = 20
+_RATE = 0.999
 
 
 def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState | Ends:
@@ -30,17 +34,20 @@ def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState
     Gauss-Newton corrections.
     """
     schedule, history, rank = shared.tuning.schedule, task.history, U.shape[-1]
+    patience, rate = schedule.patience, schedule.rate
+    if shared.others:
+        patience, rate = _PATIENCE, _RATE
     if shared.is_small(rank):
         ending = Ending(
             steps=history.budget.max_steps,
-            patience=schedule.patience,
-            rate=schedule.rate,
+            patience=patience,
+            rate=rate,
             fitted=task.tolerance,
         )
         return run_small(problem, U, ending, history)
     if shared.is_dense(rank):
         method = Levenberg(problem, rank)
-        rules = screening_rules(task.tolerance, schedule.patience, schedule.rate)
+        rules = screening_rules(task.tolerance, patience, rate)
         return history.run(method, method.start(U), rules)
     single = shared.single
     if single is not None and not history.budget.spent:

@@ -22,9 +22,10 @@ from posquad.curvature.ends import spectrum_ends
 from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements, one_of_views
 from posquad.problems.objectives import LeastSquares
+from posquad.problems.packed import Packed
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, singular_values
-from posquad.recovery.shared import Shared
+from posquad.recovery.shared import Shared, needed_samples
 
 # Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
 # to 10% is not called converged.
@@ -51,14 +52,6 @@ class Diagnosis:
     near: np.ndarray  # relative distance from Q within which no other solution is; 0 if unknown
 
 
-def needed_samples(d: int, rank: int) -> int:
-    """Return the samples needed to identify a rank: p + 1, or d(d+1)/2 if that is less.
-
-    With d(d+1)/2 samples the linear system for Q is determined.
-    """
-    return min(dimension(d, rank) + 1, d * (d + 1) // 2)
-
-
 @np.errstate(all="ignore")  # NaN stands for what is not known
 def diagnose(
     shared: Shared,
@@ -78,12 +71,13 @@ def diagnose(
     s = singular_values(U) if s is None else s
     sizes = shared.tuning.sizes
     whole = problem.n * d * r * p <= sizes.spectrum_operations
+    whole = whole or isinstance(problem.operator, Packed)  # a product costs nearly as much
     if whole and p <= sizes.spectrum_unknowns:
         clear = acceptance.clear_curvature
         low, high, free, known = _whole_spectrum(problem.operator, U, s, clear)
     else:
         budget = budget or Budget(max_steps=1)
-        low, high, free, known = (host(end) for end in _ends(shared, U, budget))
+        low, high, free, known = (host(end) for end in _ends(shared, U, s, budget))
     converged = np.isfinite(low) & np.isfinite(high)  # NaN where not converged
     top = s[..., 0] ** 2
     # To first order ||A(Q) - y||^2 / n >= low ||Delta||^2 for the lift Delta of the error, and
@@ -94,7 +88,7 @@ def diagnose(
     positive = np.where(low > 0, low, np.nan)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
     n = shared.prepared.count
-    hidden = n / np.maximum(n - p, 1)
+    hidden = n / np.maximum(n - p - shared.others, 1)
     stretch = _stretch(shared.prepared.transform, U)
     error = 2 * s[..., 0] * rms * hidden / np.sqrt(positive) * stretch
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
@@ -174,11 +168,17 @@ def _clear_curvature(
         curvature, gauge = operator.normal_equations(Z, e)[0], r * (r - 1) // 2
     values = host(torch.linalg.eigvalsh(curvature)) / operator.n
     low, high = values[..., gauge], values[..., -1]
-    # The rounding is that in population coordinates, by which the ratio of two curvatures changes
-    # by at most (2 + r) lambda_1 / lambda_r.
+    return low, high, (low > multiple * _flat(m, s) * high) & (U.dtype == torch.float64)
+
+
+def _flat(m: int, s: np.ndarray) -> np.ndarray:
+    """Return the rounding of an eigenvalue of `J'J`, with m unknowns, over the largest one.
+
+    It is that in population coordinates, by which the ratio of two curvatures changes by at most
+    (2 + r) lambda_1 / lambda_r.
+    """
     rounding, spread = eigenvalue_rounding(m), (s[..., 0] / s[..., -1]) ** 2
-    seen = multiple * (2 + r) * spread * (rounding + rounding**2 * spread)
-    return low, high, (low > seen * high) & (U.dtype == torch.float64)
+    return (2 + s.shape[-1]) * spread * (rounding + rounding**2 * spread)
 
 
 def _square_curvature(operator: HeldMeasurements, U: Tensor) -> Tensor:
@@ -205,12 +205,20 @@ def _square_curvature(operator: HeldMeasurements, U: Tensor) -> Tensor:
     return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
-def _ends(shared: Shared, U: Tensor, budget: Budget) -> tuple[Tensor, ...]:
+def _ends(shared: Shared, U: Tensor, s: np.ndarray, budget: Budget) -> tuple[Tensor, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known.
 
     When the time of the budget is over, the ends are NaN.
     """
     accuracy, problem = shared.tuning.acceptance.curvature_accuracy, shared.problem
+    m = U.shape[-2] * U.shape[-1]
+    in_time = problem.y.numel() * m**2 < budget.seconds_left * _OPERATIONS
+    if shared.is_linearized(U.shape[-1]) and in_time:
+        low, high = shared.linearized(U).ends(accuracy)
+        least = shared.tuning.acceptance.clear_curvature * torch.as_tensor(_flat(m, s)).to(low)
+        if bool((low > least * high).all()):
+            none = torch.zeros_like(low, dtype=torch.bool)
+            return low, high, none, ~none
     for operator in (shared.single, problem.operator):
         if operator is not None:
             ends = spectrum_ends(operator, U, accuracy, stopped=lambda: budget.late)

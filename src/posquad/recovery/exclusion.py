@@ -62,12 +62,18 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
 def _is_dual(B: np.ndarray, z: np.ndarray, r: int, margin: float) -> np.ndarray:
     """Whether `M = sum_i z_i B_i` is zero on the first r coordinates, else positive definite.
 
-    Both are relative to `sum_i |z_i| ||B_i||`, which bounds the rounding errors of M.
+    Both are relative to `sum_i |z_i| ||B_i||`, which bounds the rounding errors of M. The first is
+    also relative to the norm of z, times the root mean square of the norms: errors of the responses
+    count by it, and short matrices, of sums over samples, must not make them count less.
     """
     d = B.shape[-1]
     M = (z[..., None, :] @ B.reshape(*B.shape[:-2], d * d)).reshape(*z.shape[:-1], d, d)
-    size = (abs(z) * np.linalg.norm(B, axis=(-2, -1))).sum(-1)
+    norms = np.linalg.norm(B, axis=(-2, -1))
+    size = (abs(z) * norms).sum(-1)
+    least = np.linalg.norm(z, axis=-1) * np.sqrt((norms**2).mean(-1))
     smallest = np.linalg.eigvalsh(M[..., r:, r:])[..., 0]
     largest = abs(M[..., :, :r]).max((-2, -1))
     rounding = B.shape[-3] * np.finfo(B.dtype).eps
-    return (smallest > margin * size) & (largest <= rounding * size)  # False for NaN
+    return (smallest > margin * np.maximum(size, least)) & (
+        largest <= rounding * size
+    )  # False for NaN

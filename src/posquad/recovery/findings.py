@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from posquad.core.arrays import host
-from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis
 from posquad.recovery.evidence import Evidence
@@ -46,34 +45,41 @@ def found_evidence(
     residual, given = answer.residual, answer.given
     reproduced = reproduces(prepared, answer, task.tolerance)
     worst = np.full_like(residual, np.nan)
-    if reproduced.any():
+    if reproduced.any() and prepared.sums is None:
         worst = _largest_error(shared, answer, found.singular_values)
     if prepared.is_weighted:  # and a small weight may hide a sample
-        own = acceptance.hidden_errors * shared.problem.n**0.5 * task.tolerance
+        own = acceptance.hidden_errors * prepared.problem.n**0.5 * task.tolerance
         reproduced = reproduced & (worst <= own)
     sure = max(acceptance.sure, acceptance.sure_tolerances * task.tolerance)
     largest = min(sure, acceptance.loose)
-    p = dimension(shared.problem.d, found.rank)
+    p = shared.unknowns(found.rank)
     # Samples that differ by less than the residual allows are no independent checks.
     checks = shared.checks(acceptance.independent_errors * residual / largest)
+    samples, needed = shared.distinct, diagnosis.needed
+    least = needed
+    # Structured inputs may have fewer independent samples, and determine all.
+    if shared.others and prepared.sums is None:
+        samples, needed, least = prepared.problem.n, p + 1, p - shared.others
     no = np.zeros(residual.shape, dtype=bool)
-    even = prepared.rows is not None  # a bound for rows of length one is none for the user's rows
+    # A bound for rows of length one is none for the user's rows, and a difference of sums is no
+    # bound where it is rounding.
+    unproved = reproduced if prepared.sums is not None else prepared.rows is not None
 
     def each(value: object) -> np.ndarray:
         return np.array(np.broadcast_to(np.asarray(value), residual.shape))
 
     return Evidence(
         tolerance=each(task.tolerance),
-        residual=np.minimum(given, 1.0),
+        residual=np.minimum(given, prepared.least),
         reproduced=reproduced,
         worst=worst,
-        bound=np.zeros_like(given) if even else np.minimum(found.bound, given),
+        bound=np.where(unproved, 0.0, np.minimum(found.bound, given)),
         best=_best_fits(shared, found, answer, ~reproduced),
         escapes=no,
         spans=each(prepared.span == ambient),
-        samples=each(shared.distinct),
-        needed=each(diagnosis.needed),
-        checked=each((checks >= diagnosis.needed) & (prepared.count > p)),
+        samples=each(samples),
+        needed=each(needed),
+        checked=each((checks >= least) & (samples >= needed) & (prepared.count > p)),
         curvature=np.stack([diagnosis.low, diagnosis.high], axis=-1),
         free=each(diagnosis.free),
         isolated=each(diagnosis.isolated & diagnosis.converged),
@@ -109,12 +115,15 @@ def _best_fits(
 
 def _is_stationary(shared: Shared, answer: Returned, some: np.ndarray, rank: int) -> np.ndarray:
     """Return which of some answers of one rank are stationary."""
-    acceptance = shared.tuning.acceptance
-    problem, chosen = shared.problem.where(torch.as_tensor(some, device=answer.errors.device))
+    acceptance, prepared = shared.tuning.acceptance, shared.prepared
+    problem, chosen = prepared.problem.where(torch.as_tensor(some, device=answer.errors.device))
     index = ... if chosen is None else chosen
     V = answer.working[index][..., :rank]
     Z = problem.operator.project(V)  # that of U differs by rounding, which would hide the gauge
     offset = host(relative_offset(problem.operator, V, Z, answer.errors[index]))
+    if prepared.within:  # the errors that no matrix changes are errors, too
+        own = prepared.relative(answer.errors)[some] ** 2
+        offset = offset * np.sqrt(own / (own + prepared.within))
     hidden = acceptance.stationary_rounding * answer.least[some] / answer.residual[some]
     most = np.clip(hidden, acceptance.stationary, acceptance.stationary_most)
     return (offset <= most).reshape(answer.residual[some].shape)
@@ -126,10 +135,12 @@ def _largest_error(shared: Shared, answer: Returned, s: np.ndarray) -> np.ndarra
     Sizes are those in working coordinates, which do not depend on units; `s[..., r]` are the
     singular values of the factor in these.
     """
-    problem = shared.problem
+    problem = shared.prepared.problem
     beyond = (answer.errors.abs() - answer.rounding).clamp_min(0.0)
-    e = host(shared.prepared.working_errors(beyond))
-    return largest_error(e, host(problem.y), host(problem.operator.norms), s)
+    e, y = host(shared.prepared.working_errors(beyond)), host(problem.y.abs())
+    if shared.others:  # a constant is as large as the deviations of the responses
+        y = y + host(problem.size) / problem.n**0.5
+    return largest_error(e, y, host(problem.operator.norms), s)
 
 
 def largest_error(e: np.ndarray, y: np.ndarray, norms: np.ndarray, s: np.ndarray) -> np.ndarray:

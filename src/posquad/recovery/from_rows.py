@@ -16,6 +16,7 @@ from posquad.recovery.in_memory import recover_in_memory
 from posquad.recovery.losses import chosen_loss
 from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery
+from posquad.recovery.streams.by_moments import recover_by_moments
 from posquad.recovery.streams.checkpoint import Checkpoint, admitted_checkpoint, open_keeper
 from posquad.recovery.streams.entry import (
     MEMORY_ENTRIES,
@@ -23,7 +24,6 @@ from posquad.recovery.streams.entry import (
     admitted_responses,
     moments_pay,
     own_responses,
-    recover_by_moments,
     recover_by_passes,
     recover_collected,
 )

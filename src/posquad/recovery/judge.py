@@ -9,17 +9,23 @@ import torch
 
 from posquad.core.arrays import host
 from posquad.problems.combination import positive_combination
-from posquad.problems.measurements import RankOne
+from posquad.problems.measurements import Dense
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
+from posquad.recovery.evidence import Evidence
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.findings import found_evidence
 from posquad.recovery.others import Radii, Sought, find_second_solution
+from posquad.recovery.problem import Problem
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.returned import returned_factor
+from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
 from posquad.recovery.status import is_open
+
+# Entries of the matrices up to which a second solution beside zero is sought. Derived: 32 MB.
+_ENTRIES = 2**22
 
 
 def judge(
@@ -59,11 +65,13 @@ def judge(
         others=sought.starts,
         agreeing=sought.agreeing,
         different=sought.different,
-        sought=open & (sought.starts > 0) & (not budget.spent),
+        sought=open & (sought.starts > 0) & sought.enough & (not budget.spent),
         spent=np.full_like(evidence.spent, budget.spent),
     )
     U, rank = answer.U, answer.rank
-    worse = answer.given > 1  # than Q = 0, in the user's lengths: the search was ended early
+    worse = (
+        answer.given > shared.prepared.least
+    )  # than Q = 0, in the user's lengths: the search was ended early
     if worse.any():
         U, rank = np.where(worse[..., None, None], 0.0, U), np.where(worse, 0, rank)
     answers = Answers(
@@ -101,7 +109,7 @@ def _others(
 ) -> Sought[np.ndarray]:
     """Seek a second solution, up to this rank, of the problems that are still `open`."""
     none = np.zeros_like(open, dtype=np.int64)
-    sought = Sought(np.zeros_like(open), none, none.copy())
+    sought = Sought(np.zeros_like(open), none, none.copy(), np.zeros_like(open))
     if not open.any() or task.history.budget.spent:
         return sought
     acceptance = shared.tuning.acceptance
@@ -125,21 +133,74 @@ def _others(
     return sought
 
 
-def zero_answer(shared: Shared, ambient: int) -> Answers:
-    """Return Q = 0, for responses or measurements that are all zero.
+def zero_answer(
+    shared: Shared, ambient: int, task: Task, rank: int | None = None, sure: float = 1.0
+) -> Answers:
+    """Return Q = 0, for responses or measurements that are all zero, or other terms alone.
 
-    If `y = 0`, it is the only answer where a combination of the A_i is positive definite; for rows,
-    where they span the space. `ambient` is the dimension of the user's inputs.
+    If other terms or nothing give the responses, it is the only answer where a combination of the
+    A_i is positive definite; for rows without other terms, where they span the space. Elsewhere a
+    matrix of this `rank` is sought whose measurements are zero. `ambient` is the dimension of the
+    user's inputs, and `sure` the confidence in rank 0.
     """
-    prepared, operator = shared.prepared, shared.problem.operator
-    is_only = isinstance(operator, RankOne) or positive_combination(operator) is not None
+    prepared, others, sums = shared.prepared, shared.others, shared.prepared.sums is not None
+    least, spent = float(prepared.least), task.history.budget.spent
+    reproduced = least <= (task.tolerance if others or sums else 0.0)
     answers = blank_answers(prepared.problem.y[None], ambient, 1)
     evidence = answers.evidence
+    evidence.tolerance[:], evidence.residual[:] = task.tolerance, least
     evidence.samples[:], evidence.needed[:] = shared.distinct, ambient
-    for name in ("reproduced", "checked", "isolated"):
-        getattr(evidence, name)[:] = not bool(prepared.problem.y.any())
-    evidence.excluded[:] = is_only and not bool(prepared.problem.y.any())
-    if bool(prepared.problem.y.any()):  # the inputs are zero
-        evidence.residual[:], evidence.error[:] = 1.0, np.nan
+    if others and not sums:
+        evidence.samples[:], evidence.needed[:] = shared.distinct + others, others + 1
+    evidence.reproduced[:] = evidence.isolated[:] = reproduced
+    inputs = int(prepared.count) if sums else prepared.problem.n
+    evidence.checked[:] = reproduced and (not others or inputs > others)
+    evidence.best[:] = (bool(others) or sums) and not (reproduced or spent)
+    if not reproduced:
+        evidence.error[:] = np.nan
     evidence.spans[:] = int(prepared.span) == ambient
-    return answers
+    answers.confidence[:] = sure
+    if reproduced:
+        evidence.excluded[:] = _sees_all_positive(shared)
+        if others and bool(is_open(evidence)[0]):
+            evidence = _beside_zero(shared, task, rank or 1, evidence)
+    evidence.spent[:] = task.history.budget.spent
+    return replace(answers, evidence=evidence)
+
+
+def _sees_all_positive(shared: Shared) -> bool:
+    """Tell whether no positive semidefinite matrix but zero has measurements zero, as is shown."""
+    if shared.others:
+        return bool(shared.linear) or shared.is_bounded
+    operator = shared.problem.operator
+    return operator.bounded or positive_combination(operator) is not None
+
+
+def _beside_zero(shared: Shared, task: Task, rank: int, evidence: Evidence) -> Evidence:
+    """Return the evidence with what a search for a matrix with measurements zero has shown.
+
+    It is the solution of the same measurements and `tr Q = 1`.
+    """
+    operator, y = shared.problem.operator, shared.problem.y
+    if operator.n * operator.d**2 > _ENTRIES:
+        return evidence
+    size = operator.norms.square().mean().sqrt()
+    trace = size * torch.eye(operator.d, dtype=y.dtype, device=y.device)
+    zero = torch.zeros_like(y)
+    problem = Problem(
+        Dense.of_checked(torch.cat([operator.matrices, trace[None]])), torch.cat([zero, size[None]])
+    )
+    plain = {"rows": None, "others": 0, "sums": None, "within": 0.0}
+    part = Shared(replace(shared.prepared, problem=problem, **plain), shared.tuning)
+    with task.history.paused():
+        most = shared.tuning.schedule.others_round * shared.tuning.schedule.others_rounds
+        found = search(part, min(rank, operator.d), task, most)
+    different = np.reshape(found.residual <= task.tolerance, -1)
+    count = np.reshape(found.starts, -1)
+    return replace(
+        evidence,
+        others=count,
+        agreeing=np.where(different, 0, count),
+        different=different,
+        sought=np.full_like(different, not task.history.budget.spent),
+    )

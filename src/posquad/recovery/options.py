@@ -21,20 +21,20 @@ class Options:
     """The arguments of `recover`, which explains them."""
 
     rank: int | None
-    seed: int
-    tolerance: float | None
-    max_rank: int | None
-    max_starts: int | None
-    max_steps: int
-    time_limit: float | None
-    precision: Literal["float64", "input"]
-    progress: Callable[[Progress], None] | None
-    certify: bool
-    diagnose: bool
-    start: Array | None
-    tuning: Tuning | None
-    loss: LossName
-    scale: float | None
+    seed: int = 0
+    tolerance: float | None = None
+    max_rank: int | None = None
+    max_starts: int | None = None
+    max_steps: int = 100_000
+    time_limit: float | None = None
+    precision: Literal["float64", "input"] = "float64"
+    progress: Callable[[Progress], None] | None = None
+    certify: bool = False
+    diagnose: bool = True
+    start: Array | None = None
+    tuning: Tuning | None = None
+    loss: LossName = "least-squares"
+    scale: float | None = None
 
     @property
     def wanted(self) -> Wanted:

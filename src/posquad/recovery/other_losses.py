@@ -21,7 +21,13 @@ from posquad.recovery.least_squares import recover_by_least_squares
 from posquad.recovery.losses import Loss, Poisson, Robust, require_counts
 from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery, stacked_recoveries, unfinished_answers
-from posquad.recovery.reweight import Begin, Reweighted, Squares, relative_residual, reweight
+from posquad.recovery.reweight import (
+    Begin,
+    Reweighted,
+    Squares,
+    fit_by_reweighting,
+    relative_residual,
+)
 from posquad.recovery.robust_starts import robust_factors
 
 
@@ -123,7 +129,7 @@ class _Reweighting:
             ]
             return [Begin(answer, self._means(answer)) for answer in near] if len(factors) else []
 
-        return reweight(
+        return fit_by_reweighting(
             self._fit, loss, y, w, self.level, lambda: self.budget.spent, self._note, starts, seed
         )
 

@@ -18,7 +18,7 @@ from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Task
-from posquad.recovery.restarts import common_noise, reflected
+from posquad.recovery.restarts import closing_gap, common_noise, reflected
 from posquad.recovery.shared import Shared, positive_part
 
 # Round of the random numbers. A choice: far above the rounds of a search, so that no numbers are
@@ -45,9 +45,22 @@ _DIFFERENCES = (1.0, 0.1, 2.0, 0.3, 4.0, 0.5)
 # and 132 agreeing starts miss one that is reached a twentieth as often with probability
 # (20/21)^132 = 0.2%.
 _NONGENERIC = 3
+# Starts that must agree where all have been tried, of problems that no longer have their samples. A
+# choice: one of each of the rounds of `Schedule.others_rounds`.
+_LEAST_AGREEING = 11
 # Rounds that each double the number of random starts. A choice: four times as many at most, because
 # the starts of a round run together.
 _DOUBLINGS = 2
+# Most rounds of reflections where a step costs more than its calls, each of twice as many as the
+# one before. Measured at (40, 3), n = 1.05p: 44 starts have agreed then in 23 of 32 problems, and
+# of eight rounds of 20 starts in none, in the same time.
+_LARGE_ROUNDS = 3
+# Share of the starts of such a round that must be near a solution before it ends. Derived: a little
+# more than `Schedule.agreeing_others` of `Schedule.reflected_others`.
+_CLOSED = 0.75
+# Reflections that an accelerator makes in the time of one on a CPU. Derived: so are the operations
+# per second of an H200 and of one thread. Not measured on an accelerator.
+_FASTER = 100
 # Ridge of K = A A*, over its mean diagonal entry, and passes that remove what it leaves. Derived: a
 # direction of relative strength s keeps the share (ridge / s)^passes, less than eps from s = 2e-5.
 _RIDGE = 1e-10
@@ -69,6 +82,7 @@ class Plan(NamedTuple):
     reflected: int  # ends of relaxed reflections, in the first round or where none are random
     enough: int  # of these starts that must be near a solution before the reflections end
     agreeing: int  # independent starts that must reproduce the responses before the search ends
+    least: int = 0  # the same where all rounds have been tried
 
 
 def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
@@ -80,23 +94,31 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
     n, d = shared.problem.n, shared.problem.d
     sizes, schedule = shared.tuning.sizes, shared.tuning.schedule
     overhead = sizes.is_overhead(n, d, rank, dimension(d, rank))
+    sums = shared.prepared.sums is not None
+    least, agreeing = _LEAST_AGREEING if sums else 0, schedule.agreeing_others
+    if nongeneric or not shared.problem.operator.bounded:
+        agreeing = _NONGENERIC * agreeing
+    if not overhead and sums:
+        random = schedule.others_round
+        many = random if shared.has_reflections else 0
+        rounds = schedule.large_others_rounds
+        return Plan(rounds, random, random // 2, many, many, agreeing, least)
     if not overhead and not isinstance(shared.problem.operator, RankOne):
-        many, agreeing = schedule.large_others, schedule.agreeing_large_others
+        many, agreeing = schedule.large_others, schedule.agreeing_others
         return Plan(schedule.large_others_rounds, many, many // 2, 0, 0, agreeing)
     if not overhead:
-        per_start = 2 * n * d * rank  # multiplications of a reflection
-        many = min(schedule.large_others, schedule.large_others_operations // per_start)
-        many = max(schedule.least_large_others, many)
-        enough = math.ceil(schedule.closed_others * many)
-        few = dimension(d, rank) > sizes.dense_unknowns
-        rounds = 1 if few else schedule.large_others_rounds
-        return Plan(rounds, 0, 0, many, enough, min(many, schedule.agreeing_large_others))
-    random, agreeing = schedule.others_round, schedule.agreeing_others
+        elsewhere = shared.problem.y.device.type != "cpu"
+        faster = _FASTER if elsewhere else 1
+        affordable = faster * schedule.large_others_operations // (2 * n * d * rank)
+        many = max(schedule.least_large_others, min(schedule.reflected_others, affordable))
+        enough = math.ceil(_CLOSED * many)
+        rounds = max(1, min(_LARGE_ROUNDS, affordable // many))
+        return Plan(rounds, 0, 0, many, enough, schedule.agreeing_others)
+    random = schedule.others_round
     local, many = random // 2, schedule.reflected_others
-    if nongeneric or not isinstance(shared.problem.operator, RankOne):
-        agreeing = _NONGENERIC * agreeing
     enough = math.ceil(schedule.closed_others * many)
-    return Plan(schedule.others_rounds, random, local, many, enough, agreeing)
+    many = many if shared.has_reflections else 0
+    return Plan(schedule.others_rounds, random, local, many, enough, agreeing, least)
 
 
 class Starts(NamedTuple):
@@ -113,11 +135,13 @@ def make_starts(
 ) -> Starts:
     """Return the starts of a round of the plan, for the first solution `UU'`."""
     schedule, made = shared.tuning.schedule, []
-    bounded = isinstance(shared.problem.operator, RankOne)
+    rows, bounded = isinstance(shared.problem.operator, RankOne), shared.problem.operator.bounded
     lengths = LENGTHS if bounded else FREE_LENGTHS
     if round == 0 and nongeneric:
         made.append(_symmetric_copies(shared, U, task, schedule.symmetric_others))
-    if round == 0 and shared.forms_kernel:
+    # Where A sees less than half of the symmetric matrices, other interpolants are far from rank r.
+    some = plan.random > 0 or 4 * shared.problem.n >= U.shape[-2] * (U.shape[-2] + 1)
+    if round == 0 and shared.forms_kernel and some:
         made.append(_mirrored_interpolants(shared, U))
     if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
@@ -127,14 +151,15 @@ def make_starts(
     pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
     if plan.reflected and (round == 0 or not plan.random):
         many, numbers = (plan.reflected, plan.enough), _ROUND - 3 - round
-        ends = reflected(shared.problem, schedule, U.shape[-1], many, task, numbers, round)
+        ends = reflected(shared.problem, shared.tuning, U.shape[-1], many, task, numbers, round)
         # Where steps are expensive, starts that are not near a solution are not pursued.
-        near = (ends.gap <= schedule.gap) | (plan.random > 0)
+        gap = closing_gap(shared.problem, shared.tuning, U.shape[-1])
+        near = (ends.gap <= gap) | (plan.random > 0)
         some = anywhere(near)
         made.append(ends.U[some])
         pursued.append(near[some])
         given_up = len(near) - len(made[-1])
-    if plan.random and not bounded:  # nearly all reflections may end at the smaller solution
+    if plan.random and not rows:  # nearly all reflections may end at the smaller solution
         dependent = sum(map(len, made))
     if plan.random:
         many = plan.random << min(round, _DOUBLINGS)
@@ -210,6 +235,8 @@ def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tens
     `Q + tH` has rank r: if A does not see one matrix only, these are all other solutions.
     """
     operator, (d, r) = shared.problem.operator, U.shape[-2:]
+    if shared.prepared.sums is not None:  # the strengths of their rows differ much
+        operator = operator.normalized()
     G = symmetric_part(common_noise(seed, _ROUND - 1, U, many, d, d))
     K = operator.inner_products()
     ridge = _RIDGE * K.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)

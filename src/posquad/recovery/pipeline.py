@@ -19,6 +19,7 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.coordinates import looks_nongeneric, normalize, prepare
 from posquad.recovery.diagnose import needed_samples
+from posquad.recovery.escape import escape
 from posquad.recovery.findings import reproduces
 from posquad.recovery.judge import judge, zero_answer
 from posquad.recovery.merging import Merged, merge_equal_rows
@@ -104,9 +105,10 @@ class Pipeline:
             answer = returned_factor(shared, best, self.task.tolerance)
             put = self.unfinished.select(where)
             put.U, put.starts = answer.U.reshape(len(where), *answer.U.shape[-2:]), best.starts
-            worse = np.reshape(answer.given > 1, -1)  # than Q = 0
+            least = shared.prepared.least
+            worse = np.reshape(answer.given > least, -1)  # than Q = 0
             put.U[worse] = 0.0
-            put.evidence.residual[:] = np.minimum(answer.given, 1.0)
+            put.evidence.residual[:] = np.minimum(answer.given, least)
             put.rank[:] = np.where(put.U.any((-2, -1)), answer.rank, 0)
             put.searched[:] = best.rank
             self.unfinished.put(where, put)
@@ -304,9 +306,9 @@ class Pipeline:
         given = operator, y, weights
         even = None if self._is_inconsistent else normalize(*given, self.tuning)
         shared = self._shared(prepare(*given, self.tuning) if even is None else even)
-        if not bool(shared.problem.y.any()) or int(shared.prepared.span) == 0:
-            return zero_answer(shared, d)
         where = np.array([index])
+        if self.rank == 0 or self._needs_no_matrix(shared):
+            return self._without_matrix(shared, d)
         self._begin(shared, where)
         stages = self._stages(*given) if even is None else []
         found, sure = self._solved(shared, start, stages)
@@ -316,18 +318,53 @@ class Pipeline:
             self._begin(shared, where)
             self.task.history.best = better_of(shared, None, before, found)
             found, sure = self._solved(shared, start, self._stages(*given))
-        repeated = int(shared.distinct) < min(int(shared.prepared.count), d * (d + 1) // 2)
+        count = int(shared.prepared.count) - shared.others
+        repeated = int(shared.distinct) < min(count, d * (d + 1) // 2)
         nongeneric = repeated or bool(looks_nongeneric(operator, self.tuning))
-        answers = self._judged(shared, found, sure, d, nongeneric=nongeneric)
+        return self._concluded(shared, found, sure, d, nongeneric=nongeneric)
+
+    def prepared_answer(self, prepared: Prepared) -> Answers:
+        """Return the answer to one problem in working coordinates, as a batch of one."""
+        d, shared = prepared.transform.shape[-2], self._shared(prepared)
+        self.given = prepared.given.y[None], d
+        self._begin(shared, np.array([0]))
+        if self.rank == 0 or not int(shared.distinct) or self._needs_no_matrix(shared):
+            return self._without_matrix(shared, d)
+        found, sure = self._solved(shared, None)
+        # Many samples in general position would determine every symmetric matrix.
+        nongeneric = shared.has_reflections and not bool(shared.linear)
+        return self._concluded(shared, found, sure, d, nongeneric=nongeneric)
+
+    def _concluded(
+        self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
+    ) -> Answers:
+        """Return the answer to one problem, and give its ranks of the path its residual."""
+        if not found.rank:
+            return zero_answer(shared, ambient, self.task, 0, sure)
+        escapes = False
+        if not self.budget.spent:
+            found, escapes = escape(shared, found, self.task, self.rank or found.rank)
+        if escapes:  # it would be refined
+            found = replace(found, settled=np.zeros_like(found.settled))
+        answers = self._judged(shared, found, sure, ambient, nongeneric=nongeneric)
+        answers.evidence.escapes[:] = escapes
+        residual, n = float(answers.evidence.residual[0]), int(shared.prepared.count)
         for rank in {found.rank, int(answers.rank[0])}:  # it may lose columns at the end
-            self._measure_path(shared, rank, float(answers.evidence.residual[0]))
+            measured = rank, residual, ranks.bic(residual, n, shared.unknowns(max(1, rank)))
+            self.path = [measured if trial[0] == rank else trial for trial in self.path]
         return answers
 
-    def _measure_path(self, shared: Shared, rank: int, residual: float) -> None:
-        """Give a rank of the path the residual of the answer, and its score."""
-        p, n = dimension(shared.problem.d, max(1, rank)), int(shared.prepared.count)
-        measured = rank, residual, ranks.bic(residual, n, p)
-        self.path = [measured if trial[0] == rank else trial for trial in self.path]
+    def _without_matrix(self, shared: Shared, ambient: int) -> Answers:
+        """Return Q = 0, which reproduces the responses or is the only matrix of rank 0."""
+        if self.rank is None:
+            self.path = [t[:3] for t in ranks.without_matrix(shared)]
+        return zero_answer(shared, ambient, self.task, self.rank)
+
+    def _needs_no_matrix(self, shared: Shared) -> bool:
+        """Whether the responses are zero, or those of other terms, or so are the inputs."""
+        sums = shared.prepared.sums is not None
+        least = self.task.tolerance if shared.others or sums else 0.0
+        return float(shared.prepared.least) <= least or int(shared.prepared.span) == 0
 
     def _reproduces(self, shared: Shared, found: Candidates) -> bool:
         """Whether what was found for one problem reproduces the responses."""
@@ -389,12 +426,16 @@ class Pipeline:
             most = self._starts(d, 1)
             choice = ranks.choose_rank(solve, shared, task, most, self.max_rank, first)
             found, sure, self.path = choice
+            if not found.rank:
+                return found, sure
         else:
             k = min(self.rank, d)
             starts = self._starts(d, k)
-            if int(shared.distinct) < needed_samples(d, k):  # not unique: any interpolant will do
+            if not bool(shared.suffices(k)):  # not unique: any interpolant will do
                 starts = min(starts, self.tuning.schedule.undetermined_starts)
             found, sure = solve(k, starts), 1.0
+        if not found.rank:
+            return found, sure
         found = lower_if_possible(found, solve, shared, task)
         most = min(self.rank or d, d)
         return raise_if_better(found, solve, shared, task, most), sure

@@ -12,6 +12,7 @@ but in floating point short samples hardly count. `normalize_rows` gives all sam
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,19 @@ _LEAST_SPREAD = 1e-4
 _CLEARLY = 1.01
 
 
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What is known of the samples of a problem whose measurements are sums over them."""
+
+    independent: int  # dimension of what the samples see, without what other terms explain
+    determined: bool  # whether only one symmetric matrix fits best
+    symmetric: Tensor  # [k, k]  of least error; where it is free, that of which the sums know most
+    hidden: Callable[[Tensor], Tensor]  # `[..., k, r]` to `[...]`: relative residuals up to which
+    #     rounding hides the errors of factors in working coordinates
+    unbounded: Callable[[], list[Tensor]]  # directions whose squares other terms express, `[k]`
+    form_size: Callable[[Tensor], float]  # size of the form `VV'` over that of the responses
+
+
 @dataclass(frozen=True)
 class Prepared:
     """One problem or a batch in working coordinates: `x = x_user T` and `U_user = T U`."""
@@ -64,7 +78,9 @@ class Prepared:
     span: np.ndarray  # [...]  dimension of the span of the inputs
     count: np.ndarray  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
-    within: float = 0.0  # squared responses that merging equal inputs left out, over the others
+    within: float = 0.0  # squared errors that no matrix changes, over the other responses
+    others: int = 0  # coefficients of other terms
+    sums: Sums | None = None  # of a problem that no longer has its samples
 
     @property
     def is_weighted(self) -> bool:
@@ -82,6 +98,7 @@ class Prepared:
             count=self.count[host(chosen)],
             rows=None if self.rows is None else self.rows[chosen],
             within=self.within,
+            others=self.others,
         )
 
     def one(self) -> Prepared:
@@ -95,6 +112,7 @@ class Prepared:
             count=self.count[None],
             rows=None if self.rows is None else self.rows[None],
             within=self.within,
+            others=self.others,
         )
 
     def relative(self, e: Tensor) -> np.ndarray:
@@ -107,6 +125,11 @@ class Prepared:
             return self.relative(e)
         size = _norm_or_one(self.given.y * self.rows)
         return host(torch.linalg.vector_norm(e * self.rows, dim=-1) / size)
+
+    @property
+    def least(self) -> np.ndarray:
+        """The relative residual of Q = 0, for the lengths and weights of the user, `[...]`."""
+        return self.of_all_samples(self.given_relative(self.given.y))
 
     def of_all_samples(self, residual: Any) -> Any:
         """Return the relative residual of all samples, from that of the merged ones."""

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, visible
-from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.ranks import Solve, leading_columns
 from posquad.recovery.search import refine
 from posquad.recovery.shared import Shared
@@ -35,12 +33,12 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
             candidate = refine(shared, leading_columns(found.U, rank), task, found)
             if bool(_still_reproduces(candidate, found, task.tolerance)):
                 return candidate
-    d, distinct = shared.problem.d, int(shared.distinct)
+    d = shared.problem.d
     hopeless = float(found.bound) > task.tolerance  # it is proved that nothing reproduces
-    if hopeless or found.rank == d or distinct >= needed_samples(d, found.rank):
+    if hopeless or found.rank == d or bool(shared.suffices(found.rank)):
         return found
     for rank in range(1, found.rank):
-        if distinct < needed_samples(d, rank) or task.history.budget.spent:
+        if not bool(shared.suffices(rank)) or task.history.budget.spent:
             break
         candidate = solve(rank, shared.tuning.schedule.trial_starts)
         if float(candidate.residual) <= task.tolerance:
@@ -90,13 +88,13 @@ def raise_if_better(
 
     The effect of a small eigenvalue on few samples can be below the tolerance.
     """
-    d, count = shared.problem.d, int(shared.prepared.count)
+    count = int(shared.prepared.count)
     acceptance = shared.tuning.acceptance
     while (
         acceptance.nearly * task.tolerance < float(found.residual) <= task.tolerance
         and found.rank < most
-        and int(shared.distinct) >= needed_samples(d, found.rank + 1)
-        and count > dimension(d, found.rank + 1)
+        and bool(shared.suffices(found.rank + 1))
+        and count > shared.unknowns(found.rank + 1)
         and not task.history.budget.spent
     ):
         higher = solve(found.rank + 1, shared.tuning.schedule.trial_starts)

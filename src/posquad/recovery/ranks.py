@@ -15,7 +15,6 @@ from posquad.core.ranges import tiny
 from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, visible
-from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.initializers import top_eigenpairs
 from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
@@ -259,19 +258,21 @@ def choose_rank(
     schedule, budget = shared.tuning.schedule, task.history.budget
     tried: dict[int, Candidates] = {}
     first = first_rank(int(shared.visible_rank), schedule.few_ranks)
-    least, highest = None, _highest(d, max_rank, int(shared.distinct))
-    if first > 1 and shared.is_convex_small and n < schedule.ample * dimension(d, first):
+    nothing = without_matrix(shared)
+    least, highest = None, _highest(shared, max_rank)
+    few = shared.samples < schedule.ample * dimension(d, first)
+    if first > 1 and shared.is_convex_small and few:
         least = _least_rank(shared, solve(d, 1))
         first = least.rank
 
     def trial(rank: int) -> _SearchTrial:
-        p = dimension(d, rank)
+        p = shared.unknowns(rank)
         if least is not None and rank >= least.rank:
             tried[rank] = least
             residual = shared.prepared.of_all_samples(float(least.residual))
             reproduced = residual <= task.tolerance
             return _SearchTrial(rank, residual, bic(residual, n, p), reproduced, least)
-        ample = first > 1 or shared.problem.n >= schedule.ample * p
+        ample = first > 1 or shared.samples >= schedule.ample * p
         start = None
         if rank - 1 in tried:
             start = with_next_column(shared, tried[rank - 1].U)
@@ -284,27 +285,47 @@ def choose_rank(
         residual = shared.prepared.of_all_samples(float(found.residual))
         return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
-    distinct = int(shared.distinct)
     trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks, first)
-    path = {t.rank: (t.rank, t.residual, t.score) for t in trials}
+    path = {t.rank: (t.rank, t.residual, t.score) for t in [*nothing, *trials]}
     chosen = trials[best]
     found = chosen.found
-    ample = first > 1 or shared.problem.n >= schedule.ample * dimension(d, chosen.rank)
+    if nothing and nothing[0].score < chosen.score and not chosen.reproduced:
+        sure = 0.0 if budget.spent else _confidence([*nothing, *trials])
+        return RankChoice(nothing[0].found, sure, list(path.values()))
+    ample = first > 1 or shared.samples >= schedule.ample * dimension(d, chosen.rank)
     if found is not least and (ample or not (chosen.reproduced or budget.spent)):
         found = _confirmed(chosen, trials[:best], solve, task, max_starts)
         residual = shared.prepared.of_all_samples(float(found.residual))
-        path[found.rank] = found.rank, residual, bic(residual, n, dimension(d, found.rank))
+        path[found.rank] = found.rank, residual, bic(residual, n, shared.unknowns(found.rank))
     told = list(path.values())
     if path[found.rank][1] <= task.tolerance:
-        p = dimension(d, found.rank)
-        enough = distinct >= needed_samples(d, found.rank) and n > p
+        p = shared.unknowns(found.rank)
+        enough = bool(shared.suffices(found.rank)) and n > p
         return RankChoice(found, float(enough), told)
     if budget.spent:  # the choice was not completed
         undecided = np.zeros_like(found.settled)
         return RankChoice(replace(found, settled=undecided), 0.0, told)
     if chosen.rank == highest and highest < d:
         return RankChoice(found, 0.0, told)  # a higher rank might be better, but was not tried
-    return RankChoice(found, float(weight_of_best(np.array([t.score for t in trials]))), told)
+    return RankChoice(found, _confidence([*nothing, *trials]), told)
+
+
+def _confidence(trials: list[_SearchTrial]) -> float:
+    """Return the weight of the best rank among those tried."""
+    return float(weight_of_best(np.array([t.score for t in trials])))
+
+
+def without_matrix(shared: Shared) -> list[_SearchTrial]:
+    """Return rank 0, the other terms alone, as a trial; none if there are no other terms."""
+    if not shared.others:
+        return []
+    y, none = shared.problem.y, np.array(0)
+    least, settled = shared.problem.least, np.array(True)
+    zero = y.new_zeros(shared.problem.d, 0)
+    found = Candidates(0, zero, least, none, none, settled, np.zeros_like(least))
+    residual = shared.prepared.of_all_samples(float(least))
+    score = bic(residual, int(shared.prepared.count), shared.others)
+    return [_SearchTrial(0, residual, score, False, found)]
 
 
 def _least_rank(shared: Shared, found: Candidates) -> Candidates:
@@ -323,9 +344,10 @@ def first_rank(shown: int, few: int) -> int:
     return shown if shown > few else 1
 
 
-def _highest(d: int, max_rank: int | None, distinct: int) -> int:
-    """Return the highest rank to try of a problem with so many independent samples."""
-    return highest_rank(d, max_rank, lambda rank: distinct >= needed_samples(d, rank))
+def _highest(shared: Shared, max_rank: int | None, index: int | None = None) -> int:
+    """Return the highest rank to try of a problem, or of one of a batch."""
+    at = () if index is None else index
+    return highest_rank(shared.problem.d, max_rank, lambda rank: bool(shared.suffices(rank)[at]))
 
 
 class RankChoices(NamedTuple):
@@ -351,7 +373,7 @@ def choose_ranks(
     """
     d, count, schedule = shared.problem.d, shared.prepared.count, shared.tuning.schedule
     total = len(count)
-    highest = torch.tensor([_highest(d, max_rank, int(own)) for own in shared.distinct])
+    highest = torch.tensor([_highest(shared, max_rank, index) for index in range(total)])
     scores = torch.full((total, int(highest.max())), torch.inf, dtype=torch.float64)
     reproduced = torch.zeros(total, dtype=torch.bool)
     tried = torch.zeros(total, dtype=torch.int64)

@@ -23,7 +23,7 @@ from posquad.recovery.solvers.reflections import (
     reflections_of,
     run_reflections,
 )
-from posquad.recovery.tuning import Schedule, Tuning
+from posquad.recovery.tuning import Tuning
 
 # Rounds without reflections among which one is reweighted where a step costs only its calls.
 # Measured: `benchmarks/tuning.py --methods`.
@@ -56,6 +56,12 @@ _MATRIX_STEP = 4
 # twins whose solutions have norms 4 to 6 times apart: from lengths up to 1, all of 100 reflections
 # end at the smaller one, from 3 times as long ones 11 to 47 at the larger one.
 _MATRIX_LENGTHS = (1.0, 9.0, 100.0, 900.0)
+# Gap at which reflections of rows end where a step costs more than its calls. Measured: of 60 ends
+# at d = 40 to 500 and n = 1.05p to 1.5p, dense steps lead from all to the solution, most in 5.
+_GAP = 1e-2
+# Starts of the reflections before anything else is tried. Measured: one in eight single starts at
+# d = 100, n = 1.1p is still trapped after 4000 reflections, and of four starts never all.
+_FIRST_REFLECTED = 4
 # Multiplier of the seed. A choice: a prime far above the rounds of a search, so that the rounds of
 # two seeds have different random numbers.
 _SEED_FACTOR = 1_000_003
@@ -65,8 +71,10 @@ def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
     """Return whether the starts of a round without reflections are reweighted, and their number."""
     n, d = shared.problem.n, shared.problem.d
     p, sizes, schedule = dimension(d, rank), shared.tuning.sizes, shared.tuning.schedule
+    few = shared.samples >= schedule.plenty * p
+    if few and shared.prepared.sums is not None:
+        return False, 1
     if sizes.is_overhead(n, d, rank, p):
-        few = n >= schedule.plenty * p
         first = _FIRST_PLENTY if few else schedule.companions
         reweighted, count = (
             round % _CHEAP_PERIOD == 1,
@@ -121,15 +129,24 @@ def reflected_starts(
     schedule = tuning.schedule
     large = dimension(problem.d, rank) > tuning.sizes.dense_unknowns
     starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
-    state = reflected(problem, schedule, rank, (starts, 1), task, round, round)
-    count = min(schedule.reflected_descents, starts, most)
+    state = reflected(problem, tuning, rank, (starts, 1), task, round, round)
+    return _least_gaps(state, min(schedule.reflected_descents, starts, most))
+
+
+def first_reflected(problem: Problem, tuning: Tuning, rank: int, task: Task) -> Tensor:
+    """Return the factor `[1, ..., d, r]` of least gap of a few reflected starts."""
+    return _least_gaps(reflected(problem, tuning, rank, (_FIRST_REFLECTED, 1), task, -1, 0), 1)
+
+
+def _least_gaps(state: ReflectionState, count: int) -> Tensor:
+    """Return the factors `[count, ..., d, r]` of least gap."""
     best = state.gap.nan_to_num(torch.inf).topk(count, dim=0, largest=False).indices
-    return state.U.gather(0, best[..., None, None].expand(*best.shape, problem.d, rank))
+    return state.U.gather(0, best[..., None, None].expand(*best.shape, *state.U.shape[-2:]))
 
 
 def reflected(
     problem: Problem,
-    schedule: Schedule,
+    tuning: Tuning,
     rank: int,
     starts: tuple[int, int],
     task: Task,
@@ -141,7 +158,7 @@ def reflected(
     `starts` are their number, and how many of them must have a small gap before all of them end.
     `numbers` is the round of the random numbers; later rounds take more reflections.
     """
-    y, (many, enough) = problem.y, starts
+    y, schedule, (many, enough) = problem.y, tuning.schedule, starts
     N = common_noise(task.seed, numbers, y[..., None], many, problem.d, rank)
     operator = problem.operator
     steps = schedule.reflections << min(round, schedule.reflection_doublings)
@@ -153,8 +170,22 @@ def reflected(
         norm = (D * y.square().sum(-1) / operator.norms.square().sum(-1)).sqrt()
         lengths = y.new_tensor(_MATRIX_LENGTHS).repeat(many)[:many]
         square = norm / (operator.d * rank**0.5) * lengths.reshape(-1, *(1,) * (y.ndim - 1))
-    U0, method = square.sqrt()[..., None, None] * N, reflections_of(problem, schedule.relaxation)
-    return run_reflections(method, U0, task.history, gap=schedule.gap, steps=steps, enough=enough)
+    method = reflections_of(
+        problem, schedule.relaxation, narrow=_is_expensive(problem, tuning, rank)
+    )
+    U0, gap = square.sqrt()[..., None, None] * N, closing_gap(problem, tuning, rank)
+    return run_reflections(method, U0, task.history, gap=gap, steps=steps, enough=enough)
+
+
+def closing_gap(problem: Problem, tuning: Tuning, rank: int) -> float:
+    """Return the gap at which reflections have nearly converged."""
+    return _GAP if _is_expensive(problem, tuning, rank) else tuning.schedule.gap
+
+
+def _is_expensive(problem: Problem, tuning: Tuning, rank: int) -> bool:
+    """Whether reflections are those of rows, and cost more than their calls."""
+    n, d, rows = problem.n, problem.d, isinstance(problem.operator, RankOne)
+    return rows and not tuning.sizes.is_overhead(n, d, rank, dimension(d, rank))
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

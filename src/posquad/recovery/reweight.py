@@ -27,7 +27,14 @@ from posquad.core.status import Status
 from posquad.recovery.losses import Loss, Robust
 from posquad.recovery.robust_starts import nearest_half
 
-__all__ = ["Begin", "Reweighted", "Squares", "WeightedFit", "relative_residual", "reweight"]
+__all__ = [
+    "Begin",
+    "Reweighted",
+    "Squares",
+    "WeightedFit",
+    "fit_by_reweighting",
+    "relative_residual",
+]
 
 # Full searches after the first one. A choice: every one of them lowers the loss, and a call that
 # needs more ends as STALLED.
@@ -119,7 +126,7 @@ class Reweighted(Generic[_A]):
         return Status.INTERRUPTED if interrupted else Status.STALLED
 
 
-def reweight(
+def fit_by_reweighting(
     fit: WeightedFit[_A],
     loss: Loss,
     y: Tensor,
@@ -147,7 +154,7 @@ def reweight(
     ...     mean = (squares.weights * squares.responses).sum() / squares.weights.sum()
     ...     return mean, mean.expand(5)
     >>> y = torch.tensor([1.0, 2.0, 3.0, 4.0, 1000.0], dtype=torch.float64)
-    >>> end = reweight(weighted_mean, Robust("huber"), y, torch.ones_like(y), 1e-10)
+    >>> end = fit_by_reweighting(weighted_mean, Robust("huber"), y, torch.ones_like(y), 1e-10)
     >>> end.settled, round(float(end.answer), 3)
     (True, 3.0)
     """

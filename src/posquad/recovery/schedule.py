@@ -179,18 +179,11 @@ class Schedule(Constants):
     rows on quadrics whose two solutions have eigenvalues of different sizes."""
 
     large_others: int = 20
-    """Starts of a round of relaxed reflections where a step costs more than its calls. Derived: the
-    first round ends the search if four fifths of them reach a solution."""
+    """Random starts of the first round for other measurements than rows, where a step costs more
+    than its calls. A choice: later rounds have up to four times as many."""
 
     large_others_rounds: int = 8
-    """Most rounds of relaxed reflections that look for a second solution up to
-    `Sizes.dense_unknowns`; above, there is one round. Measured at d = 40, rank 3, n = 1.05p with 16
-    starts: in the worst of 12 problems 5 starts reach a solution, and 1 start at half the value."""
-
-    agreeing_large_others: int = 16
-    """Starts of relaxed reflections that must end at the first solution before the search for a
-    second one ends. Derived: a second solution that is reached half as often as the first is missed
-    with probability (2/3)^16 = 0.2%."""
+    """Most rounds of these starts. A choice: few starts reach a solution at n = p + 1."""
 
     least_large_others: int = 3
     """Fewest starts of a round of relaxed reflections, however large the problem is. A choice: the
@@ -205,8 +198,7 @@ class Schedule(Constants):
 
     closed_others: float = 0.8
     """Share of the starts of a round of relaxed reflections that must be near a solution before the
-    round ends. Derived: `agreeing_large_others` of `large_others`; the other starts may be
-    trapped."""
+    round ends. A choice: the other starts may be trapped."""
 
     symmetric_others: int = 48
     """Sign flips, and as many permutations, of the first solution that are tried as starts where

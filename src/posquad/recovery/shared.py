@@ -14,14 +14,18 @@ from posquad.core.arrays import host
 from posquad.core.linalg import leading_pairs, positive_factor
 from posquad.core.ranges import tiny
 from posquad.geometry import dimension
+from posquad.problems.combination import positive_combination
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
+from posquad.problems.packed import Packed
+from posquad.problems.projected import Projected
 from posquad.recovery.initializers import (
     bounded_directions,
     fit_on,
     least_interpolant,
     raised_factor,
 )
+from posquad.recovery.linearization import Linearization
 from posquad.recovery.prepare import Prepared
 from posquad.recovery.problem import Problem
 from posquad.recovery.tuning import DEFAULT, Tuning
@@ -29,9 +33,23 @@ from posquad.recovery.tuning import DEFAULT, Tuning
 # Share of the largest eigenvalue to which others are raised in a start. Derived: its root, the size
 # of the column, is 1e-4, so that U has full rank and the start hardly changes.
 _LEAST_EIGENVALUE = 1e-8
+# Samples for which the few dense steps of a descent near the limit are affordable, over
+# `Sizes.kernel_samples`. Measured on one thread at rank 5: 0.4 s instead of 0.8 s at n = 1639, d =
+# 300, and as long as first-order steps at n = 2739, d = 500. Elsewhere derived, but not measured:
+# an accelerator does 100 times as many dense operations per second.
+_DENSE_SAMPLES = 1.25
+_DENSE_SAMPLES_ELSEWHERE = 5.0
+# Entries of the matrix of a linearization, on a CPU and on an accelerator. Derived: 256 MB and 1
+# GB; with its factor twice as many.
+_SYSTEM_ENTRIES = 2**25
+_SYSTEM_ENTRIES_ELSEWHERE = 2**27
 # Multiple of the noise of eigenvalues from which one stands out. A choice: the trials of ranks that
 # begin there go both ways, and inputs that are not Gaussian have more noise.
 _EIGENVALUE_NOISE = 2.0
+
+# Entries n d^2 of sums over samples up to which matrices are reflected, each time with a
+# decomposition. Derived: d = 32, where that of 24 starts takes some 10 ms.
+_REFLECTED_ENTRIES = 2**19
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +59,43 @@ class Shared:
     prepared: Prepared
     tuning: Tuning = field(default=DEFAULT)
 
-    @property
+    @cached_property
     def problem(self) -> Problem:
-        """The problem in working coordinates."""
-        return self.prepared.problem
+        """The problem in working coordinates.
+
+        A small one with other terms has fewer measurements than `prepared`, none of which depends
+        on the others.
+        """
+        problem = self.prepared.problem
+        spare = problem.n > self.others
+        return problem.compressed() if spare and self.tuning.sizes.is_matrices(problem) else problem
+
+    @property
+    def others(self) -> int:
+        """Coefficients of other terms."""
+        return self.prepared.others
+
+    def unknowns(self, rank: int) -> int:
+        """Return the number of unknowns at a rank, those of other terms included."""
+        return (dimension(self.problem.d, rank) if rank else 0) + self.others
+
+    @property
+    def samples(self) -> int:
+        """Number of samples: what they leave to chance depends on it, and not on n.
+
+        Where sums leave symmetric matrices free, only independent samples count.
+        """
+        sums = self.prepared.sums
+        if sums is None:
+            return self.problem.n
+        return int(self.prepared.count) if sums.determined else sums.independent
 
     @property
     def forms_kernel(self) -> bool:
         """Whether n x n systems are affordable, and the samples leave symmetric matrices free."""
+        sums = self.prepared.sums
+        if sums is not None and sums.determined:
+            return False
         D = self.problem.d * (self.problem.d + 1) // 2
         return self.problem.n <= min(D, self.tuning.sizes.kernel_samples)
 
@@ -58,12 +105,17 @@ class Shared:
         D = self.problem.d * (self.problem.d + 1) // 2
         return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
 
+    @cached_property
+    def is_bounded(self) -> bool:
+        """Whether the responses bound a matrix, or there are no other terms that may replace it."""
+        return not self.others or positive_combination(self.problem.operator) is not None
+
     def select(self, chosen: Tensor) -> Shared:
         """Return the problems of a batch at these indices, which ascend.
 
         What is computed is kept if these are all problems.
         """
-        if len(chosen) == len(self.problem.y):
+        if len(chosen) == len(self.prepared.problem.y):
             return self
         return Shared(self.prepared.select(chosen), self.tuning)
 
@@ -83,7 +135,7 @@ class Shared:
         index = torch.randperm(n, generator=generator)[:kept].sort().values
         y = self.problem.y
         index = index.to(y.device)
-        problem = Problem(self.problem.operator.at_rows(index), y[..., index])
+        problem = self.problem.at_rows(index)
         rows = None if self.prepared.rows is None else self.prepared.rows[..., index]
         thinned = Shared(replace(self.prepared, problem=problem, rows=rows), self.tuning)
         full = thinned.distinct >= np.minimum(self.distinct, kept)
@@ -99,8 +151,41 @@ class Shared:
         """Whether dense damped steps are cheaper at this rank than first-order ones."""
         n, d, p = self.problem.n, self.problem.d, dimension(self.problem.d, rank)
         sizes, schedule = self.tuning.sizes, self.tuning.schedule
-        near_limit = n <= sizes.kernel_samples and n < schedule.ample * p
-        return near_limit or sizes.is_overhead(n, d, rank, p)
+        elsewhere = self.problem.y.device.type != "cpu"
+        more = _DENSE_SAMPLES_ELSEWHERE if elsewhere else _DENSE_SAMPLES
+        near_limit = n <= more * sizes.kernel_samples and self.samples < schedule.ample * p
+        # A first-order step reads all of R, as a dense one does.
+        packed = isinstance(self.problem.operator, Packed) and sizes.has_dense_steps(n, d, rank, p)
+        return near_limit or packed or sizes.is_overhead(n, d, rank, p)
+
+    @property
+    def has_reflections(self) -> bool:
+        """Whether relaxed reflections are worth their decompositions."""
+        n, d = self.problem.n, self.problem.d
+        packed = isinstance(self.problem.operator, Packed)
+        return not packed or n * d**2 <= _REFLECTED_ENTRIES
+
+    def is_linearized(self, rank: int) -> bool:
+        """Whether the system of a `Linearization` is affordable, and worth its `n (d r)^2`.
+
+        Near the limit it is small beside the many products with X that replace it there.
+        """
+        y, m = self.problem.y, self.problem.d * rank
+        most = _SYSTEM_ENTRIES if y.device.type == "cpu" else _SYSTEM_ENTRIES_ELSEWHERE
+        affordable = y[..., 0].numel() * m**2 <= most and y.dtype == torch.float64
+        return affordable and self.problem.n < self.tuning.schedule.ample * m
+
+    @cached_property
+    def _last_linearized(self) -> list[Linearization]:
+        """The last linearization, if there is one."""
+        return []
+
+    def linearized(self, U: Tensor) -> Linearization:
+        """Return the linearization at U; the last one is kept."""
+        kept = self._last_linearized
+        if not kept or kept[0].U is not U:
+            kept[:] = [Linearization.at(self.problem, U)]
+        return kept[0]
 
     @cached_property
     def single(self) -> RankOne | None:
@@ -118,6 +203,8 @@ class Shared:
 
     @cached_property
     def _samples(self) -> tuple[np.ndarray, np.ndarray | None]:
+        if self.prepared.sums is not None:
+            return np.array(self.prepared.sums.independent), None
         sizes, same = self.tuning.sizes, self.tuning.acceptance.same_row
         n, d = self.problem.n, self.problem.d
         system = min(n, d * (d + 1) // 2)
@@ -139,9 +226,20 @@ class Shared:
         """
         return self._samples[0]
 
+    def suffices(self, rank: int) -> np.ndarray:
+        """Return where `[...]` there are enough samples to identify a predictor of this rank.
+
+        With other terms, structured inputs may have fewer independent ones, and determine it.
+        """
+        enough = self.distinct >= needed_samples(self.problem.d, rank)
+        more = self.prepared.problem.n > self.unknowns(rank)
+        return enough | (more and self.others > 0)
+
     @property
     def linear(self) -> np.ndarray:
         """Whether the samples determine every symmetric matrix, `[...]`."""
+        if self.prepared.sums is not None:
+            return np.array(self.prepared.sums.determined)
         D = self.problem.d * (self.problem.d + 1) // 2
         return (self.distinct == D) & (self._samples[1] is not None)
 
@@ -159,7 +257,9 @@ class Shared:
     def symmetric(self) -> tuple[Tensor, Tensor] | None:
         """The best symmetric matrix, and whether it is unique; None if n is too small or large."""
         problem = self.problem
-        D = problem.d * (problem.d + 1) // 2
+        D, sums = problem.d * (problem.d + 1) // 2, self.prepared.sums
+        if sums is not None:
+            return sums.symmetric, torch.tensor(sums.determined)
         if problem.n < D or problem.n * D > self.tuning.sizes.direct_entries:
             return None
         return problem.operator.symmetric_fit(problem.y)
@@ -167,6 +267,9 @@ class Shared:
     def start(self, rank: int) -> Tensor:
         """Return the first start `[..., d, rank]`, of full rank."""
         problem = self.problem
+        sums = self.prepared.sums is not None
+        if sums and bool((self._symmetric_pairs[0][..., -1] > 0).all()):
+            return _raised_part(self._symmetric_pairs, rank)
         if self.forms_kernel:
             values, vectors = (part[..., : -rank - 1 : -1] for part in self._interpolant)
             return raised_factor(values, vectors, problem.y)
@@ -206,8 +309,11 @@ class Shared:
         S, complete = self.symmetric
         values = host(self._symmetric_pairs[0])
         e = problem.operator.apply_kernel(S) - problem.y
-        spare = max(n - d * (d + 1) // 2, 1)
-        noise = host(torch.linalg.vector_norm(e, dim=-1)) * (d / (n * spare)) ** 0.5
+        spare = max(self.samples - d * (d + 1) // 2, 1)
+        size = host(torch.linalg.vector_norm(e, dim=-1))
+        if self.prepared.sums is not None:
+            size = np.hypot(size, self.prepared.within**0.5 * host(problem.size))
+        noise = size * (d / (n * spare)) ** 0.5
         least = self.tuning.acceptance.negligible * abs(values).max(-1)
         seen = values > np.maximum(_EIGENVALUE_NOISE * noise, least)[..., None]
         return np.where(host(complete), seen.sum(-1), 0)
@@ -253,6 +359,14 @@ class Shared:
         return U * scale.clamp_min(0).sqrt()[..., None, None]
 
 
+def needed_samples(d: int, rank: int) -> int:
+    """Return the samples needed to identify a rank: p + 1, or d(d+1)/2 if that is less.
+
+    With d(d+1)/2 samples the linear system for Q is determined.
+    """
+    return min(dimension(d, rank) + 1, d * (d + 1) // 2)
+
+
 def positive_part(Q: Tensor, rank: int) -> Tensor:
     """Return a factor of the top `rank` eigenvalues of Q, each raised to at least a tiny one."""
     return _raised_part(torch.linalg.eigh(Q), rank)
@@ -292,6 +406,8 @@ def _distinct_rows(operator: HeldMeasurements, same: float) -> Tensor:
     next to each other in that order, and agree to rounding there and for a second p, count as
     multiples.
     """
+    if isinstance(operator, Projected):
+        return (_distinct_rows(operator.base, same) - operator.basis.shape[-1]).clamp_min(0)
     norms = operator.norms
     generator = torch.Generator().manual_seed(operator.d)
     probes = torch.randn(operator.d, 2, generator=generator, dtype=torch.float64).to(norms)

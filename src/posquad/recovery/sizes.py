@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -115,6 +116,13 @@ class Sizes(Constants):
     """Entries of the copy of X in single precision up to which the first steps and the curvature
     are computed with it. Derived: the copy takes 64 MB."""
 
+    matrix_entries: int = 2**20
+    """Entries n d^2 of symmetric matrices up to which they replace rows with other terms. A choice:
+    8 MB, where a product with them costs as much as its calls."""
+
+    matrix_entries_most: int = 2**24
+    """The same where n x n systems are solved (`kernel_samples`). Derived: 128 MB."""
+
     part_entries: int = 2**20
     """Entries of X worked on at a time where a temporary copy is needed. Derived: 8 MB."""
 
@@ -135,12 +143,22 @@ class Sizes(Constants):
         """Whether a dense step costs only its calls."""
         return unknowns <= self.overhead_unknowns and n * d * rank <= self.overhead_entries
 
+    def has_dense_steps(self, n: int, d: int, rank: int, unknowns: int) -> bool:
+        """Whether dense steps are affordable."""
+        return n * d * rank <= self.polish_entries and unknowns <= self.polish_unknowns
+
     def most_problems(self, device: torch.device) -> int:
         """Convex problems with one design that are solved together at most."""
         if device.type != "cuda":
             return self.batch_problems
         affordable = torch.cuda.mem_get_info(device)[0] // 2**20  # half a megabyte each, of half
         return max(self.batch_problems, min(self.batch_problems_most, affordable))
+
+    def is_matrices(self, problem: Any) -> bool:
+        """Whether a problem with other terms is worked on as one of symmetric matrices."""
+        n, d = problem.n, problem.d
+        few = n <= self.kernel_samples and n * d**2 <= self.matrix_entries_most
+        return few or n * d**2 <= self.matrix_entries
 
     def is_small(self, n: int, d: int, rank: int, unknowns: int) -> bool:
         """Whether a dense step costs only its calls even if they are those of NumPy."""

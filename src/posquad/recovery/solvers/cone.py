@@ -151,6 +151,11 @@ def positive_fit(
     the budget is spent, the best matrix and the best bound so far are returned. Steps are recorded
     in the `history`, if there is one, and so is the best matrix at Ctrl-C.
     """
+    if problem.spread is not None:
+        share = torch.linalg.vector_norm(problem.y, dim=-1) / problem.size
+        own = replace(problem, spread=None)
+        fit = positive_fit(own, budget, level=level, history=history, sizes=sizes)
+        return replace(fit, residual=share * fit.residual, bound=share * fit.bound)
     if problem.y.dtype != torch.float64:
         wide = Problem(problem.operator.double(), problem.y.double())
         try:
@@ -186,10 +191,11 @@ def bound_by_residual(problem: Problem, U: Tensor) -> tuple[Tensor, Tensor]:
     No positive semidefinite matrix, of any rank, has a relative residual below the bound, which is
     that of UU' itself if UU' is the best of them.
     """
-    work, _ = _normalized(problem)
-    e = problem.residual(problem.operator.project(U)) / problem.size[..., None]
+    own = replace(problem, spread=None)
+    work, _ = _normalized(own)
+    e = problem.residual(problem.operator.project(U)) / own.size[..., None]
     best = _Best.zero(work).with_dual(e)
-    return best.bound, best.dual * problem.size[..., None]
+    return best.bound * own.size / problem.size, best.dual * own.size[..., None]
 
 
 class _Fit:

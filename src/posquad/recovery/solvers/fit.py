@@ -110,6 +110,12 @@ def cosine(problem: Problem, state: FitState, slope: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(slope) / torch.where(size > 0, size, 1.0)
 
 
+def cosine_at(problem: Problem, U: Tensor) -> Tensor:
+    """Return the same for factors `U[..., d, r]`, `[...]`."""
+    state = FitState.begin(problem, U)
+    return cosine(problem, state, problem.operator.weighted_adjoint(state.e, state.Z))
+
+
 def fitted(tolerance: float) -> Rule[Any]:
     """Rule that ends a fit when its relative residual is at most the tolerance."""
     return Status.LOSS_REACHED, lambda state: state.residual <= tolerance

@@ -46,28 +46,29 @@ _TOGETHER_MATRICES = 10
 class ReflectionState(State):
     """Points of the iteration, their factors, and the gaps between the two sets there."""
 
-    Z: Tensor  # [S, ..., r, n] predictions, or [S, ..., d, d] matrices
+    Z: Tensor  # [S, ..., r, n] predictions, maybe in single precision, or [S, ..., d, d] matrices
     U: Tensor  # [S, ..., d, r]
     gap: Tensor  # [S, ...]  ||P_S - P_L|| / ||sqrt(y)||, or over ||P_L||
     residual: Tensor  # [S, ...]  of U
 
 
 class Reflections(Method[ReflectionState]):
-    """Relaxed reflections of the predictions of rows, several per step."""
+    """Relaxed reflections of the predictions of rows, several per step.
+
+    `narrow` ones are made in single precision, which halves the time and suffices for a start.
+    """
 
     together = _TOGETHER
 
-    def __init__(self, problem: Problem, relaxation: float) -> None:
+    def __init__(self, problem: Problem, relaxation: float, *, narrow: bool = False) -> None:
         self.problem, self.relaxation = problem, relaxation
         n, d, y = problem.n, problem.d, problem.y
-        squares = problem.operator.norms
-        self.rows = torch.where(squares > 0, squares, 1.0).rsqrt()  # all rows count alike
-        X = problem.operator.project(torch.eye(d, dtype=y.dtype, device=y.device))
-        basis, self.triangle = torch.linalg.qr(self.rows[..., None] * X)
+        self.rows, basis, self.triangle = problem.row_basis  # all rows count alike
+        dtype = torch.float32 if narrow else y.dtype
         # One problem is a batch of one: products of a batch may be rounded differently.
-        self.basis = basis.reshape(-1, n, d)
-        self.lengths = (self.rows * y.clamp_min(0).sqrt()).reshape(-1, 1, n)
-        self.tiny = tiny(y)
+        self.basis = basis.reshape(-1, n, d).to(dtype)
+        self.lengths = (self.rows * y.clamp_min(0).sqrt()).reshape(-1, 1, n).to(dtype)
+        self.tiny = tiny(self.lengths)
 
     def start(self, U0: Tensor) -> ReflectionState:
         """Return the state at the factors `U0[S, ..., d, r]`."""
@@ -76,7 +77,7 @@ class Reflections(Method[ReflectionState]):
         far = torch.full(batch, torch.inf, dtype=U.dtype, device=U.device)
         Z = self.problem.operator.project(U)
         residual = self.problem.relative(self.problem.residual(Z))
-        Z = self.rows[..., None] * Z
+        Z = (self.rows[..., None] * Z).to(self.basis.dtype)
         return ReflectionState(**clock(far), Z=Z.mT, U=U, gap=far, residual=residual)
 
     def advance(self, state: ReflectionState) -> ReflectionState:
@@ -94,13 +95,13 @@ class Reflections(Method[ReflectionState]):
         size = torch.linalg.vector_norm(lengths, dim=-1).clamp_min(self.tiny)  # [B, 1]
         gap = apart.unflatten(-2, (S, r)).square().sum((-2, -1)).sqrt() / size
         c = (inside @ basis).unflatten(-2, (S, r)).movedim(1, 0).reshape(*shape[:-1], -1)
-        U = torch.linalg.solve_triangular(self.triangle, c.mT, upper=True)
+        U = torch.linalg.solve_triangular(self.triangle, c.mT.to(state.U), upper=True)
         finite = torch.isfinite(U).all(-1).all(-1)  # unless the inputs do not span the space
         U = torch.where(finite[..., None, None], U, state.U)
         return state.stepped(
             Z=Z.unflatten(-2, (S, r)).movedim(1, 0).reshape(shape),
             U=U,
-            gap=torch.where(finite, gap.mT.reshape(shape[:-2]), torch.inf),
+            gap=torch.where(finite, gap.mT.reshape(shape[:-2]).to(state.gap), torch.inf),
             residual=self.problem.relative_residual(U),
         )
 
@@ -141,10 +142,13 @@ class MatrixReflections(Method[ReflectionState]):
         return state.stepped(Z=Z, U=U, gap=gap, residual=self.problem.relative_residual(U))
 
 
-def reflections_of(problem: Problem, relaxation: float) -> Reflections | MatrixReflections:
-    """Return the reflections for the measurements of a problem."""
-    rows = isinstance(problem.operator, RankOne)
-    return (Reflections if rows else MatrixReflections)(problem, relaxation)
+def reflections_of(
+    problem: Problem, relaxation: float, *, narrow: bool
+) -> Reflections | MatrixReflections:
+    """Return the reflections for the measurements of a problem; `narrow` concerns rows."""
+    if isinstance(problem.operator, RankOne):
+        return Reflections(problem, relaxation, narrow=narrow)
+    return MatrixReflections(problem, relaxation)
 
 
 def run_reflections(

@@ -102,7 +102,6 @@ class Keeper:
     def __init__(self, checkpoint: Checkpoint | None = None, key: str = "", rank: int = 0) -> None:
         self.checkpoint, self._key, self._rank = checkpoint, key, rank
         self.state: State | None = None
-        self.base: tuple[dict[str, Any], dict[str, np.ndarray]] = {}, {}  # of later states
         self._last, self._failed = time.monotonic(), False
         if checkpoint is None:
             return

@@ -2,27 +2,25 @@
 
 With `q = svec(VV')`, the mean squared error of the samples is `||R q - z||^2 + c`, where `R'R` is
 the matrix of fourth moments and c the error of the best symmetric matrix. Other terms of the model
-are eliminated: R is then that of the part which they do not explain. The problem has the methods
-that `posquad.recovery.damped` needs.
+are eliminated: R is then that of the part which they do not explain. R and z are the problem that
+`posquad.recovery.pipeline` solves, as it solves any other.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posquad.core.symmetric import (
-    svec,
-    symmetric_congruence,
-    symmetric_jacobian,
-    symmetric_matrix,
-)
+from posquad.core.symmetric import svec, symmetric_congruence, symmetric_jacobian, symmetric_matrix
 from posquad.problems.moments import ROUNDING, Moments, Terms, require_response_size
-from posquad.recovery.packed import PackedErrors
+from posquad.problems.packed import Packed
+from posquad.recovery.prepare import Prepared, Sums
+from posquad.recovery.problem import GivenSums, Problem
 
 # Variance of a direction, over d times the largest, that counts as none. A choice: about 450 eps,
 # above the rounding with which rows enter the sums.
@@ -58,7 +56,7 @@ class Affine(NamedTuple):
     value: float  # v
 
 
-class Compressed(PackedErrors):
+class Compressed:
     """The mean squared error as a function of `V[k, r]`, minimised over the other terms.
 
     The coordinates `s = T'(x / unit - origin)`, `[k]`, have covariance near I. Responses are
@@ -101,9 +99,9 @@ class Compressed(PackedErrors):
         self._reference_error = math.sqrt(squared_error)
         # Rounding of the loss, which is a difference of such numbers.
         self.doubt = ROUNDING * squared_error + moments.doubt / mass / scale**2
-        self.axes = self.back.numpy().T  # [d, k]  the inputs as functions of the coordinates
+        self._axes = self.back.T  # [d, k]  the inputs as functions of the coordinates
         if self.terms == "constant":  # the linear function that is nearest to the constant
-            self.axes = (within.T @ moments.mean()).numpy()[None]
+            self._axes = (within.T @ moments.mean())[None]
 
     def _eliminate(
         self, gram: Tensor, cross: Tensor, known: Tensor, quadratic: Tensor, others: Tensor
@@ -145,92 +143,130 @@ class Compressed(PackedErrors):
         scale = torch.where(known, M.diagonal(), 1.0).sqrt()
         correlation = torch.where(known & known[:, None], M / scale / scale[:, None], 0.0)
         lower, failed = torch.linalg.cholesky_ex(correlation)
-        # Small eigenvalues behind large pivots may be rounding, or hidden by large rows.
-        self._triangular = not int(failed) and float(lower.diagonal().square().min()) > _PIVOT
-        # Whether only one symmetric matrix fits best.
-        self.regular = self._triangular and _least_eigenvalue(lower) > _PIVOT * len(M)
-        if self._triangular:
-            R = (lower * scale[:, None]).T
-            fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)[:, 0]
+        # Whether only one symmetric matrix fits best. Large pivots may hide small eigenvalues.
+        sound = not int(failed) and float(lower.diagonal().square().min()) > _PIVOT
+        self.regular = sound and _least_eigenvalue(lower) > _PIVOT * len(M)
+        if self.regular:
+            R = lower.mul_(scale[:, None]).T
+            fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)
+            self._change = torch.linalg.solve_triangular(R, fit, upper=True)[:, 0]
+            fit = fit[:, 0]
         else:
             values, vectors = torch.linalg.eigh(correlation)
             kept = _visible(values)
             root = values[kept].sqrt()
-            R = (root[:, None] * vectors[:, kept].T) * scale
+            R = (vectors[:, kept] * root * scale[:, None]).T
             fit = (vectors[:, kept].T @ (b / scale)) / root
+            self._change = vectors[:, kept] @ (fit / root) / scale
         self.independent = len(R)
-        if self._triangular and not self.regular:
-            self.independent = int(_visible(torch.linalg.eigvalsh(correlation)).sum())
-        least = max(squared_error - self._gain - float(fit @ fit), 0.0)
-        PackedErrors.__init__(self, R.numpy(), (R @ self._known + fit).numpy(), least)
+        self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
+        # The mean over the rows of R is that over the samples.
+        root = math.sqrt(max(1, len(R)))
+        self.y = root * (R @ self._known + fit)
+        triangular, bounded = self.regular, self.terms == "none"
+        R = R.mT.contiguous().mul_(root).mT  # by columns, as `Packed` reads it
+        self.operator = Packed(R, triangular=triangular, bounded=bounded)
         del self._M
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The problem in working coordinates, with the way back."""
+        rows, most = max(1, len(self.y)), self.spread
+        # What a matrix can change of the size to which residuals are relative.
+        changes = max(most - self.least, torch.finfo(torch.float64).eps ** 2 * most)
+        size = torch.tensor(math.sqrt(rows * changes), dtype=torch.float64)
+        unit = torch.tensor(self.factor_unit, dtype=torch.float64)
+        span = self.d if self.whole else min(self.k, self.d - 1)
+        return Prepared(
+            problem=Problem(self.operator, self.y, spread=size),
+            given=GivenSums(
+                self.operator,
+                None,
+                self.y,
+                unit,
+                size,
+                back=self.back * self.unit,
+                known=math.sqrt(rows * self.rounding),
+            ),
+            transform=self.T / self.unit[:, None],
+            scale=unit.square(),
+            span=np.array(span),
+            count=np.array(self.count),
+            within=self.least / (changes or 1.0),
+            others=len(self.others),
+            sums=Sums(
+                self.independent,
+                self.regular,
+                symmetric_matrix(self._known + self._change, self.k),
+                self._hidden,
+                self._unbounded,
+                self.form_size,
+            ),
+        )
+
+    def _hidden(self, V: Tensor) -> Tensor:
+        """Return the relative residuals that rounding hides at factors `V[..., k, r]`, `[...]`."""
+        size = self.prepared.problem.size
+        return (self.cancellation(V) * max(1, len(self.y))).sqrt() / size
+
+    def loss(self, V: Tensor) -> float:
+        """Return the mean squared error at `V[k, r]`."""
+        e = self.operator.apply_factor_kernel(V) - self.y
+        return float(e @ e) / max(1, len(e)) + self.least
+
+    def squared_error(self, residual: float) -> float:
+        """Return the sum of the squared errors, in units of the user, of a relative residual."""
+        return residual**2 * self.spread * self.factor_unit**4 * self.count
 
     def residual(self, loss: float) -> float:
         """Return the relative residual of a loss; that of the zero function is 1."""
-        if math.isnan(loss):
-            return math.nan
         return min(math.sqrt(loss / self.spread), 1.0) if self.spread else 0.0
 
-    # Starts.
+    def form_size(self, V: Tensor) -> float:
+        """Return the size of the form `VV'` over the root of that of the responses.
 
-    def symmetric_fit(self) -> np.ndarray:
-        """Return the symmetric matrix `[k, k]` of least error, the nearest to the reference fit."""
-        if self._triangular:
-            q = _back(self._R, self._z)
-        else:
-            q = self._known.numpy()
-            q = q + np.linalg.lstsq(self._R, self._z - self._R @ q)[0]
-        return symmetric_matrix(torch.from_numpy(q), self.k).numpy()
-
-    def best_size(self, V: np.ndarray, v: np.ndarray) -> float:
-        """Return the s of least loss of `VV' + s vv'`."""
-        a = self._image(v[:, None])
-        return -float(self.errors(V)[:-1] @ a) / (float(a @ a) or 1.0)
-
-    def form_size(self, V: np.ndarray) -> float:
-        """Return the size of the form over the root of that of the responses.
-
-        Where other terms cancel it, R does not see it: it is then that of the single products.
+        R does not see what other terms cancel: the size is that of the single products.
         """
-        if not len(self.others):
-            return super().form_size(V)
-        products = svec(torch.from_numpy(V @ V.T)) * self._lengths
-        return float(torch.linalg.vector_norm(products)) / (math.sqrt(self.size) or 1.0)
+        products = svec(V @ V.mT) * self._lengths
+        size = float(self.y @ self.y) / max(1, len(self.y)) + self.least
+        return float(torch.linalg.vector_norm(products)) / (math.sqrt(size) or 1.0)
 
-    def unbounded(self) -> list[np.ndarray]:
+    def _unbounded(self) -> list[Tensor]:
         """Return directions `v[k]` whose squares the other terms express."""
         if not len(self.others):
             return []
-        units = [v / (float(np.linalg.norm(v)) or 1.0) for v in self.axes]
-        seen = (float(np.linalg.norm(self._image(v[:, None]))) for v in units)
-        return [v for v, size in zip(units, seen, strict=True) if size <= _EXPRESSED and v.any()]
+        lengths = torch.linalg.vector_norm(self._axes, dim=1, keepdim=True)
+        units = self._axes / torch.where(lengths > 0, lengths, 1.0)
+        forms = [self.operator.apply_factor_kernel(v[:, None]) for v in units]
+        most = _EXPRESSED * max(1, len(self.y)) ** 0.5
+        seen = (float(torch.linalg.vector_norm(form)) for form in forms)
+        return [v for v, size in zip(units, seen, strict=True) if size <= most and bool(v.any())]
 
     # The answer.
 
-    def answer(self, V: np.ndarray) -> Affine:
-        """Return the function in the user's coordinates."""
-        unit, T = self.unit.numpy(), self.T.numpy()
-        U = T @ (V * self.factor_unit) / unit[:, None]
-        slope, value = np.zeros(self.d), 0.0
+    def answer(self, U: np.ndarray) -> Affine:
+        """Return the function of which `U[d, r]` is the factor, in the user's coordinates."""
+        unit, slope, value = self.unit.numpy(), np.zeros(self.d), 0.0
         if len(self.others):
-            beta = self.other_coefficients(V) * self.factor_unit**2
+            beta = self.other_coefficients(self.enter(U)).numpy() * self.factor_unit**2
             value = float(beta[-1])
             if self.terms == "linear":
-                slope = T @ (math.sqrt(2) * beta[:-1]) / unit
+                slope = self.T.numpy() @ (math.sqrt(2) * beta[:-1]) / unit
         return Affine(U, (self.origin * self.unit).numpy(), slope, value)
 
-    def enter(self, U: np.ndarray) -> np.ndarray:
+    def enter(self, U: np.ndarray) -> Tensor:
         """Return the factor V of a factor U in the user's coordinates."""
-        scaled = U * self.unit.numpy()[:, None]
-        return self.back.numpy() @ scaled / self.factor_unit
+        return self.back @ (torch.from_numpy(U) * self.unit[:, None]) / self.factor_unit
 
-    def other_coefficients(self, V: np.ndarray) -> np.ndarray:
+    def other_coefficients(self, V: Tensor) -> Tensor:
         """Return the best coefficients of the other terms for this V, in the scale of svec."""
-        q = svec(torch.from_numpy(V @ V.T))
-        return (self._known_others + self._others_fit - self._explained @ (q - self._known)).numpy()
+        change = svec(V @ V.mT) - self._known
+        return self._known_others + self._others_fit - self._explained @ change
 
-    def cancellation(self, V: np.ndarray) -> float:
+    def cancellation(self, V: Tensor) -> Tensor:
         """Return the rounding of the loss at V that comes from its distance to the reference fit.
+
+        It is that of every factor `V[..., k, r]`, `[...]`.
 
         With `G = sum w zz'` of the products z, and the change delta of their coefficients, the loss
         is `E - 2 delta'g + delta'G delta`. By the inequality of Cauchy and Schwarz the sizes of
@@ -239,26 +275,27 @@ class Compressed(PackedErrors):
 
         A product of coordinates that is rounding adds at most that rounding to the errors.
         """
-        change = svec(torch.from_numpy(V @ V.T)) - self._known
+        change = svec(V @ V.mT) - self._known
         vanishing = self._lengths.square() <= self._product_rounding
-        lost = float(torch.where(vanishing, change.abs() * self._product_rounding.sqrt(), 0).sum())
-        others = self._others_fit - self._explained @ change
-        seen = torch.where(vanishing, 0.0, change.abs() * self._lengths).sum()
-        size = self._reference_error + float(seen + others.abs() @ self._other_lengths)
-        return _UNIT * size**2 + lost**2
+        lost = torch.where(vanishing, change.abs() * self._product_rounding.sqrt(), 0).sum(-1)
+        others = (self._others_fit - change @ self._explained.T).abs() @ self._other_lengths
+        seen = torch.where(vanishing, 0.0, change.abs() * self._lengths).sum(-1)
+        return _UNIT * (self._reference_error + seen + others).square() + lost.square()
 
-    def shares(self, V: np.ndarray) -> np.ndarray:
+    def jacobian(self, U: np.ndarray) -> np.ndarray:
+        """Return the derivative J of the predictions in working coordinates, `[m, k r]`.
+
+        `J'J` is the curvature of the mean squared error; responses are in units of the user.
+        """
+        V = self.enter(U) * self.factor_unit
+        return self.operator.jacobian(V).numpy() / math.sqrt(max(1, len(self.y)))
+
+    def shares(self, U: np.ndarray) -> np.ndarray:
         """Return by how much other terms explain the slopes along the entries of V, `[m, k r]`.
 
-        In the scale of svec.
+        In the scale of svec, responses in units of the user.
         """
-        return self._explained.numpy() @ symmetric_jacobian(torch.from_numpy(V)).numpy()
-
-
-def _back(R: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Solve `R q = z` for upper triangular R."""
-    right = torch.from_numpy(z)[:, None]
-    return torch.linalg.solve_triangular(torch.from_numpy(R), right, upper=True)[:, 0].numpy()
+        return (self._explained @ symmetric_jacobian(self.enter(U) * self.factor_unit)).numpy()
 
 
 def _visible(values: Tensor) -> Tensor:

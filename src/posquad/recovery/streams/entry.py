@@ -15,25 +15,16 @@ from posquad.core.arrays import require_shape
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.core.ranges import tiny
 from posquad.core.status import Status
-from posquad.core.threads import one_thread
-from posquad.core.twofold import from_doubles
-from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
 from posquad.recovery.admitted import require_nonnegative_weights, require_positive_weight
 from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
-from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.returned import rotated
-from posquad.recovery.streams.begun import Begun
 from posquad.recovery.streams.checkpoint import Keeper
-from posquad.recovery.streams.compressed import Affine, Compressed
 from posquad.recovery.streams.curvature import Known
-from posquad.recovery.streams.descents import Descents
-from posquad.recovery.streams.errors import curvature_and_error
-from posquad.recovery.streams.found import Found, Limits
-from posquad.recovery.streams.gather import first_samples, gather_moments
+from posquad.recovery.streams.gather import first_samples, sum_of_squares
 from posquad.recovery.streams.passes import (
     Polish,
     begin_polish,
@@ -41,8 +32,7 @@ from posquad.recovery.streams.passes import (
     relative_residual,
     whitening,
 )
-from posquad.recovery.streams.search import find_factor
-from posquad.recovery.wanted import Wanted
+from posquad.recovery.streams.subsample import SubsampleFit
 
 # Inputs up to which fourth moments are formed. Derived: 204 MB, for 5050 x 5050 of them.
 MOMENT_MOST = 100
@@ -53,8 +43,6 @@ MEMORY_ENTRIES = 2**24
 _MOMENT_ALWAYS = 40
 # Products up to which moments are formed of more inputs than that. A choice: about a minute.
 _MOMENT_OPERATIONS = 4e12
-# Responses whose squares are summed at a time. Derived: 8 MB.
-_SUMMED = 2**20
 # Expected decrease of the loss, relative to it, at which a descent ends. Derived: about 50 eps, the
 # rounding of the loss.
 _ACCURACY = 1e-14
@@ -105,8 +93,10 @@ def _checked(source: Rows, y: object, weights: object | None) -> tuple[Tensor, T
     return responses, w
 
 
-def moments_pay(source: Rows) -> bool:
+def moments_pay(source: Rows, *, needed: bool = False) -> bool:
     """Tell whether to form moments, which take `n d^4 / 16` products, or to pass over the rows.
+
+    If an option needs moments, whatever they cost, they are formed up to `MOMENT_MOST` inputs.
 
     >>> from posquad.problems import rows
     >>> [moments_pay(rows.in_memory(np.ones((9, d)))) for d in (10, 60, 300)]
@@ -114,7 +104,7 @@ def moments_pay(source: Rows) -> bool:
     """
     pairs = source.d * (source.d + 1) // 2
     few = source.n * pairs**2 <= _MOMENT_OPERATIONS or source.d <= _MOMENT_ALWAYS
-    return few and source.d <= MOMENT_MOST
+    return (few or needed) and source.d <= MOMENT_MOST
 
 
 def recover_by_passes(
@@ -143,14 +133,14 @@ def recover_by_passes(
     known = Known(X, None if first[2] is None else first[2].double(), source.n)
     state = source.decided(lambda: keeper.state)
 
-    def begin() -> tuple[Begun | Recovery, Tensor]:
+    def begin() -> tuple[SubsampleFit | Recovery, Tensor]:
         metric = whitening(X.T @ X / len(X))
         if state is not None:
-            return Begun.from_store(state.numbers["begun"], state.arrays), metric
+            return SubsampleFit.from_store(state.numbers["begun"], state.arrays), metric
         found = in_memory(X, *first[1:])
         if not int(found.rank) or found.status in (Status.UNDETERMINED, Status.INTERRUPTED):
             return found, metric
-        return Begun.of(found), metric
+        return SubsampleFit.of(found), metric
 
     try:
         begun, metric = source.decided(begin)
@@ -158,7 +148,7 @@ def recover_by_passes(
         raise Interrupted(replace(stop.result, rows=source.n)) from stop
     if isinstance(begun, Recovery):
         return replace(begun, rows=source.n)
-    size = _sum_of_squares(source, y, weights)
+    size = sum_of_squares(source, y, weights)
     history.budget.steps, history.rank = begun.steps, begun.U.shape[1]  # the limit is on all steps
     run = begin_polish(begun.U, metric)
     if state is not None:
@@ -223,18 +213,6 @@ def recover_by_passes(
     return found
 
 
-def _sum_of_squares(source: Rows, y: Tensor, weights: Tensor | None) -> float:
-    """Return the sum of `w y^2` over all samples; its bits do not depend on who holds them."""
-    total = from_doubles(y.new_zeros(1, dtype=torch.float64))
-    for start in range(0, len(y), _SUMMED):
-        part = slice(start, start + _SUMMED)
-        squares = y[part].double().square()
-        if weights is not None:
-            squares = weights[part].double() * squares
-        total = total + from_doubles(squares).sum(0)
-    return float(source.total_twofold(total).high)
-
-
 def recover_collected(
     source: Rows,
     y: Tensor,
@@ -257,94 +235,3 @@ def _refuse_rows(source: Rows) -> None:
     except PosquadError as found:
         problem = found
     source.agree(problem)
-
-
-def recover_by_moments(
-    source: Rows,
-    y: Tensor,
-    weights: Tensor | None,
-    wanted: Wanted,
-    level: float,
-    history: History,
-    keeper: Keeper,
-) -> Recovery:
-    """Return the answer from the moments of the rows, which are read once."""
-    moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
-    with one_thread(when=moments.d <= SMALL):
-        return _recover_from(moments, source, y, weights, wanted, level, history, keeper)
-
-
-def _recover_from(
-    moments: Moments,
-    source: Rows,
-    y: Tensor,
-    weights: Tensor | None,
-    wanted: Wanted,
-    level: float,
-    history: History,
-    keeper: Keeper,
-) -> Recovery:
-    problem = Compressed(moments)
-
-    def solve() -> tuple[Found, list[float], int]:
-        limits = Limits(level, history.budget, wanted.seed, wanted.max_starts, history.progress)
-        limits.descents = Descents(keeper)
-        found = find_factor(problem, wanted.rank, limits, wanted.max_rank)
-        return found, limits.history, history.budget.steps
-
-    try:
-        found, residuals, history.budget.steps = source.decided(solve)
-    except Interrupted as stop:
-        raise Interrupted(_answer(source, problem, stop.result, history)) from stop
-    history.add(residuals)
-    if found.lost is not None:
-        found = checked_by_a_pass(source, y, weights, problem, found, level)
-    return _answer(source, problem, found, history)
-
-
-def checked_by_a_pass(
-    source: Rows,
-    y: Tensor,
-    weights: Tensor | None,
-    problem: Compressed,
-    found: Found,
-    level: float,
-) -> Found:
-    """Compute from the rows themselves the loss that the moments do not know."""
-    error = _predictions(source, problem.answer(found.V)) - y.double()
-    share = _sum_of_squares(source, error, weights) / (_sum_of_squares(source, y, weights) or 1.0)
-    reproduced = max(problem.rounding, level**2 * problem.spread)
-    return found.with_loss(share * problem.squares, reproduced)
-
-
-def _predictions(source: Rows, function: Affine) -> Tensor:
-    """Return the values of a function at the rows that are held here, `[n]`."""
-    U, center, slope = (torch.from_numpy(part) for part in function[:3])
-    values = torch.empty(source.held, dtype=torch.float64)
-    for rows, block in source.blocks():
-        t = block.cpu().double() - center
-        values[rows] = (t @ U).square().sum(-1) + t @ slope + function.value
-    return values
-
-
-def _answer(source: Rows, problem: Compressed, found: Found, history: History) -> Recovery:
-    U = problem.answer(found.V).U
-    d, r = U.shape
-    answers = blank_answers(torch.empty(1, 1, dtype=torch.float64), d, max(1, r))
-    answers.U[0, :, :r], answers.starts[:] = rotated(U, np.array(r)), found.starts
-    answers.rank[:], answers.confidence[:] = r, found.confidence
-    curvature, error = curvature_and_error(problem, found.V, found.loss)
-    evidence = found.evidence.updated(
-        residual=problem.residual(found.loss),
-        samples=min(problem.independent, problem.count),
-        needed=needed_samples(d, max(1, r)),
-        curvature=curvature,
-        error=error,
-    )
-    answers = replace(answers, evidence=evidence.each(lambda value: value[None]))
-    result = answers.recovery(torch.Size(), np.empty(0), history, source.n)
-    if found.path:
-        columns = torch.tensor(found.path, dtype=torch.float64).T
-        path = RankPath(columns[0].long().numpy(), columns[1].numpy(), columns[2].numpy())
-        result = replace(result, rank_path=path)
-    return result

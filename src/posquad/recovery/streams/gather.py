@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posquad.core.errors import PosquadError
 from posquad.core.progress import Progress
-from posquad.core.twofold import Twofold
+from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
@@ -24,6 +24,8 @@ _PASSES = 3
 # Rows up to which a stream is kept in memory. A choice: 3 MB at d = 100, so that small streams are
 # solved as arrays.
 _FEWEST = 4096
+# Responses whose squares are summed at a time. Derived: 8 MB.
+_SUMMED = 2**20
 
 
 def kept_rows(d: int, terms: Terms = "none") -> int:
@@ -102,7 +104,6 @@ class _Pass(NamedTuple):
         except PosquadError as found:
             problem = found
         source.agree(problem)
-        self.keeper.base = self._stored(moments, source.held)
         if source.is_shared:
             sums = moments.sums
             if self.keeper.checkpoint is not None:  # which holds those of this process
@@ -141,8 +142,6 @@ def _resumed(source: Rows, keeper: Keeper) -> tuple[Moments, int, int] | None:
     known = f"{done / max(1, source.held):.0%} of the rows had been read"
     if state.numbers["pass"]:
         known += f", in pass {state.numbers['pass'] + 1}"
-    if "descents" in state.numbers:
-        known += f"; descents of the search so far: {len(state.numbers['descents'])}"
     keeper.resumes(known)
     return moments, int(state.numbers["pass"]), done
 
@@ -159,6 +158,18 @@ def first_samples(
     source.agree(problem)
     w = None if weights is None else source.collect(weights[: len(own)])
     return source.collect(own), source.collect(y[: len(own)]), w
+
+
+def sum_of_squares(source: Rows, y: Tensor, weights: Tensor | None) -> float:
+    """Return the sum of `w y^2` over all samples; its bits do not depend on who holds them."""
+    total = from_doubles(y.new_zeros(1, dtype=torch.float64))
+    for start in range(0, len(y), _SUMMED):
+        part = slice(start, start + _SUMMED)
+        squares = y[part].double().square()
+        if weights is not None:
+            squares = weights[part].double() * squares
+        total = total + from_doubles(squares).sum(0)
+    return float(source.total_twofold(total).high)
 
 
 def _some(X: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -16,7 +16,7 @@ from posquad.recovery.result import Recovery
 _PATH = ("rank", "residual", "score")
 
 
-class Begun(NamedTuple):
+class SubsampleFit(NamedTuple):
     """What the answer for all rows keeps of the answer for some."""
 
     U: Tensor  # [d, r]
@@ -27,7 +27,7 @@ class Begun(NamedTuple):
     path: RankPath | None
 
     @classmethod
-    def of(cls, found: Recovery) -> Begun:
+    def of(cls, found: Recovery) -> SubsampleFit:
         """Return what is kept of an answer in NumPy arrays."""
         return cls(
             torch.from_numpy(np.ascontiguousarray(found.U[:, : int(found.rank)])),
@@ -50,7 +50,7 @@ class Begun(NamedTuple):
         return plain, arrays
 
     @classmethod
-    def from_store(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Begun:
+    def from_store(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> SubsampleFit:
         """Restore what `to_store` returned."""
         path = None
         if "begun.path.rank" in arrays:
