@@ -94,7 +94,7 @@ def shown(ends):
 
 
 def test_the_table_of_the_documentation_is_the_table_of_the_code():
-    text = (ROOT / "docs" / "tuning.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "api" / "core.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| `") and " to " in line]
     assert rows == [
         f"| `{name}` | {table.meaning} | {shown(table.double)} | {shown(table.single)} "

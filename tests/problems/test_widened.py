@@ -12,9 +12,13 @@ from posquad.problems import products, widened
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
 from posquad.recovery.prepare import looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.tuning import Sizes, Tuning
 
-LARGE = Tuning(sizes=Sizes(view_entries=1))
+
+@pytest.fixture
+def large(monkeypatch):
+    """Inputs count as too large for a copy."""
+    for module in ("prepare", "admitted"):
+        monkeypatch.setattr(f"posquad.recovery.{module}.is_large", lambda X: X.ndim == 2)
 
 
 @pytest.fixture(params=["small", "symmetric sums"])
@@ -62,24 +66,26 @@ def problem(kind):
 KINDS = ["plain", "weighted", "units", "uneven rows", "beyond the squares of single precision"]
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("kind", KINDS)
 def test_large_inputs_stay_in_single_precision_and_give_double(kind):
     X, U, y, weights = problem(kind)
     inputs, responses = torch.from_numpy(X), torch.from_numpy(y)
     w = None if weights is None else torch.from_numpy(weights)
-    made = (normalize_rows if kind == "uneven rows" else prepare)(inputs, responses, w, LARGE)
+    made = (normalize_rows if kind == "uneven rows" else prepare)(inputs, responses, w)
     operator = made.problem.operator
     base = operator.base if isinstance(operator, RankOneView) else operator
     assert base.narrow is inputs
-    found = recover(X, y, 2, weights=weights, tuning=LARGE)
+    found = recover(X, y, 2, weights=weights)
     assert found.status is Status.RECOVERED
     assert found.U.dtype == np.float64
     np.testing.assert_allclose(found.Q.dense(), U @ U.T, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_start_and_a_proof_are_in_double_precision():
     X, U, y, _ = problem("plain")
-    found = recover(X, y, 2, start=U, certify=True, tuning=LARGE)
+    found = recover(X, y, 2, start=U, certify=True)
     assert found.status is Status.CERTIFIED
     assert found.starts == 1
     np.testing.assert_allclose(found.Q.dense(), U @ U.T, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posquad import Status, recover
-from posquad.recovery.tuning import Acceptance, Tuning
+from posquad.recovery import Acceptance
 
 ROWS = np.random.default_rng(3).standard_normal((5, 3))  # 3 unknowns, 5 of 6 symmetric entries
 # With errors far below the tolerance, but above rounding, on which no word may depend.
@@ -17,7 +17,7 @@ BLOCKS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0,
 
 
 def status(X, y, **acceptance) -> Status:
-    return recover(X, y, 1, max_starts=8, tuning=Tuning(acceptance=Acceptance(**acceptance))).status
+    return recover(X, y, 1, max_starts=8, acceptance=Acceptance(**acceptance)).status
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,9 @@ def test_a_stricter_requirement_of_recovered_is_not_met(acceptance):
 
 
 def test_a_tolerance_of_the_caller_permits_larger_errors():
-    tuning = Tuning(acceptance=Acceptance(sure=1e-30, sure_tolerances=10.0))
-    assert recover(ROWS, EXACT, 1, tolerance=1e-6, tuning=tuning).status is Status.RECOVERED
+    acceptance = Acceptance(sure=1e-30, sure_tolerances=10.0)
+    found = recover(ROWS, EXACT, 1, tolerance=1e-6, acceptance=acceptance)
+    assert found.status is Status.RECOVERED
 
 
 def test_solutions_nearer_than_so_many_errors_are_one():

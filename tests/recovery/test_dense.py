@@ -18,12 +18,13 @@ from posquad.core.errors import DomainError, NonFiniteError, PosquadError, Shape
 from posquad.geometry import dimension
 from posquad.problems.combination import positive_combination
 from posquad.problems.operator import Measurements
+from posquad.recovery import diagnose
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.coordinates import has_uneven_norms, prepare
 from posquad.recovery.problem import Problem
 from posquad.recovery.search import Search
 from posquad.recovery.solvers.reflections import MatrixReflections, run_reflections
-from posquad.recovery.tuning import Sizes, Tuning
+from recovery_support import costs_are
 
 UNIQUE = {Status.RECOVERED, Status.CERTIFIED}
 
@@ -245,19 +246,22 @@ def test_gaussian_matrices_determine_a_matrix(n, d, r):
     assert away(path.Q.dense(), Q) < 1e-12
 
 
-LARGE = Tuning(sizes=Sizes(overhead_unknowns=5, dense_unknowns=15, spectrum_unknowns=15))
+LARGE = {"_FEW_UNKNOWNS": 5, "_MODERATE_UNKNOWNS": 15}
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "r", "tuning"),
-    [(110, 24, 3, None), (30, 10, 2, LARGE), (40, 8, 3, LARGE)],  # p = 69, and as if p were > 500
+    ("n", "d", "r", "sizes"),
+    [(110, 24, 3, {}), (30, 10, 2, LARGE), (40, 8, 3, LARGE)],  # p = 69, and as if p were > 500
 )
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_larger_problems(n, d, r, tuning, noise):
+def test_larger_problems(n, d, r, sizes, noise, monkeypatch):
     """The curvature and the offset of the answer are those of the Jacobian `2 vec(A_i U)`."""
     A, Q, y = sensed(0, n, d, r)
     y = y + noise * np.std(y) * np.random.default_rng(0).standard_normal(n)
-    found = recover(Dense(A), y, r, tuning=tuning)
+    if sizes:
+        monkeypatch.setattr(diagnose, "_decomposes", lambda unknowns: False)
+    with costs_are(**sizes):
+        found = recover(Dense(A), y, r)
     J = (2 * A @ found.U).reshape(n, -1)
     e = forms(A, found.Q.dense()) - y
     if noise:

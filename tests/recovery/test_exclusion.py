@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from positive_support import extreme_trace
 from posquad import Status, recover
+from posquad.recovery import Acceptance
 from posquad.recovery.exclusion import _is_dual, excludes_others
 from posquad.recovery.prepare import prepare
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import DEFAULT, Sizes
+from recovery_support import costs_are
 from support import gaussian_problem
 
 
-def excluded(X, U, tuning=DEFAULT):
-    prepared = prepare(X, (X @ U).square().sum(-1), None, tuning)
-    return excludes_others(Shared(prepared, tuning), prepared.enter(U))
+def excluded(X, U):
+    prepared = prepare(X, (X @ U).square().sum(-1), None)
+    return excludes_others(Shared(prepared), prepared.enter(U))
 
 
 @pytest.mark.parametrize(("n", "d", "r"), [(9, 4, 1), (15, 6, 1), (18, 6, 2), (26, 8, 2)])
@@ -64,14 +63,15 @@ def test_a_batch_is_told_what_its_problems_are_told():
 @pytest.mark.parametrize(
     ("n", "sizes"),
     [
-        (7, DEFAULT.sizes),  # p = 7: only z = 0
-        (11, DEFAULT.sizes),  # more than d(d+1)/2 = 10
-        (9, Sizes(exclusion_operations=9 * 9 * 10 - 1)),
+        (7, {}),  # p = 7: only z = 0
+        (11, {}),  # more than d(d+1)/2 = 10
+        (9, {"OPERATIONS": 4 * 9 * 9 * 10 - 1}),
     ],
 )
 def test_no_dual_matrix_is_sought_outside_its_range(n, sizes):
     X, U, _ = gaussian_problem(torch.Generator().manual_seed(0), n, 4, 2, smallest=0.5)
-    assert not bool(excluded(X, U, replace(DEFAULT, sizes=sizes)))
+    with costs_are(**sizes):
+        assert not bool(excluded(X, U))
     assert bool(excluded(*gaussian_problem(torch.Generator().manual_seed(0), 10, 4, 1)[:2]))
 
 
@@ -108,5 +108,5 @@ def test_recover_says_how_a_second_solution_was_ruled_out():
     found = recover(X, y, 2)
     assert found.status is Status.RECOVERED
     assert not bool(found.excluded)
-    assert int(found.others) >= DEFAULT.schedule.agreeing_others
+    assert int(found.others) >= Acceptance().agreeing_others
     np.testing.assert_allclose(found.Q.dense(), U @ U.T, atol=1e-8)

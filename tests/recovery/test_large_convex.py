@@ -11,13 +11,14 @@ from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
+from posquad.recovery.solvers import cone
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.projected import ProjectedGradient, largest_curvature
 from posquad.recovery.solvers.small import Ends
-from posquad.recovery.tuning import Sizes, Tuning
+from recovery_support import costs_are
 from support import normal
 
-LARGE = Sizes(kernel_samples=0, path_unknowns=0)  # as if no system could be formed
+LARGE = {"OPERATIONS": 0, "BYTES": 0}  # as if no system could be formed
 
 
 @pytest.mark.parametrize("n", [15, 40])
@@ -25,7 +26,8 @@ LARGE = Sizes(kernel_samples=0, path_unknowns=0)  # as if no system could be for
 def test_the_optimum_is_that_of_the_interior_point_method(rng, n, batch):
     X, y = normal(rng, *batch, n, 6), normal(rng, *batch, n) + 0.3
     problem = Problem(RankOne(X), y)
-    projected = positive_fit(problem, Budget(max_steps=10_000), sizes=LARGE)
+    with costs_are(**LARGE):
+        projected = positive_fit(problem, Budget(max_steps=10_000))
     path = positive_fit(problem, Budget(max_steps=10_000))
     assert bool(projected.optimal.all())
     assert bool((projected.steps == 0).all())
@@ -35,12 +37,15 @@ def test_the_optimum_is_that_of_the_interior_point_method(rng, n, batch):
 
 
 @pytest.mark.parametrize("n", [15, 40])
-def test_responses_of_a_predictor_are_interpolated(rng, n):
+def test_responses_of_a_predictor_are_interpolated(rng, n, monkeypatch):
     X = normal(rng, n, 6)
     y = (X @ normal(rng, 6, 2)).square().sum(-1)
-    fit = positive_fit(Problem(RankOne(X), y), Budget(max_steps=10_000), sizes=LARGE)
+    with costs_are(**LARGE):
+        fit = positive_fit(Problem(RankOne(X), y), Budget(max_steps=10_000))
     assert bool(fit.interpolates)
-    found = recover(X, y, 6, tuning=Tuning(sizes=LARGE))
+    monkeypatch.setattr(cone, "solves", lambda size: False)
+    monkeypatch.setattr(cone, "fits", lambda entries: False)
+    found = recover(X, y, 6)
     assert found.status is (Status.RECOVERED if n == 40 else Status.NOT_IDENTIFIED)
 
 
@@ -48,10 +53,13 @@ def test_the_path_is_followed_where_few_steps_do_not_suffice(rng, monkeypatch):
     monkeypatch.setattr("posquad.recovery.solvers.cone._PROJECTED", 3)
     X, y = normal(rng, 15, 6), normal(rng, 15)
     problem = Problem(RankOne(X), y)
-    fit = positive_fit(problem, Budget(max_steps=10_000), sizes=Sizes(kernel_samples=14))
+    monkeypatch.setattr(cone, "solves", lambda size: False)
+    fit = positive_fit(problem, Budget(max_steps=10_000))
     assert bool(fit.optimal)
     assert int(fit.steps) > 5
-    stopped = recover(X, y, 6, tuning=Tuning(sizes=LARGE))  # no path, and no other starts
+    monkeypatch.setattr(cone, "fits", lambda entries: False)
+    monkeypatch.setattr("posquad.recovery.shared.solves", lambda size: False)
+    stopped = recover(X, y, 6)  # no path, and no other starts
     assert stopped.status is Status.STALLED
     assert float(stopped.residual_bound) <= float(fit.residual) <= float(stopped.residual)
 
@@ -84,8 +92,8 @@ def test_an_interrupted_fit_leaves_its_best_matrix(rng):
 
     X, y = normal(rng, 40, 6), normal(rng, 40).abs()
     history = Stopped(Budget(max_steps=1000))
-    with pytest.raises(KeyboardInterrupt):
-        positive_fit(Problem(RankOne(X), y), history.budget, history=history, sizes=LARGE)
+    with costs_are(**LARGE), pytest.raises(KeyboardInterrupt):
+        positive_fit(Problem(RankOne(X), y), history.budget, history=history)
     assert isinstance(history.last, Ends)
     (U,), (residual,) = history.last
     e = (X @ U).square().sum(-1) - y
@@ -97,7 +105,7 @@ def test_the_first_start_of_a_high_rank_needs_no_more_samples_than_there_are(rng
     """12 samples do not determine a 5 x 5 matrix on the span of five directions."""
     X = normal(rng, 12, 6)
     y = (X @ normal(rng, 6, 2)).square().sum(-1)
-    shared = Shared(prepare(X, y, None), Tuning(sizes=Sizes(kernel_samples=10)))
-    U = shared.start(5)
+    with costs_are(OPERATIONS=10**3 / 3):
+        U = Shared(prepare(X, y, None)).start(5)
     assert U.shape == (6, 5)
     assert float(torch.linalg.svdvals(U)[-1]) > 0

@@ -10,7 +10,6 @@ from posquad import Status, recover
 from posquad.core.errors import DomainError
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
-from posquad.recovery.tuning import Sizes, Tuning
 from support import normal
 
 N, D = 40, 3
@@ -217,12 +216,12 @@ def test_columns_of_the_factor_are_orthogonal_and_sorted():
     assert (np.diff(np.einsum("krr->kr", gram), axis=1) <= 0).all()
 
 
-def test_blocks_are_reported_and_the_budget_is_kept():
+def test_blocks_are_reported_and_the_budget_is_kept(monkeypatch):
     X, y = problems(12)
     y = np.tile(y, (10, 1))
-    blocks = Tuning(sizes=Sizes(batch_responses=N * 40))  # of 40 problems
+    monkeypatch.setattr("posquad.recovery.pipeline.BLOCK", N * 40)  # of 40 problems
     seen = []
-    found = recover(X, y, rank=D, tuning=blocks, progress=seen.append)
+    found = recover(X, y, rank=D, progress=seen.append)
     assert [step.running for step in seen] == [0, 0, 0]
     assert found.steps == 0  # a batch that is solved directly takes no steps
     assert np.abs(found.U - recover(X, y, rank=D).U).max() < 1e-12

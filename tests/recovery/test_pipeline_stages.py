@@ -10,6 +10,7 @@ import torch
 
 from posquad import RankOne, Status, recover
 from posquad.recovery import judge, returned
+from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any
 from posquad.recovery.others import Sought
@@ -18,13 +19,12 @@ from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import search
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import DEFAULT, Schedule, Tuning
 from recovery_support import task_of
 from support import gaussian_problem
 
 
-def pipeline_of(*, rank=1, max_starts=None, tuning=DEFAULT):
-    return Pipeline(task_of(), rank, None, max_starts, tuning)
+def pipeline_of(*, rank=1, max_starts=None):
+    return Pipeline(task_of(), rank, None, max_starts, DEFAULT)
 
 
 def identity_problem(responses):
@@ -88,13 +88,12 @@ def test_zero_responses_are_those_of_zero_if_the_inputs_span_the_space():
     assert np.isnan(float(nothing.error_estimate))
 
 
-def test_starts_are_those_given_or_of_the_schedule():
+def test_starts_are_those_given_or_by_the_unknowns():
     assert pipeline_of(max_starts=7)._starts(10, 2) == 7
     # 200,000 over the unknowns, 19 and 199, and at most 2000.
     assert pipeline_of()._starts(10, 2) == 2000
     assert pipeline_of()._starts(100, 2) == 200_000 // 199
-    few = Tuning(schedule=Schedule(total_starts=1900, least_starts=3))
-    assert pipeline_of(tuning=few)._starts(10, 2) == 100
+    assert pipeline_of()._starts(10_000, 2) == 20
 
 
 @pytest.mark.parametrize(("error", "apart"), [(0.0, 1e-5), (0.9e-7, 1e-5), (1e-6, 1e-4)])

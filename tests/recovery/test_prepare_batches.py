@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from posquad.recovery.prepare import looks_nongeneric, normalize_rows, prepare
-from posquad.recovery.tuning import Sizes, Tuning
+from recovery_support import costs_are
 from support import gaussian_problem
 
 SCALES = {
@@ -82,15 +82,16 @@ def test_responses_are_divided_by_their_size(unit):
 
 
 @pytest.mark.parametrize("spread", [1.0, 20.0, 1e-25])
-def test_moments_in_single_precision_decide_only_what_is_clear(spread):
+def test_moments_in_single_precision_decide_only_what_is_clear(spread, monkeypatch):
     """The same coordinates as from moments in double precision, whitened where they must be."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 400, 6, 2, smallest=0.5)
     X = X * torch.tensor([spread] + [1.0] * 5, dtype=torch.float64)
     if spread < 1:
         X = X * 1e25  # squares overflow in single precision
-    rough = Tuning(sizes=Sizes(view_entries=1, single_least=1))
-    exact = Tuning(sizes=Sizes(view_entries=1, single_least=10**6))
-    found, expected = prepare(X, y, None, rough), prepare(X, y, None, exact)
+    monkeypatch.setattr("posquad.recovery.prepare.is_large", lambda X: True)
+    expected = prepare(X, y, None)
+    with costs_are(BLOCK=1):
+        found = prepare(X, y, None)
     torch.testing.assert_close(found.transform, expected.transform, rtol=1e-12, atol=0)
     assert int(found.span) == int(expected.span)
     plain = bool((found.transform == torch.eye(6).to(X) * found.transform[0, 0]).all())

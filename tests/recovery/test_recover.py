@@ -19,7 +19,6 @@ from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import Schedule, Sizes, Tuning
 from recovery_support import relative_error
 from support import gaussian_problem, normal, rotation
 
@@ -114,17 +113,19 @@ def test_large_problem_goes_through_the_first_order_chain(rng):
     assert high == pytest.approx(float(spectrum.values[-1]), rel=0.05)
 
 
-def test_gauss_newton_takes_over_where_first_order_steps_are_slow(rng):
+def test_gauss_newton_takes_over_where_first_order_steps_are_slow(rng, monkeypatch):
+    monkeypatch.setattr("posquad.recovery.descend.FIRST_ORDER_STEPS", 5)
     X, U, y = gaussian_problem(rng, 240, 30, 3, smallest=0.5)
-    found = recover(X, y, 3, tuning=Tuning(schedule=Schedule(first_order_steps=5)))
+    found = recover(X, y, 3)
     assert found.status is Status.RECOVERED
     assert error(found, U) < 1e-12
 
 
-def test_matrix_free_diagnosis_agrees_with_dense(rng):
+def test_matrix_free_diagnosis_agrees_with_dense(rng, monkeypatch):
     X, _, y = gaussian_problem(rng, 200, 20, 2, smallest=0.5)
     dense = recover(X, y, 2)
-    free = recover(X, y, 2, tuning=Tuning(sizes=Sizes(spectrum_unknowns=5)))
+    monkeypatch.setattr("posquad.recovery.diagnose.is_quick", lambda multiplications: False)
+    free = recover(X, y, 2)
     assert free.status is dense.status is Status.RECOVERED
     torch.testing.assert_close(free.curvature, dense.curvature, rtol=0.05, atol=0)
 

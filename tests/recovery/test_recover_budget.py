@@ -15,7 +15,6 @@ from posquad.recovery.budget import Budget
 from posquad.recovery.diagnose import diagnose
 from posquad.recovery.prepare import prepare
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import Sizes, Tuning
 from support import gaussian_problem, normal
 
 
@@ -52,7 +51,8 @@ def test_the_ends_of_a_spectrum_are_not_known_when_they_are_stopped(rng):
 
 def test_a_late_diagnosis_of_a_large_problem_is_left_out(rng, monkeypatch):
     X, U, y = gaussian_problem(rng, 60, 8, 2, smallest=0.5)
-    shared = Shared(prepare(X, y, None), Tuning(sizes=Sizes(spectrum_unknowns=0)))
+    shared = Shared(prepare(X, y, None))
+    monkeypatch.setattr(module, "is_quick", lambda multiplications: False)
     U = shared.prepared.enter(U)
     residual = shared.problem.relative_residual(U).numpy()
     monkeypatch.setattr(module, "effective_spectrum", lambda *_, **__: pytest.fail("too late"))

@@ -10,12 +10,14 @@ from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
-from posquad.recovery import judge, other_starts, others, rank_changes
+from posquad.recovery import Acceptance, judge, other_starts, others, rank_changes
+from posquad.recovery.costs import is_overhead
+from posquad.recovery.pipeline import max_starts
 from posquad.recovery.prepare import normalize_rows, prepare
+from posquad.recovery.ranks import trial_starts
 from posquad.recovery.search import Search, search
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import DEFAULT, Acceptance, Schedule, Sizes, Tuning
-from recovery_support import task_of
+from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
 # A given start.
@@ -109,7 +111,7 @@ def test_how_many_starts_sought_another(rng, monkeypatch):
     X, _, y = gaussian_problem(rng, 60, 5, 1)
     assert int(recover(X, y, 1).others) == 0  # d(d+1)/2 = 15 < 60
     X, _, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
-    assert int(recover(X, y, 2).others) >= DEFAULT.schedule.agreeing_others
+    assert int(recover(X, y, 2).others) >= Acceptance().agreeing_others
     none, zero = torch.tensor(False), torch.tensor(0)
     monkeypatch.setattr(
         judge, "find_second_solution", lambda *a, **k: others.Sought(none, zero, zero, ~none)
@@ -164,7 +166,8 @@ def test_a_view_prepares_as_a_copy_does(rng, kind):
         X = X * torch.logspace(0, 3, 60, dtype=X.dtype)[:, None]
     make = normalize_rows if kind == "uneven" else prepare
     copy = make(X, y, weights)
-    view = make(X, y, weights, Tuning(sizes=Sizes(view_entries=1)))
+    with costs_are(BYTES=1):
+        view = make(X, y, weights)
     assert isinstance(view.problem.operator, RankOneView) is (kind != "isotropic")
     assert not isinstance(copy.problem.operator, RankOneView)
     V = normal(rng, 5, 2)
@@ -199,33 +202,29 @@ def test_repeated_rows_are_counted_once_in_large_problems(rng):
     x = X[:900]
     mirrored = 2 * (x @ unit)[:, None] * unit - x
     both = torch.cat([x, mirrored])
-    sizes = Tuning(sizes=Sizes(sample_rank=1))
-    assert int(Shared(prepare(both, both.square().sum(-1), None), sizes).distinct) == 1800
+    with costs_are(OPERATIONS=1):
+        assert int(Shared(prepare(both, both.square().sum(-1), None)).distinct) == 1800
 
 
 # Constants and threads.
 
 
-def test_constants_are_passed_in(rng):
+def test_acceptance_is_passed_in(rng):
     X, _, y = gaussian_problem(rng, 76, 10, 2, smallest=0.5)
-    strict = Tuning(acceptance=Acceptance(loose=1e-30))
-    assert recover(X, y, 2, tuning=strict).status is Status.NOT_IDENTIFIED
+    strict = Acceptance(loose=1e-30)
+    assert recover(X, y, 2, acceptance=strict).status is Status.NOT_IDENTIFIED
     noisy = y * (1 + 0.1 * normal(rng, 76))
     assert recover(X, noisy, max_rank=1).rank_path.rank.tolist() == [1]
-    longer = Tuning(schedule=Schedule(unimproved_ranks=4))
-    tried = [len(recover(X, noisy, tuning=t).rank_path.rank) for t in (DEFAULT, longer)]
-    assert tried == [4, 6]
+    assert recover(X, noisy).rank_path.rank.tolist() == [1, 2, 3, 4]
 
 
 def test_starts_of_a_problem_by_its_size():
-    schedule = DEFAULT.schedule
     # 200,000 over the unknowns, from 20 to 2000; 24 starts of a trial up to 150 unknowns, then 8.
-    assert [schedule.max_starts(p) for p in (100, 200, 10**4, 10**6)] == [2000, 1000, 20, 20]
-    assert [schedule.starts_per_trial(p) for p in (150, 151)] == [24, 8]
-    sizes = DEFAULT.sizes
-    assert sizes.is_overhead(2**17 // 20, 10, 2, 60)
-    assert not sizes.is_overhead(2**17 // 20 + 1, 10, 2, 60)
-    assert not sizes.is_overhead(10, 10, 2, 61)
+    assert [max_starts(p) for p in (100, 200, 10**4, 10**6)] == [2000, 1000, 20, 20]
+    assert [trial_starts(p) for p in (150, 151)] == [24, 8]
+    assert is_overhead(2**17 // 20, 10, 2, 60)
+    assert not is_overhead(2**17 // 20 + 1, 10, 2, 60)
+    assert not is_overhead(10, 10, 2, 61)
 
 
 def test_a_small_problem_runs_on_one_thread(rng):
@@ -323,9 +322,9 @@ def test_the_convex_case_reports_its_steps(rng):
 def test_constants_of_the_wrong_kind(rng):
     X, _, y = gaussian_problem(rng, 24, 6, 2)
     with pytest.raises(
-        DtypeError, match=r"tuning: expected posquad\.recovery\.tuning\.Tuning; got int"
+        DtypeError, match=r"acceptance: expected posquad\.recovery\.Acceptance; got int"
     ):
-        recover(X, y, 2, tuning=3)
+        recover(X, y, 2, acceptance=3)
 
 
 def test_inputs_that_are_zero_leave_the_error_unknown(rng):

@@ -15,6 +15,7 @@ from posquad import RankOne, Status, recover
 from posquad.dynamics.loop import Method, State, clock
 from posquad.geometry import dimension
 from posquad.recovery import rank_changes, ranks, search
+from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.candidates import visible
 from posquad.recovery.diagnose import (
@@ -31,7 +32,6 @@ from posquad.recovery.returned import returned_factor
 from posquad.recovery.shared import Shared, positive_part
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
 from posquad.recovery.status import grant, is_open
-from posquad.recovery.tuning import DEFAULT
 from recovery_support import task_of
 from support import gaussian_problem, normal, vector
 
@@ -193,7 +193,7 @@ def test_blocks_are_the_coordinates_that_no_row_joins():
     assert signs == [[-1, -1, -1, 1, 1], [1, 1, 1, -1, 1], [1, 1, 1, 1, -1]]
 
 
-def test_perturbed_starts_are_as_far_as_the_start_is_large(rng):
+def test_perturbed_starts_are_as_far_as_the_startis_large(rng):
     search = search_of(8)
     search.first = 3 * torch.ones(4, 1, dtype=torch.float64)
     away = search._perturbed(None, 4000, round=0) - search.first
@@ -331,8 +331,9 @@ def setting(n, distinct=None, *, rows=None, spent=False, shown=0):
     shared = SimpleNamespace(
         problem=Problem(RankOne(X), y), is_convex_small=True,
         prepared=SimpleNamespace(count=np.array(n), of_all_samples=float, others=0),
-        samples=rows or n, distinct=np.array(n if distinct is None else distinct), tuning=DEFAULT,
-        visible_rank=np.array(shown), others=0, unknowns=lambda rank: dimension(6, rank),
+        samples=rows or n, distinct=np.array(n if distinct is None else distinct),
+        acceptance=DEFAULT, visible_rank=np.array(shown), others=0,
+        unknowns=lambda rank: dimension(6, rank),
         suffices=lambda rank: np.array((distinct or n) >= needed_samples(6, rank)),
     )  # fmt: skip
     budget = SimpleNamespace(spent=spent)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,7 @@ from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import reflected_starts
 from posquad.recovery.solvers.reflections import Reflections, run_reflections
-from posquad.recovery.tuning import DEFAULT, Schedule, Sizes
-from recovery_support import task_of
+from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
 
@@ -104,15 +101,16 @@ def test_the_starts_are_those_of_least_gap(monkeypatch):
         return state
 
     monkeypatch.setattr("posquad.recovery.restarts.run_reflections", run)
-    few = replace(DEFAULT, schedule=Schedule(reflections=50, gap=1e-300))
-    large = replace(few, sizes=Sizes(dense_unknowns=8))  # p = 9
-    for tuning, round, most, expected in [
-        (few, 0, 9, (2, 16, 50)),
-        (few, 1, 9, (2, 16, 100)),
-        (few, 5, 1, (1, 16, 200)),
-        (large, 0, 9, (2, 4, 50)),
+    monkeypatch.setattr("posquad.recovery.restarts._REFLECTIONS", 50)
+    monkeypatch.setattr("posquad.recovery.restarts.GAP", 1e-300)
+    for sizes, round, most, expected in [
+        ({}, 0, 9, (2, 16, 50)),
+        ({}, 1, 9, (2, 16, 100)),
+        ({}, 5, 1, (1, 16, 200)),
+        ({"_MODERATE_UNKNOWNS": 8}, 0, 9, (2, 4, 50)),  # p = 9
     ]:
-        U = reflected_starts(problem, tuning, 2, most, task_of(), round)
+        with costs_are(**sizes):
+            U = reflected_starts(problem, 2, most, task_of(), round)
         U0, steps, state = seen[-1]
         assert (len(U), len(U0), steps) == expected
         torch.testing.assert_close(U, state.U[state.gap.argsort()[: len(U)]])

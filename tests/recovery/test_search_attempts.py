@@ -11,33 +11,42 @@ import torch
 
 from posquad.recovery import budget, restarts
 from posquad.recovery import search as module
+from posquad.recovery import shared as shared_module
 from posquad.recovery.prepare import prepare
 from posquad.recovery.search import Search
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.fit import FitState
-from posquad.recovery.tuning import DEFAULT, Schedule, Sizes, Tuning
-from recovery_support import task_of
+from recovery_support import costs_are, task_of
 from support import gaussian_problem
 
-CHEAP = Sizes(small_operations=0)  # without the solver of small problems
-DEAR = replace(CHEAP, overhead_unknowns=0)  # d = 4 and r = 1, so p = 4 and d(d+1)/2 = 10
+CHEAP = {}
+DEAR = {"_FEW_UNKNOWNS": 0}  # d = 4 and r = 1, so p = 4 and d(d+1)/2 = 10
 
 
-def search_of(n, sizes=CHEAP, *, max_starts=20, start=None, batch=None, rank=1, schedule=None):
+def solving(size):
+    """Systems of this size are solved in a step, and none larger."""
+    return DEAR | {"OPERATIONS": size**3 / 3}
+
+
+@pytest.fixture(autouse=True)
+def without_the_solver_of_small_problems(monkeypatch):
+    monkeypatch.setattr(shared_module, "is_small", lambda *sizes: False)
+
+
+def search_of(n, *, max_starts=20, start=None, batch=None, rank=1):
     X, U, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, rank)
     if batch:
         X, y = X.expand(batch, -1, -1).clone(), y.expand(batch, -1).clone()
-    tuning = Tuning(sizes=sizes, schedule=schedule or DEFAULT.schedule)
-    shared = Shared(prepare(X, y, None, tuning), tuning)
+    shared = Shared(prepare(X, y, None))
     return Search(shared, rank, task_of(), max_starts, start), shared.prepared.enter(U)
 
 
 # The first attempt.
 
 
-def first_tries(n, sizes=CHEAP, **options):
+def first_tries(n, **options):
     """The starts of the first attempt, and how many of them were reweighted or perturbed."""
-    run, _ = search_of(n, sizes, **options)
+    run, _ = search_of(n, **options)
     told = {"reweighted": [], "perturbed": [], "tries": []}
 
     def reweighted(problem, count, *, plain, round):
@@ -58,21 +67,22 @@ def first_tries(n, sizes=CHEAP, **options):
 
 
 @pytest.mark.parametrize(
-    ("n", "options", "expected"),
+    ("n", "options", "sizes", "expected"),
     [
         # Near the limit, n < 1.7 p = 6.8, a round of restarts costs nothing beside the first one.
-        (6, {}, ([9], [], [(8, 0)], 1)),
-        (6, {"max_starts": 4}, ([4], [], [(3, 0)], 1)),
-        (7, {}, ([1], [], [], 0)),
-        (6, {"batch": 2}, ([1], [], [], 0)),
+        (6, {}, CHEAP, ([9], [], [(8, 0)], 1)),
+        (6, {"max_starts": 4}, CHEAP, ([4], [], [(3, 0)], 1)),
+        (7, {}, CHEAP, ([1], [], [], 0)),
+        (6, {"batch": 2}, CHEAP, ([1], [], [], 0)),
         # Where steps are expensive, the best of a few reflected starts is tried first.
-        (6, {"sizes": DEAR}, ([1], [], [], 0)),
-        (7, {"sizes": DEAR}, ([1], [], [], 0)),
-        (6, {"sizes": replace(DEAR, kernel_samples=5)}, ([1], [], [], 0)),
+        (6, {}, DEAR, ([1], [], [], 0)),
+        (7, {}, DEAR, ([1], [], [], 0)),
+        (6, {}, solving(5), ([1], [], [], 0)),
     ],
 )
-def test_starts_of_the_first_attempt(n, options, expected):
-    assert first_tries(n, **options) == expected
+def test_starts_of_the_first_attempt(n, options, sizes, expected):
+    with costs_are(**sizes):
+        assert first_tries(n, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,13 +91,14 @@ def test_starts_of_the_first_attempt(n, options, expected):
         (6, CHEAP, False),
         (6, DEAR, True),  # n < 1.7 p = 6.8
         (7, DEAR, False),
-        (6, replace(DEAR, kernel_samples=4), False),  # dense steps cannot follow
-        (5, replace(DEAR, kernel_samples=3), True),  # n < 1.4 p = 5.6
+        (6, solving(4), False),  # dense steps cannot follow
+        (5, solving(3), True),  # n < 1.4 p = 5.6
     ],
 )
 def test_reflections_come_first_near_the_limit(n, sizes, first):
-    run, _ = search_of(n, sizes)
-    assert run._reflects_first is first
+    with costs_are(**sizes):
+        run, _ = search_of(n)
+        assert run._reflects_first is first
 
 
 def test_a_start_that_fits_is_the_only_one():
@@ -120,7 +131,7 @@ def test_a_factor_is_scaled_to_its_least_residual():
 
 def solvers(monkeypatch, n, sizes, *, residual=1e-3, cosine=1e-3, spent=False):
     """The solvers that run, with the last rule of each, from a state with these numbers."""
-    run, U = search_of(n, sizes)
+    run, U = search_of(n)
 
     def last(state):
         run.budget.steps = 10**9 if spent else 0
@@ -128,7 +139,8 @@ def solvers(monkeypatch, n, sizes, *, residual=1e-3, cosine=1e-3, spent=False):
         return replace(state, residual=residual * full, cosine=cosine * full)
 
     told = count_steps(monkeypatch, run, last)
-    run._descend(run.problem, U[None])
+    with costs_are(**sizes):
+        run._descend(run.problem, U[None])
     return told
 
 
@@ -154,8 +166,8 @@ def count_steps(monkeypatch, run, last=lambda state: state):
         (6, CHEAP, ["Levenberg"]),
         (100, CHEAP, ["Levenberg"]),
         (6, DEAR, ["Levenberg"]),  # n < 1.7 p, where n x n systems are affordable
-        (6, replace(DEAR, kernel_samples=5), ["Levenberg"]),  # up to 1.25 as many
-        (6, replace(DEAR, kernel_samples=4), ["PopulationLBFGS", "GaussNewton"]),
+        (6, solving(5), ["Levenberg"]),  # up to 1.25 as many
+        (6, solving(4), ["PopulationLBFGS", "GaussNewton"]),
         (7, DEAR, ["PopulationLBFGS", "GaussNewton"]),
     ],
 )
@@ -178,10 +190,11 @@ def test_second_order_steps_follow_where_the_first_order_has_not_ended(monkeypat
 
 def polished(monkeypatch, n, sizes, residual, *, rank=1, optimal=False):
     """The solver of the refinement and its steps; None if there is none."""
-    run, U = search_of(n, sizes, rank=rank)
+    run, U = search_of(n, rank=rank)
     run.U, run.residual, run.optimal = U.clone(), np.array(residual), np.array(optimal)
     told = count_steps(monkeypatch, run)
-    run.polish()
+    with costs_are(**sizes):
+        run.polish()
     assert int(run.starts) == 0  # a refinement is no start
     return told[0] if told else None
 
@@ -195,16 +208,16 @@ EPS = 2.0**-52
         (CHEAP, 10 * EPS, None),
         (CHEAP, 11 * EPS, ("Levenberg", 60)),
         (CHEAP, 1e-3, ("Levenberg", 60)),
-        (replace(CHEAP, polish_unknowns=4), 1e-3, ("Levenberg", 60)),
-        (replace(CHEAP, polish_unknowns=3), 1e-3, ("PopulationLBFGS", 400)),
+        ({"OPERATIONS": 4**3}, 1e-3, ("Levenberg", 60)),
+        ({"OPERATIONS": 4**3 - 1}, 1e-3, ("PopulationLBFGS", 400)),
         (
-            replace(CHEAP, polish_unknowns=3),
+            {"OPERATIONS": 4**3 - 1},
             1e-10,
             None,
         ),  # reproduced: the first run went to rounding
-        (replace(CHEAP, polish_unknowns=3), 1.1e-10, ("PopulationLBFGS", 400)),
-        (replace(CHEAP, polish_entries=48), 1e-3, ("Levenberg", 60)),  # n d r = 48
-        (replace(CHEAP, polish_entries=47), 1e-3, ("PopulationLBFGS", 400)),
+        ({"OPERATIONS": 4**3 - 1}, 1.1e-10, ("PopulationLBFGS", 400)),
+        ({"BYTES": 8 * 2 * 48}, 1e-3, ("Levenberg", 60)),  # n d r = 48
+        ({"BYTES": 8 * 2 * 48 - 1}, 1e-3, ("PopulationLBFGS", 400)),
     ],
 )
 def test_what_is_refined(sizes, residual, expected, monkeypatch):
@@ -217,7 +230,8 @@ def test_an_optimum_that_is_proved_is_not_refined(monkeypatch):
 
 def test_a_rough_answer_is_refined_only_where_that_is_cheap():
     for sizes, refined in ((CHEAP, True), (DEAR, False)):
-        run, _ = search_of(12, sizes)
+        with costs_are(**sizes):
+            run, _ = search_of(12)
         told = []
         run._first_attempt = lambda run=run: run._keep(FitState.begin(run.problem, run.U[None]))
         run.max_starts = 1
@@ -249,7 +263,7 @@ def test_the_best_result_so_far():
 
 def test_reweighted_starts_have_no_zero_columns(monkeypatch):
     """Weights are Wishart with mean identity; zero columns become small random ones."""
-    run, _ = search_of(6, DEAR, rank=2)
+    run, _ = search_of(6, rank=2)
     seen = []
     U = torch.zeros(500, 4, 2, dtype=torch.float64)
     U[:, 0, 0], U[:, 1, 1] = 2.0, 1e-4
@@ -272,9 +286,9 @@ def test_reweighted_starts_have_no_zero_columns(monkeypatch):
     assert not np.allclose(seen[1][1][0], np.eye(4))
 
 
-def test_perturbed_starts_are_around_the_first():
-    schedule = Schedule(spread=0.5)
-    run, U = search_of(12, schedule=schedule)
+def test_perturbed_starts_are_around_the_first(monkeypatch):
+    monkeypatch.setattr(restarts, "SPREAD", 0.5)
+    run, U = search_of(12)
     run.first = U
     found = run._perturbed(None, 4000, round=2)
     size = float(U.norm()) / 4**0.5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,24 +11,33 @@ from posquad.recovery.prepare import prepare
 from posquad.recovery.restarts import common_noise
 from posquad.recovery.search import Search
 from posquad.recovery.shared import Shared, independent_samples
-from posquad.recovery.tuning import DEFAULT, Sizes
-from recovery_support import task_of
+from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
 # The problems below have d = 4 and r = 1, so p = 4 unknowns and d(d+1)/2 = 10.
-CHEAP = Sizes()
-MODERATE = Sizes(overhead_unknowns=3, dense_unknowns=4)
-LARGE = Sizes(overhead_unknowns=3, dense_unknowns=3)
+CHEAP = {}
+MODERATE = {"_FEW_UNKNOWNS": 3, "_MODERATE_UNKNOWNS": 4}
+LARGE = {"_FEW_UNKNOWNS": 3, "_MODERATE_UNKNOWNS": 3}
 
 
-def shared_of(n, sizes=CHEAP, d=4):
+def solving(size):
+    """Systems of this size are solved in a step, and none larger."""
+    return {"OPERATIONS": size**3 / 3}
+
+
+def shared_of(n, d=4):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, d, 1)
-    return Shared(prepare(X, y, None), replace(DEFAULT, sizes=sizes))
+    return Shared(prepare(X, y, None))
 
 
-def planned(n, round, sizes, *, max_starts=1000, used=0, agreeing=0):
+def planned(n, round, sizes, **counts):
     """(kind, count, whether the first weight is the identity) of a round of restarts."""
-    search = Search(shared_of(n, sizes), 1, task_of(), max_starts)
+    with costs_are(**sizes):
+        return planned_here(n, round, **counts)
+
+
+def planned_here(n, round, *, max_starts=1000, used=0, agreeing=0):
+    search = Search(shared_of(n), 1, task_of(), max_starts)
     search.starts, search.agreeing = search.starts + used, search.agreeing + agreeing
     search.next_round, told, kept = round, [], []
     search._perturbed = lambda chosen, count, *, round: told.append(("perturbed", count, round))
@@ -66,17 +73,17 @@ def planned(n, round, sizes, *, max_starts=1000, used=0, agreeing=0):
         (8, 1, MODERATE, ("perturbed", 16)),
         (8, 2, MODERATE, ("reweighted", 2)),
         (11, 0, MODERATE, ("perturbed", 4)),
-        (8, 1, replace(MODERATE, kernel_samples=8), ("perturbed", 16)),
-        (8, 1, replace(MODERATE, kernel_samples=7), ("perturbed", 1)),
+        (8, 1, MODERATE | solving(8), ("perturbed", 16)),
+        (8, 1, MODERATE | solving(7), ("perturbed", 1)),
         # Large sizes: five reweighted rounds, then a perturbed one.
         (8, 0, LARGE, ("reweighted", 2)),
         (8, 1, LARGE, ("plain", 2)),
         (8, 4, LARGE, ("reweighted", 2)),
         (8, 5, LARGE, ("perturbed", 4)),
         (8, 11, LARGE, ("perturbed", 4)),
-        (8, 5, replace(LARGE, kernel_samples=8), ("perturbed", 4)),
-        (8, 5, replace(LARGE, kernel_samples=7), ("perturbed", 1)),
-        (8, 0, replace(LARGE, kernel_samples=7), ("perturbed", 1)),
+        (8, 5, LARGE | solving(8), ("perturbed", 4)),
+        (8, 5, LARGE | solving(7), ("perturbed", 1)),
+        (8, 0, LARGE | solving(7), ("perturbed", 1)),
     ],
 )
 def test_starts_of_a_round(n, round, sizes, expected):
@@ -100,12 +107,11 @@ def test_rounds_near_the_information_limit_are_reflected(sizes):
     assert planned(6, 0, CHEAP)[0] != "reflected"
 
 
+@costs_are(**MODERATE)
 def test_a_problem_is_searched_in_a_batch_as_alone_if_others_end_their_reflections():
     """Each group of problems with the same starts used gets the rest of its own."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(6), 6, 4, 1)
-    shared = Shared(
-        prepare(X.expand(3, 6, 4), y.expand(3, 6), None), replace(DEFAULT, sizes=MODERATE)
-    )
+    shared = Shared(prepare(X.expand(3, 6, 4), y.expand(3, 6), None))
     search, told = Search(shared, 1, task_of(), 30), []
     search.starts, search.agreeing = np.array([25, 25, 28]), np.array([0, 4, 4])
     search.next_round = 1
@@ -147,9 +153,9 @@ def test_a_symmetric_fit_needs_as_many_samples_as_symmetric_matrices(n, formed):
 
 @pytest.mark.parametrize(("entries", "formed"), [(42, True), (41, False)])
 def test_a_symmetric_fit_is_formed_up_to_a_size(entries, formed):
-    """Seven samples of six unknowns are a matrix of 42 entries."""
-    shared = shared_of(7, Sizes(direct_entries=entries), d=3)
-    assert (shared.symmetric is not None) is formed
+    """Seven samples of six unknowns are a matrix of 42 entries, and four such matrices are held."""
+    with costs_are(BYTES=8 * 4 * entries):
+        assert (shared_of(7, d=3).symmetric is not None) is formed
 
 
 @pytest.mark.parametrize(
@@ -164,27 +170,27 @@ def test_a_symmetric_fit_is_formed_up_to_a_size(entries, formed):
     ],
 )
 def test_systems_of_the_samples_up_to_a_size(n, samples, kernel, convex):
-    shared = shared_of(n, Sizes(kernel_samples=samples), d=3)
-    assert shared.forms_kernel is kernel
-    assert shared.is_convex_small is convex
+    shared = shared_of(n, d=3)
+    with costs_are(**solving(samples)):
+        assert shared.forms_kernel is kernel
+        assert shared.is_convex_small is convex
 
 
 @pytest.mark.parametrize(
     ("sizes", "counted"),
     [
-        (Sizes(), True),
-        (Sizes(sample_rank=6), True),
-        (Sizes(sample_rank=5), False),
-        (Sizes(sample_rank_operations=7 * 6**2), True),
-        (Sizes(sample_rank_operations=7 * 6**2 - 1), False),
+        ({}, True),
+        ({"OPERATIONS": 7 * 6**2 / 2}, True),  # of the system; to solve it takes 6^3 / 3
+        ({"OPERATIONS": 7 * 6**2 / 2 - 1}, False),
     ],
 )
 def test_the_rank_of_the_samples_is_computed_up_to_a_size(sizes, counted):
     """Seven rows, two of them multiples of each other: six samples either way, by two counts."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 7, 3, 1)
     X[1], y[1] = -2 * X[0], 4 * y[0]
-    shared = Shared(prepare(X, y, None), replace(DEFAULT, sizes=sizes))
-    assert int(shared.distinct) == 6
+    shared = Shared(prepare(X, y, None))
+    with costs_are(**sizes):
+        assert int(shared.distinct) == 6
     assert bool(shared.linear) is counted
     level = np.array(1e-12)
     assert int(shared.checks(level)) == 6

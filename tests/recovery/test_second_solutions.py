@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,22 +11,22 @@ import scipy.stats
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.recovery import budget, other_starts, others
+from posquad.recovery import Acceptance, budget, other_starts, others
+from posquad.recovery import shared as shared_module
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.others import Radii
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import DEFAULT, Sizes
-from recovery_support import task_of
+from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
 
-def shared_of(n, d, r, sizes=DEFAULT.sizes):
+def shared_of(n, d, r):
     """A problem and the factor that explains it, in working coordinates."""
     X, U, y = gaussian_problem(torch.Generator().manual_seed(n), n, d, r, smallest=0.5)
     prepared = prepare(X, y, None)
-    return Shared(prepared, replace(DEFAULT, sizes=sizes)), prepared.enter(U)
+    return Shared(prepared), prepared.enter(U)
 
 
 def candidates(U, residual=1e-16, starts=1):
@@ -45,28 +44,31 @@ def radii(near=0.0, apart=1e-5):
 @pytest.mark.parametrize(
     ("n", "sizes", "nongeneric", "plan"),
     [
-        (13, Sizes(), False, (11, 24, 12, 64, 52, 44)),
-        (14, Sizes(), False, (11, 24, 12, 64, 52, 44)),
-        (13, Sizes(), True, (11, 24, 12, 64, 52, 132)),
-        (14, Sizes(), True, (11, 24, 12, 64, 52, 132)),
-        (13, Sizes(overhead_unknowns=8), False, (3, 0, 0, 64, 48, 44)),
-        (13, Sizes(overhead_entries=129), False, (3, 0, 0, 64, 48, 44)),
-        (13, Sizes(overhead_entries=130), False, (11, 24, 12, 64, 52, 44)),
+        (13, {}, False, (11, 24, 12, 64, 52, 44)),
+        (14, {}, False, (11, 24, 12, 64, 52, 44)),
+        (13, {}, True, (11, 24, 12, 64, 52, 132)),
+        (14, {}, True, (11, 24, 12, 64, 52, 132)),
+        (13, {"_FEW_UNKNOWNS": 8}, False, (3, 0, 0, 64, 48, 44)),
+        (13, {"_CALLS": 2 * 130 - 1}, False, (3, 0, 0, 64, 48, 44)),
+        (13, {"_CALLS": 2 * 130}, False, (11, 24, 12, 64, 52, 44)),
     ],
 )
 def test_plans(n, sizes, nongeneric, plan):
-    shared, _ = shared_of(n, 5, 2, sizes)
-    assert other_starts.plan_search(shared, 2, nongeneric=nongeneric) == (*plan, 0)
+    shared, _ = shared_of(n, 5, 2)
+    with costs_are(**sizes):
+        assert other_starts.plan_search(shared, 2, nongeneric=nongeneric) == (*plan, 0)
 
 
 @pytest.mark.parametrize(
     ("operations", "many"), [(7 * 260 + 259, (1, 7)), (130 * 260, (2, 64)), (1, (1, 3))]
 )
-def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(operations, many):
+@costs_are(_FEW_UNKNOWNS=8)
+def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(
+    operations, many, monkeypatch
+):
     """A reflection takes 2 n d r = 260 multiplications; then as many rounds as it can afford."""
-    shared, _ = shared_of(13, 5, 2, Sizes(overhead_unknowns=8))
-    schedule = replace(DEFAULT.schedule, large_others_operations=operations)
-    shared = Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
+    shared, _ = shared_of(13, 5, 2)
+    monkeypatch.setattr(other_starts, "_OPERATIONS", operations)
     plan = other_starts.plan_search(shared, 2, nongeneric=False)
     assert (plan.rounds, plan.reflected) == many
     assert (plan.enough, plan.agreeing) == (-(-3 * plan.reflected // 4), 44)
@@ -135,8 +137,9 @@ def test_rounds_double_twice():
     assert [starts.tried for starts in rounds] == sizes
     assert not torch.equal(rounds[2].U, rounds[3].U)
     for samples, more in ((13, 2 + 12), (12, 0)):  # where n x n systems are affordable
-        shared, U = shared_of(13, 5, 2, Sizes(kernel_samples=samples))
-        starts = starts_of(shared, U)
+        shared, U = shared_of(13, 5, 2)
+        with costs_are(OPERATIONS=samples**3 / 3):
+            starts = starts_of(shared, U)
         assert (len(starts.U), starts.independent) == (24 + 88 + more, 88)
 
 
@@ -306,7 +309,8 @@ def test_singular_multiples_are_scipys_generalized_eigenvalues():
     ],
 )
 def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsewhere, monkeypatch):
-    shared, U = shared_of(13, 5, 2, Sizes(small_operations=0))
+    shared, U = shared_of(13, 5, 2)
+    monkeypatch.setattr(shared_module, "is_small", lambda *sizes: False)
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
     problem, U0 = shared.problem, 2 * U[None]
@@ -319,20 +323,21 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
 @pytest.mark.parametrize(
     ("n", "sizes", "dense"),
     [
-        (13, Sizes(small_operations=0), True),
+        (13, {}, True),
         # p = 9: dense steps for n < 1.7 p = 15.3 where n x n systems are affordable.
-        (15, Sizes(overhead_unknowns=0), True),
-        (16, Sizes(overhead_unknowns=0), True),  # a few dense steps are affordable
-        (16, Sizes(overhead_unknowns=0, polish_unknowns=8), False),
-        (16, Sizes(overhead_unknowns=0, polish_entries=159), False),
-        (15, Sizes(overhead_unknowns=0, kernel_samples=15), True),
-        (15, Sizes(overhead_unknowns=0, kernel_samples=12), True),
-        (15, Sizes(overhead_unknowns=0, kernel_samples=11, polish_unknowns=8), False),
-        (16, Sizes(small_operations=0, kernel_samples=14), True),
+        (15, {"_FEW_UNKNOWNS": 0}, True),
+        (16, {"_FEW_UNKNOWNS": 0}, True),  # a few dense steps are affordable
+        (16, {"_FEW_UNKNOWNS": 0, "OPERATIONS": 9**3 - 1}, False),
+        (16, {"_FEW_UNKNOWNS": 0, "BYTES": 8 * 2 * 160 - 1}, False),
+        (15, {"_FEW_UNKNOWNS": 0, "BYTES": 0}, True),
+        (15, {"_FEW_UNKNOWNS": 0, "BYTES": 0, "OPERATIONS": 12**3 / 3}, True),
+        (15, {"_FEW_UNKNOWNS": 0, "BYTES": 0, "OPERATIONS": 11**3 / 3}, False),
+        (16, {"OPERATIONS": 0}, True),
     ],
 )
 def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, dense, monkeypatch):
-    shared, U = shared_of(n, 5, 2, sizes)
+    shared, U = shared_of(n, 5, 2)
+    monkeypatch.setattr(shared_module, "is_small", lambda *sizes: False)
     seen = {}
 
     def iterate(method, state, ends, record):
@@ -345,9 +350,9 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(budget, "iterate", iterate)
-    others._ends(
-        others._Known(shared, candidates(U), radii(), shared.problem), task_of(), 2 * U[None]
-    )
+    known = others._Known(shared, candidates(U), radii(), shared.problem)
+    with costs_are(**sizes):
+        others._ends(known, task_of(), 2 * U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)
 
@@ -356,8 +361,7 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
 
 
 def few_rows(shared):
-    schedule = replace(DEFAULT.schedule, least_thinned_rows=20)
-    return Shared(shared.prepared, replace(shared.tuning, schedule=schedule))
+    return Shared(shared.prepared, Acceptance(least_thinned_rows=20))
 
 
 @pytest.mark.parametrize(("n", "kept"), [(111, 111), (112, 28), (500, 28)])
@@ -396,7 +400,7 @@ def test_a_solution_of_a_part_of_the_rows_is_none_of_all():
         assert bool(told[1].any()) is elsewhere
 
 
-def test_starts_are_drawn_to_the_first_solution_and_away_from_no_other():
+def test_starts_are_drawn_to_the_first_solution_and_away_from_no_other(monkeypatch):
     """Those near it end at it; those near the other one, or far from both, stay where they are."""
     rng, d, r = np.random.default_rng(5), 9, 2
     X, first, second = two_solutions(5, 50, d, r)
@@ -406,7 +410,7 @@ def test_starts_are_drawn_to_the_first_solution_and_away_from_no_other():
     noise = torch.tensor(rng.standard_normal((3, d, r)))
     size = torch.linalg.matrix_norm(U) / (d * r) ** 0.5
     starts = torch.stack([U, V, V]) + size * torch.tensor([0.05, 0.05, 3.0])[:, None, None] * noise
-    shared = replace(shared, tuning=replace(DEFAULT, sizes=Sizes(small_operations=0)))
+    monkeypatch.setattr(shared_module, "is_small", lambda *sizes: False)
     known = others._Known(shared, candidates(U), radii(1e-3, 0.1), shared.problem)
     drawn = others._drawn(known, starts)
     torch.testing.assert_close(drawn[0] @ drawn[0].mT, U @ U.mT, rtol=0, atol=2e-3)
@@ -418,8 +422,8 @@ def test_two_solutions_are_found_among_many_rows(start):
     X, first, second = two_solutions(1, 4000, 60, 2)
     y = np.square(X @ first).sum(1)
     given = {None: None, "first": first, "second": second}[start]
-    tuning = replace(DEFAULT, schedule=replace(DEFAULT.schedule, least_thinned_rows=400))
-    assert recover(X, y, 2, start=given, tuning=tuning).status is Status.NOT_IDENTIFIED
+    few = Acceptance(least_thinned_rows=400)
+    assert recover(X, y, 2, start=given, acceptance=few).status is Status.NOT_IDENTIFIED
 
 
 def two_solutions(seed, n, d, r):
@@ -442,4 +446,4 @@ def test_problems_of_more_than_2_to_the_24_numbers_are_searched():
     found = recover(X, y, r)
     assert found.status is Status.NOT_IDENTIFIED
     assert bool(found.evidence.different)
-    assert int(found.others) == DEFAULT.schedule.least_large_others
+    assert int(found.others) == Acceptance().least_large_others

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from posquad.problems.measurements import RankOne
-from posquad.recovery import sign_patterns
+from posquad.recovery import costs
 from posquad.recovery.problem import Problem
 from posquad.recovery.sign_patterns import sign_candidates
 
@@ -63,7 +63,7 @@ def test_a_batch_in_parts_has_the_candidates_of_its_problems(monkeypatch):
     problems = [twins(seed, 4) for seed in range(5)]
     X, y = (torch.tensor(np.array(part)) for part in zip(*problems, strict=True))
     alone = torch.stack([candidates(a, b) for a, b in zip(X, y, strict=True)], 1)
-    monkeypatch.setattr(sign_patterns, "_ENTRIES", 2 * 8 * 7)  # two problems at a time
+    monkeypatch.setattr(costs, "BYTES", 16 * 2 * 8 * 7)  # two problems at a time
     together = candidates(X, y)
     assert together.shape == (8, 5, 4, 1)
     # Candidates of equal residual may change places: compare those that reproduce.

@@ -12,8 +12,7 @@ from posquad import RankOne, Status, recover
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.mixed import Corrections, descend_in_two_precisions
-from posquad.recovery.tuning import Schedule, Sizes, Tuning
-from recovery_support import relative_error
+from recovery_support import costs_are, relative_error
 from support import gaussian_problem, normal
 
 EPS = torch.finfo(torch.float64).eps
@@ -21,9 +20,7 @@ EPS = torch.finfo(torch.float64).eps
 
 def descend(X, y, U0, steps=1000):
     operator, history = RankOne(X), History(Budget(max_steps=steps))
-    found = descend_in_two_precisions(
-        Problem(operator, y), operator.single(), U0[None], history, Schedule()
-    )
+    found = descend_in_two_precisions(Problem(operator, y), operator.single(), U0[None], history)
     return found.U[0], float(found.residual[0]), history
 
 
@@ -90,8 +87,8 @@ def test_a_budget_ends_the_descent(rng):
 def test_recover_takes_this_path(rng):
     """Sizes that admit single precision for a small problem; the same answer as without."""
     X, U, y = gaussian_problem(rng, 480, 40, 3, smallest=0.1)
-    sizes = Sizes(single_least=1, kernel_samples=100, overhead_unknowns=0, polish_unknowns=0)
-    found = recover(X, y, 3, tuning=Tuning(sizes=sizes))
+    with costs_are(BLOCK=1, OPERATIONS=100**3 / 3, _FEW_UNKNOWNS=0):
+        found = recover(X, y, 3)
     assert found.status is Status.RECOVERED
     assert relative_error(found.Q.dense(), U) < 1e-13
     assert float(found.residual) <= 20 * EPS

@@ -13,7 +13,6 @@ from posquad.recovery.solvers.direct import direct_least_squares
 from posquad.recovery.solvers.fit import regularized_frame
 from posquad.recovery.solvers.gauss_newton import gauss_newton
 from posquad.recovery.solvers.lbfgs import population_lbfgs
-from posquad.recovery.tuning import DEFAULT
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 
@@ -47,7 +46,7 @@ def test_a_zero_least_squares_matrix_is_the_best_fit(dtype):
 @DTYPES
 def test_zero_is_the_best_fit_to_negative_responses(dtype):
     X, y = (torch.from_numpy(a) for a in problem(dtype))
-    shared = Shared(prepare(X, -y, None, DEFAULT), DEFAULT)
+    shared = Shared(prepare(X, -y, None))
     assert not shared.better_than_zero(2).any()
 
 

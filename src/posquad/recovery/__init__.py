@@ -1,5 +1,6 @@
 """Recover a predictor from quadratic measurements: `recover`, initializers and solvers."""
 
+from posquad.recovery.acceptance import Acceptance as Acceptance
 from posquad.recovery.api import Recovery as Recovery
 from posquad.recovery.api import recover as recover
 from posquad.recovery.budget import Budget as Budget

@@ -1,15 +1,25 @@
-"""What a status of `recover` requires, as numbers: a group of `posquad.recovery.tuning`."""
+"""What a status of `recover` requires, as numbers.
+
+Every field says what it means and where its value comes from: it is *derived* (a formula), *cited*,
+*measured*, or a definition or choice. `recover(..., acceptance=Acceptance(...))` takes others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from posquad.recovery.constants import Constants
+from posquad.core.arrays import positive_integer, positive_number
 
 
 @dataclass(frozen=True)
-class Acceptance(Constants):
-    """What a status requires. These values are part of its meaning (`docs/statuses.md`)."""
+class Acceptance:
+    """What a status requires. These values are part of its meaning (`docs/statuses.md`).
+
+    Counts are integers from 0, and all others positive numbers.
+
+    >>> Acceptance(sure=1e-8).sure
+    1e-08
+    """
 
     # BEST_FIT: starts that agree on the least residual.
 
@@ -23,13 +33,17 @@ class Acceptance(Constants):
 
     agreeing_cheap_starts: int = 9
     """Fewest starts that must agree on the best fit where a step costs only its calls, below
-    `Schedule.plenty` samples per unknown: the first start and its companions. Measured on quadratic
+    `plenty` samples per unknown: the first start and its companions. Measured on quadratic
     polynomial features at n = 3p: with 2 starts, 2 of 4 seeds end at a poor minimum of one problem
     in forty, with 6 starts one, with 9 none."""
 
+    plenty: float = 20.0
+    """Samples per unknown from which starts hardly ever disagree, so that `least_agreeing` of them
+    are enough. Measured on 376 small problems: no word differs at 10 or 40."""
+
     least_excess: float = 0.05
     """Least value of n/p - 1 in the rule of `agreeing_starts`, which also holds for n <= p. A
-    choice: it asks for 4,800 agreeing starts, more than `Schedule.most_starts`, so that
+    choice: it asks for 4,800 agreeing starts, more than any call makes by default, so that
     `agreeing_share` decides instead."""
 
     agreeing_share: float = 0.75
@@ -71,7 +85,7 @@ class Acceptance(Constants):
     """Largest error of a single response, over the tolerance and sqrt(n), of weighted samples that
     count as reproduced: beyond it, a small weight hides a sample that is missed. Derived: errors
     whose root mean square is the tolerance are at most sqrt(n) times as large, and relative to
-    responses of `uneven` rows up to 30^2 times."""
+    responses of rows of uneven lengths up to 30^2 times."""
 
     independent_errors: float = 10.0
     """Samples are independent checks if they differ by this multiple of the ratio of the residual
@@ -81,7 +95,7 @@ class Acceptance(Constants):
     flat: float = 1e-13
     """Smallest curvature, relative to the largest, that is not rounding. Derived: eigenvalues of a
     p x p matrix are rounded by about p eps, which is 1.1e-13 at p = 500, the largest p up to which
-    the whole spectrum is computed (`Sizes.spectrum_unknowns`)."""
+    the whole spectrum is computed."""
 
     clear_curvature: float = 1000.0
     """Multiple of its rounding, in population coordinates, above which the smallest curvature is
@@ -131,6 +145,54 @@ class Acceptance(Constants):
     where that exceeds `apart`. A choice: two digits beyond an estimate of first order, so that one
     solution that was found twice is not called two."""
 
+    others_near: float = 0.5
+    """Share of the distance from the first solution within which there is no other one, at which a
+    descent counts as having reached the first solution again. Derived: the distance holds for a
+    share of 0.9 (`posquad.recovery.diagnose`), and one half leaves a margin for its estimate."""
+
+    agreeing_others: int = 44
+    """Independent starts that must reproduce the responses, all at the same matrix, before the
+    search for another ends. Derived: a second solution that is reached a fifth as often as the
+    first is missed with probability (5/6)^44 = 0.03%, one that is reached a tenth as often with
+    1.5%."""
+
+    nongeneric_others: int = 3
+    """Factor on `agreeing_others` where a design is nongeneric, or responses do not bound the size
+    of a solution. A choice: it makes second solutions likely, or hard to reach, and 132 agreeing
+    starts miss one that is reached a twentieth as often with probability (20/21)^132 = 0.2%."""
+
+    least_agreeing_others: int = 11
+    """Starts that must agree where all have been tried, of problems that no longer have their
+    samples. A choice: one of each of the rounds of `others_rounds`."""
+
+    others_rounds: int = 11
+    """Most rounds that look for a second solution; later ones have up to four times as many random
+    starts as the first. Measured at n = p + 1, where few starts reach a solution: there are 936
+    starts in all."""
+
+    large_others_rounds: int = 8
+    """The same for other measurements than rows, and for sums over samples, where a step costs more
+    than its calls. A choice: few starts reach a solution at n = p + 1."""
+
+    least_large_others: int = 3
+    """Fewest starts of a round of relaxed reflections, however large the problem is. A choice: the
+    search for a second solution is not left out. Measured on one thread: 1.4 s beside 0.6 s for the
+    rest of the call at n = 9000, d = 500, rank 5, and 22 s beside 42 s at n = 12,000, d = 1000,
+    rank 10."""
+
+    closed_others: float = 0.8
+    """Share of the starts of a round of relaxed reflections that must be near a solution before the
+    round ends. A choice: the other starts may be trapped."""
+
+    thinned_rows: int = 2
+    """Rows on which a second solution is sought, if there are four times as many: so many times the
+    dimension of the matrices of rank 2r. Derived: from one time on, rows in general position leave
+    no second solution."""
+
+    least_thinned_rows: int = 1000
+    """Fewest rows on which a second solution is sought, if there are four times as many. A choice:
+    few enough to cost little, and enough for structures that show in one row of a hundred."""
+
     dual: float = 1e-6
     """Least eigenvalue of the dual matrix that excludes a second solution, relative to the sum of
     the sizes of its terms. Derived: far above the rounding error n eps of that sum."""
@@ -152,15 +214,13 @@ class Acceptance(Constants):
     not determine it. A choice: ten times the rounding of responses that
     `posquad.recovery.streams.compressed` allows."""
 
-    # How the inputs are prepared, which changes what rounding hides.
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type == "int":
+                positive_integer(item.name, value, zero=True)
+            else:
+                positive_number(item.name, value)
 
-    isotropic: float = 4.0
-    """Spread of the covariance that is not whitened, over that of isotropic samples. A choice:
-    whitening what needs none costs a pass over X."""
 
-    units: float = 1000.0
-    """Ratio of column sizes from which columns are in different units. A definition."""
-
-    uneven: float = 30.0
-    """Ratio of lengths from which samples are normalized. A choice: squared errors then weigh
-    samples by up to 30^4 = 8e5."""
+DEFAULT = Acceptance()

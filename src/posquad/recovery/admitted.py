@@ -20,6 +20,7 @@ from posquad.core.arrays import (
 from posquad.core.errors import DomainError, ShapeError
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import Dense, Measurements, RankOne
+from posquad.recovery.prepare import is_large
 
 # Entries of the matrices up to which other measurements than rows are solved. Derived: 1 GB.
 _MATRIX_ENTRIES = 2**27
@@ -92,11 +93,16 @@ class Admitted(NamedTuple):
 
 
 def admitted(
-    X: Array | Measurements, y: Array | None, weights: Array | None, precision: str, most: float
+    X: Array | Measurements,
+    y: Array | None,
+    weights: Array | None,
+    precision: str,
+    *,
+    widened: bool,
 ) -> Admitted:
     """Return checked measurements, responses and weights.
 
-    Float32 inputs of one problem with more than `most` entries stay float32.
+    Large float32 inputs of one problem stay float32, unless all are `widened`.
     """
     if precision not in ("float64", "input"):
         raise DomainError("precision", expected="'float64' or 'input'", got=repr(precision))
@@ -110,7 +116,7 @@ def admitted(
     narrow = any(t.dtype == torch.float32 for t in given.values())
     wide, inputs = precision == "float64", given[name]
     one = inputs.ndim == 2 and all(t.ndim == 1 for key, t in given.items() if key != name)
-    kept = wide and one and inputs.numel() > most
+    kept = wide and one and is_large(inputs) and not widened
     if kept:
         given[name] = inputs[:0]
     if wide:

@@ -13,13 +13,13 @@ from posquad.core.progress import Progress
 from posquad.problems.measurements import Measurements
 from posquad.problems.rows.operator import RankOneRows
 from posquad.problems.rows.source import Rows
+from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.from_rows import recover_from_rows
 from posquad.recovery.in_memory import recover_in_memory
 from posquad.recovery.losses import LossName
 from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery
 from posquad.recovery.streams.checkpoint import Checkpoint
-from posquad.recovery.tuning import Tuning
 
 __all__ = ["Recovery", "recover"]
 
@@ -41,7 +41,7 @@ def recover(
     certify: bool = False,
     diagnose: bool = True,
     start: Array | None = None,
-    tuning: Tuning | None = None,
+    acceptance: Acceptance | None = None,
     loss: LossName = "least-squares",
     scale: float | None = None,
     checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
@@ -56,7 +56,7 @@ def recover(
     responses are reproduced or the best fit is known. For large problems, memory is that of X plus
     O(nr + d^2), because whitened inputs are a view; up to 2^24 entries of X there is also a copy in
     single precision. n x n matrices are formed up to n = 1500; at rank d, systems of size
-    min(n, d(d+1)/2) up to 4000 if cheaper steps do not prove the optimum.
+    min(n, d(d+1)/2) up to 4096 if cheaper steps do not prove the optimum.
 
     `Dense(A)` takes the same arguments and gets the same checks and statuses as inputs. It costs
     more: a product with all A_i takes O(n d^2 r) operations instead of O(n d r), and memory is
@@ -113,7 +113,7 @@ def recover(
             the start of rank k, and its best approximations are those of lower ranks; the problems
             of a batch are then solved one by one. An answer that was only reached from a start
             of the user may have others beside it: see `others_agreeing`.
-        tuning: constants of the search, for experts (`posquad.recovery.tuning`).
+        acceptance: a `posquad.recovery.Acceptance`: the numbers that decide a status.
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
             the second gives gross ones no weight, while many of one sign bias the first (see
             `docs/measured.md`); "poisson" for counts with means `<A_i, Q>`, for
@@ -164,7 +164,7 @@ def recover(
         certify=certify,
         diagnose=diagnose,
         start=start,
-        tuning=tuning,
+        acceptance=acceptance,
         loss=loss,
         scale=scale,
     )

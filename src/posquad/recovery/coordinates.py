@@ -22,47 +22,42 @@ from posquad.problems.projected import Projected
 from posquad.recovery import prepare as rows_of
 from posquad.recovery.prepare import Prepared, largest_entry
 from posquad.recovery.problem import Given, Problem
-from posquad.recovery.tuning import DEFAULT, Tuning
 
 # Times that whitening is repeated. Measured on A_i with columns whose sizes differ by 1e6: ten
 # bring the eigenvalues of `sum_i A_i^2` to within a factor of 1.03.
 _WHITENINGS = 10
 
 
-def prepare(
-    operator: HeldMeasurements, y: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT
-) -> Prepared:
+def prepare(operator: HeldMeasurements, y: Tensor, weights: Tensor | None) -> Prepared:
     """Prepare measurements and responses `[..., n]` of the same batch, of at most one dimension.
 
     Every problem of a batch is prepared as it would be alone; measurements that a batch shares are
     prepared once.
     """
     if isinstance(operator, RankOne):
-        return rows_of.prepare(operator.X, y, weights, tuning)
+        return rows_of.prepare(operator.X, y, weights)
     if isinstance(operator, Projected):
-        return _with_other_terms(operator, y, weights, tuning)
+        return _with_other_terms(operator, y, weights)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
-        return _prepared(operator, y * w.sqrt(), tuning, w.pow(0.25))
+        return _prepared(operator, y * w.sqrt(), w.pow(0.25))
     one = operator.shared
     if one is None:
-        return _prepared(operator, y, tuning, None)
-    return rows_of.repeated(_prepared(one.expanded(1), y[:1], tuning, None), y)
+        return _prepared(operator, y, None)
+    return rows_of.repeated(_prepared(one.expanded(1), y[:1], None), y)
 
 
-def normalize(
-    operator: HeldMeasurements, y: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT
-) -> Prepared | None:
+def normalize(operator: HeldMeasurements, y: Tensor, weights: Tensor | None) -> Prepared | None:
     """Prepare the problems with matrices of norm one.
 
     Returns None if the norms are similar already, or a response would overflow.
     """
     if isinstance(operator, RankOne):
-        return rows_of.normalize_rows(operator.X, y, weights, tuning)
+        return rows_of.normalize_rows(operator.X, y, weights)
     if isinstance(operator, Projected):  # a constant also counts for rows of length zero
         return None
     log, present = _log_norms(operator, weights)
-    if not bool(_is_uneven(log, present, tuning).any()):
+    if not bool(_is_uneven(log, present).any()):
         return None
     norms = torch.where(present, operator.norms, 1.0)
     responses = y / norms
@@ -71,28 +66,26 @@ def normalize(
     if not bool(torch.isfinite(responses).all()):
         return None
     shorten = torch.where(present, norms.rsqrt(), 0.0)
-    even = _prepared(operator, responses, tuning, shorten)
+    even = _prepared(operator, responses, shorten)
     top = torch.where(present, log, -torch.inf).amax(-1, keepdim=True)
     rows = torch.where(present, (log - top).exp2(), 0.0)
     return replace(even, rows=rows)
 
 
-def has_uneven_norms(
-    operator: HeldMeasurements, weights: Tensor | None, tuning: Tuning = DEFAULT
-) -> Tensor:
+def has_uneven_norms(operator: HeldMeasurements, weights: Tensor | None) -> Tensor:
     """Return which problems have matrices, with their weights, some of which hardly count."""
     if isinstance(operator, RankOne):
-        return rows_of.has_uneven_rows(operator.X, weights, tuning)
-    return _is_uneven(*_log_norms(operator, weights), tuning)
+        return rows_of.has_uneven_rows(operator.X, weights)
+    return _is_uneven(*_log_norms(operator, weights))
 
 
-def looks_nongeneric(operator: HeldMeasurements, tuning: Tuning = DEFAULT) -> np.ndarray:
+def looks_nongeneric(operator: HeldMeasurements) -> np.ndarray:
     """Return which problems have zeros or many repeated entries: these may not be generic."""
     if isinstance(operator, RankOne):
-        return rows_of.looks_nongeneric(operator.X, tuning)
+        return rows_of.looks_nongeneric(operator.X)
     if isinstance(operator, Projected):
-        return looks_nongeneric(operator.base, tuning)
-    return rows_of.looks_nongeneric(operator.system, tuning)
+        return looks_nongeneric(operator.base)
+    return rows_of.looks_nongeneric(operator.system)
 
 
 def largest_entries(operator: HeldMeasurements) -> Tensor:
@@ -100,15 +93,13 @@ def largest_entries(operator: HeldMeasurements) -> Tensor:
     return largest_entry(operator.data.flatten(-1 - operator.own_dimensions))
 
 
-def _with_other_terms(
-    operator: Projected, y: Tensor, weights: Tensor | None, tuning: Tuning
-) -> Prepared:
+def _with_other_terms(operator: Projected, y: Tensor, weights: Tensor | None) -> Prepared:
     """Prepare one problem in the coordinates of its base operator.
 
     Residuals are relative to the weighted responses as they are given, of which other terms may
     explain a part.
     """
-    base = prepare(operator.base, y, weights, tuning)
+    base = prepare(operator.base, y, weights)
     root = y.new_ones(y.shape) if weights is None else (weights / weights.mean()).sqrt()
     working = Projected(base.problem.operator, root[..., None] * operator.Z)
     left = working.eliminated(root * y)
@@ -122,9 +113,7 @@ def _with_other_terms(
 
 
 @np.errstate(all="ignore")
-def _prepared(
-    operator: HeldMeasurements, y: Tensor, tuning: Tuning, rows: Tensor | None
-) -> Prepared:
+def _prepared(operator: HeldMeasurements, y: Tensor, rows: Tensor | None) -> Prepared:
     """Prepare problems with these factors of the rows, by whose squares the A_i are multiplied."""
     n, d = operator.n, operator.d
     scale = rows_of.response_scale(y)
@@ -138,7 +127,7 @@ def _prepared(
     turned = working.transformed(T)
     largest = turned.data.abs().amax((-3, -1))  # of each column
     columns = torch.where(largest > 0, largest, 1.0).sqrt().log2().round().exp2()
-    if float(columns.amax() / columns.amin()) > tuning.acceptance.units**0.5:
+    if float(columns.amax() / columns.amin()) > rows_of.UNITS**0.5:
         T = T / columns[..., None, :]
         turned = working.transformed(T)
     values, vectors = torch.linalg.eigh(turned.squares)
@@ -146,7 +135,7 @@ def _prepared(
     seen = values > n * d * torch.finfo(y.dtype).eps * top
     span = seen.sum(-1)
     smallest = torch.where(seen, values / top, 1.0).amin(-1)
-    isotropic = (smallest * tuning.acceptance.isotropic > natural) & (span == d)
+    isotropic = (smallest * rows_of.ISOTROPIC > natural) & (span == d)
     if not bool(isotropic.all()):
         plain, basis = T, torch.where(seen[..., None, :], vectors, 0.0)
         T = T @ basis
@@ -188,5 +177,5 @@ def _log_norms(operator: HeldMeasurements, weights: Tensor | None) -> tuple[Tens
     return log, present
 
 
-def _is_uneven(log: Tensor, present: Tensor, tuning: Tuning) -> Tensor:
-    return rows_of.spread(log, present) > math.log2(tuning.acceptance.uneven)
+def _is_uneven(log: Tensor, present: Tensor) -> Tensor:
+    return rows_of.spread(log, present) > math.log2(rows_of.UNEVEN)

@@ -10,7 +10,15 @@ from torch import Tensor
 from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
-from posquad.recovery.solvers.fit import FitMethod, FitState, at_rounding, fitted, stationary
+from posquad.recovery.solvers.fit import (
+    FIRST_ORDER_STEPS,
+    SECOND_ORDER_STEPS,
+    FitMethod,
+    FitState,
+    at_rounding,
+    fitted,
+    stationary,
+)
 from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
@@ -20,10 +28,12 @@ from posquad.recovery.solvers.small import Ending, Ends, run_small
 # Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
 # choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
 _STATIONARY = 1e-8
+# Steps after which a start that is screened must have reached this share of the residual before
+# them. Measured: ten times as long if nothing is given up.
+_PATIENCE, _RATE = 10, 0.5
 # Steps of a fit with other terms that must leave at most this share of the residual. A choice:
 # those of `levenberg_marquardt`; other terms leave residuals near one, of which steps gain little.
-_PATIENCE = 20
-_RATE = 0.999
+_TERMS_PATIENCE, _TERMS_RATE = 20, 0.999
 
 
 def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState | Ends:
@@ -33,10 +43,10 @@ def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState
     limit. Others take first-order steps, in single precision where that saves time, and then
     Gauss-Newton corrections.
     """
-    schedule, history, rank = shared.tuning.schedule, task.history, U.shape[-1]
-    patience, rate = schedule.patience, schedule.rate
+    history, rank = task.history, U.shape[-1]
+    patience, rate = _PATIENCE, _RATE
     if shared.others:
-        patience, rate = _PATIENCE, _RATE
+        patience, rate = _TERMS_PATIENCE, _TERMS_RATE
     if shared.is_small(rank):
         ending = Ending(
             steps=history.budget.max_steps,
@@ -51,23 +61,21 @@ def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState
         return history.run(method, method.start(U), rules)
     single = shared.single
     if single is not None and not history.budget.spent:
-        found = descend_in_two_precisions(problem, single, U, history, schedule)
+        found = descend_in_two_precisions(problem, single, U, history)
         if bool(torch.isfinite(found.residual).all()):
             return found
         U = found.U
     first = PopulationLBFGS(problem)
     rounding = LEVEL * torch.finfo(U.dtype).eps
     ends = [fitted(rounding), stationary(_STATIONARY), at_rounding(PATIENCE)]
-    steps = schedule.first_order_steps
-    state = history.run(first, first.start(U), ends, steps=steps)
+    state = history.run(first, first.start(U), ends, steps=FIRST_ORDER_STEPS)
     if bool((state.residual <= task.tolerance).any(0).all()) or history.budget.spent:
         return state
     if bool((state.cosine <= _STATIONARY).all()):
         return state
     second = GaussNewton(problem)
     ends = [fitted(0.0), stationary(_STATIONARY), at_rounding()]
-    steps = schedule.second_order_steps
-    return history.run(second, second.start(state.U), ends, steps=steps)
+    return history.run(second, second.start(state.U), ends, steps=SECOND_ORDER_STEPS)
 
 
 def method_for(problem: Problem, rank: int, *, dense: bool, form: str = "auto") -> FitMethod[Any]:

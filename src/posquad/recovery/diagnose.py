@@ -25,6 +25,7 @@ from posquad.problems.objectives import LeastSquares
 from posquad.problems.packed import Packed
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, singular_values
+from posquad.recovery.costs import is_quick
 from posquad.recovery.shared import Shared, needed_samples
 
 # Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
@@ -52,6 +53,11 @@ class Diagnosis:
     near: np.ndarray  # relative distance from Q within which no other solution is; 0 if unknown
 
 
+def _decomposes(unknowns: int) -> bool:
+    """Return whether a spectrum is computed in full: about 9 p^3 operations, up to p = 500."""
+    return is_quick(9 * unknowns**3)
+
+
 @np.errstate(all="ignore")  # NaN stands for what is not known
 def diagnose(
     shared: Shared,
@@ -65,14 +71,14 @@ def diagnose(
     `s[..., r]` are their singular values, if they are known. When the time of the budget is over,
     the curvature of a large problem is not known.
     """
-    problem, acceptance = shared.problem, shared.tuning.acceptance
+    problem, acceptance = shared.problem, shared.acceptance
     d, r = U.shape[-2:]
     p = dimension(d, r)
     s = singular_values(U) if s is None else s
-    sizes = shared.tuning.sizes
-    whole = problem.n * d * r * p <= sizes.spectrum_operations
+    # A product with the Hessian takes two passes over X, and the spectrum needs p of them.
+    whole = is_quick(4 * problem.n * d * r * p)
     whole = whole or isinstance(problem.operator, Packed)  # a product costs nearly as much
-    if whole and p <= sizes.spectrum_unknowns:
+    if whole and _decomposes(p):
         clear = acceptance.clear_curvature
         low, high, free, known = _whole_spectrum(problem.operator, U, s, clear)
     else:
@@ -102,7 +108,7 @@ def diagnose(
     # Soltanolkotabi and Recht, ICML 2016, Lemma 5.4).
     reach = s[..., 0] * s[..., -1] * np.sqrt(np.maximum(low, 0) / high)
     size = np.sqrt((s**4).sum(-1))  # ||UU'||
-    near = shared.tuning.schedule.others_near * reach / size
+    near = acceptance.others_near * reach / size
     near = np.where(isolated & converged, near, 0.0)
     needed = needed_samples(d, r)
     return Diagnosis(low / top, high / top, error, needed, free, isolated, converged, near)
@@ -210,12 +216,12 @@ def _ends(shared: Shared, U: Tensor, s: np.ndarray, budget: Budget) -> tuple[Ten
 
     When the time of the budget is over, the ends are NaN.
     """
-    accuracy, problem = shared.tuning.acceptance.curvature_accuracy, shared.problem
+    accuracy, problem = shared.acceptance.curvature_accuracy, shared.problem
     m = U.shape[-2] * U.shape[-1]
     in_time = problem.y.numel() * m**2 < budget.seconds_left * _OPERATIONS
     if shared.is_linearized(U.shape[-1]) and in_time:
         low, high = shared.linearized(U).ends(accuracy)
-        least = shared.tuning.acceptance.clear_curvature * torch.as_tensor(_flat(m, s)).to(low)
+        least = shared.acceptance.clear_curvature * torch.as_tensor(_flat(m, s)).to(low)
         if bool((low > least * high).all()):
             none = torch.zeros_like(low, dtype=torch.bool)
             return low, high, none, ~none
@@ -259,7 +265,7 @@ def diagnose_any(shared: Shared, found: Candidates, rank: np.ndarray, budget: Bu
     U, residual = found.U, found.residual
     d, r = U.shape[-2:]
     nothing = undiagnosed(shared, found, rank, budget)
-    s, eps, acceptance = found.singular_values, torch.finfo(U.dtype).eps, shared.tuning.acceptance
+    s, eps, acceptance = found.singular_values, torch.finfo(U.dtype).eps, shared.acceptance
     least = max(acceptance.full_rank, acceptance.full_rank_rounding * max(d, r) * eps)
     low, high = DIAGNOSED_FACTORS.of(U.dtype)
     within = (s[..., 0] > low) & (s[..., 0] < high)
@@ -268,7 +274,7 @@ def diagnose_any(shared: Shared, found: Candidates, rank: np.ndarray, budget: Bu
         free = shared.distinct < d * (d + 1) // 2
         full = full & ~free & (rank == d)
         nothing = replace(nothing, free=free)
-    if budget.late and dimension(d, r) > shared.tuning.sizes.spectrum_unknowns:
+    if budget.late and not _decomposes(dimension(d, r)):
         return nothing  # it could take longer than the search
     if not full.any():
         return nothing

@@ -24,6 +24,7 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.projected import Projected
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
+from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.fit import cosine_at
@@ -159,8 +160,8 @@ def _without_products(
     best = history.best
     try:
         with history.paused():
-            part = Shared(prepared, shared.tuning)
-            return search(part, rank, task, shared.tuning.schedule.trial_starts).U
+            part = Shared(prepared, shared.acceptance)
+            return search(part, rank, task, TRIAL_STARTS).U
     finally:  # also at Ctrl-C, which keeps the best of the whole problem
         history.best = best
 

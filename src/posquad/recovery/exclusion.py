@@ -14,7 +14,15 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.geometry import dimension
+from posquad.recovery.costs import is_quick
 from posquad.recovery.shared import Shared
+
+# Steps of the search for a dual matrix, and share of their mean to which each raises its
+# eigenvalues. A choice: half and double do as well.
+_STEPS, _FLOOR = 8, 0.6
+# Ratio of the smallest to the largest eigenvalue of the dual matrix at which the search ends. A
+# choice: rounding is far below, and no more is asserted than `Acceptance.dual`.
+_MARGIN = 1e-2
 
 
 @np.errstate(all="ignore")
@@ -25,12 +33,12 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     look for one whose matrix is positive definite on the complement: between the matrices of that
     space and those with eigenvalues of at least a share of the mean. Finding none says nothing.
     """
-    schedule, operator = shared.tuning.schedule, shared.problem.operator
+    operator = shared.problem.operator
     n, (d, r) = operator.n, U.shape[-2:]
     p = dimension(d, r)
     free = dimension(d, d) - p  # the dimension of the symmetric matrices of order d - r
     found = np.zeros(U.shape[:-2], dtype=bool)
-    if not 0 < n - p <= free or n * n * (p + free) > shared.tuning.sizes.exclusion_operations:
+    if not 0 < n - p <= free or not is_quick(4 * n * n * (p + free)):  # four products
         return found
     frame = np.linalg.qr(host(U), mode="complete").Q
     B = host(operator.transformed(torch.from_numpy(frame).to(U.device)).matrices)
@@ -41,12 +49,12 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     basis, R = np.linalg.qr(products.swapaxes(-1, -2) @ space)  # of the matrices
     back, target = basis.swapaxes(-1, -2), np.eye(d - r, dtype=B.dtype)
     c = back @ target.reshape(-1, 1)
-    for _ in range(schedule.exclusion_steps):
+    for _ in range(_STEPS):
         values, vectors = np.linalg.eigh((basis @ c).reshape(*found.shape, d - r, d - r))
-        found = values[..., 0] > schedule.exclusion_margin * values[..., -1]
+        found = values[..., 0] > _MARGIN * values[..., -1]
         if found.all():
             break
-        raised = np.maximum(values, schedule.exclusion_floor * values.mean(-1, keepdims=True))
+        raised = np.maximum(values, _FLOOR * values.mean(-1, keepdims=True))
         target = (vectors * raised[..., None, :]) @ vectors.swapaxes(-1, -2)
         projected = back @ target.reshape(*found.shape, -1, 1)
         c = np.where(found[..., None, None], c, projected)
@@ -56,7 +64,7 @@ def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
     z = space @ np.linalg.solve(R, c)
     found = found & sound & np.isfinite(z).all((-2, -1))
     z = np.where(found[..., None], z[..., 0], 0.0)
-    return found & _is_dual(B, z, r, shared.tuning.acceptance.dual)
+    return found & _is_dual(B, z, r, shared.acceptance.dual)
 
 
 def _is_dual(B: np.ndarray, z: np.ndarray, r: int, margin: float) -> np.ndarray:

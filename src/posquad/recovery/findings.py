@@ -41,7 +41,7 @@ def found_evidence(
 
     `ambient` is the dimension of the user's inputs. Other solutions are not sought here.
     """
-    prepared, acceptance = shared.prepared, shared.tuning.acceptance
+    prepared, acceptance = shared.prepared, shared.acceptance
     residual, given = answer.residual, answer.given
     reproduced = reproduces(prepared, answer, task.tolerance)
     worst = np.full_like(residual, np.nan)
@@ -115,7 +115,7 @@ def _best_fits(
 
 def _is_stationary(shared: Shared, answer: Returned, some: np.ndarray, rank: int) -> np.ndarray:
     """Return which of some answers of one rank are stationary."""
-    acceptance, prepared = shared.tuning.acceptance, shared.prepared
+    acceptance, prepared = shared.acceptance, shared.prepared
     problem, chosen = prepared.problem.where(torch.as_tensor(some, device=answer.errors.device))
     index = ... if chosen is None else chosen
     V = answer.working[index][..., :rank]

@@ -86,7 +86,7 @@ def _fits(source: Rows) -> bool:
 def _require_plain(options: Options) -> None:
     """Refuse arguments that need all rows in memory."""
     plain = {"certify": False, "diagnose": True, "start": None}
-    plain |= {"precision": "float64", "tuning": None}
+    plain |= {"precision": "float64", "acceptance": None}
     for name, value in options.keywords(*plain).items():
         if value is not plain[name] and not (name == "precision" and value == "float64"):
             expected = f"{plain[name]!r} for a source that is not read into memory"

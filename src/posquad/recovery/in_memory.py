@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
@@ -12,6 +11,7 @@ from posquad.core.arrays import Array, host, require_instance
 from posquad.core.errors import DomainError, Interrupted, PosquadError
 from posquad.problems.measurements import Measurements
 from posquad.problems.objectives import LeastSquares
+from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.admitted import Admitted, admitted
 from posquad.recovery.candidates import singular_values
 from posquad.recovery.findings import largest_error
@@ -22,19 +22,18 @@ from posquad.recovery.other_losses import recover_by_reweighting
 from posquad.recovery.problem import Problem
 from posquad.recovery.result import Recovery
 from posquad.recovery.status import granted
-from posquad.recovery.tuning import DEFAULT, Tuning
 
 
 def recover_in_memory(
     X: Array | Measurements, y: Array | None, weights: Array | None, options: Options
 ) -> Recovery:
     """Return the answer to measurements in memory."""
-    tuning, certify = options.tuning, options.certify
-    if tuning is not None:
-        require_instance("tuning", tuning, Tuning, "posquad.recovery.tuning.Tuning")
+    acceptance, certify = options.acceptance, options.certify
+    if acceptance is not None:
+        expected = "posquad.recovery.Acceptance"
+        require_instance("acceptance", acceptance, Acceptance, expected)
     other = chosen_loss(options.loss, options.scale)
-    most = (tuning or DEFAULT).sizes.view_entries if other is None else math.inf
-    given = admitted(X, y, weights, options.precision, most)
+    given = admitted(X, y, weights, options.precision, widened=other is not None)
     if certify and not options.diagnose:
         expected = "True with certify=True: a certificate needs an answer that is diagnosed"
         raise DomainError("diagnose", expected=expected, got="False")

@@ -42,11 +42,11 @@ _DENSE_MOST = 1000
 # Largest n for which an n x n kernel is formed. Derived: 200 MB.
 _KERNEL_MOST = 5000
 # The c of the preprocessing (t - 1) / (t + c), which then lies between -3.3 and 1. The form with
-# sqrt(n / d) - 1 in its place is cited: Mondelli and Montanari, Found. Comput. Math. 19, 2019.
-# Measured: `benchmarks/tuning.py --methods`.
+# sqrt(n / d) - 1 in its place is cited: Mondelli and Montanari, Found. Comput. Math. 19, 2019. A
+# choice: half and double do as well.
 _BOUND = 0.3
-# Share of the largest eigenvalue to which others are raised in a start. Measured:
-# `benchmarks/tuning.py --methods`.
+# Share of the largest eigenvalue to which others are raised in a start. A choice: half and double
+# do as well.
 _RAISED = 0.05
 # Least pivot of a Cholesky factor over the largest, below which a kernel counts as singular.
 # Derived: its square, the ratio of eigenvalues that it shows, is 1e-14, about 50 eps.

@@ -16,6 +16,7 @@ from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.findings import found_evidence
+from posquad.recovery.other_starts import RANDOM_STARTS
 from posquad.recovery.others import Radii, Sought, find_second_solution
 from posquad.recovery.problem import Problem
 from posquad.recovery.result import Answers, blank_answers
@@ -112,7 +113,7 @@ def _others(
     sought = Sought(np.zeros_like(open), none, none.copy(), np.zeros_like(open))
     if not open.any() or task.history.budget.spent:
         return sought
-    acceptance = shared.tuning.acceptance
+    acceptance = shared.acceptance
     apart = np.maximum(acceptance.apart_errors * diagnosis.error, acceptance.apart)
     near, apart = (torch.as_tensor(v).to(shared.problem.y) for v in (diagnosis.near, apart))
     radii = Radii(near, apart)
@@ -191,9 +192,9 @@ def _beside_zero(shared: Shared, task: Task, rank: int, evidence: Evidence) -> E
         Dense.of_checked(torch.cat([operator.matrices, trace[None]])), torch.cat([zero, size[None]])
     )
     plain = {"rows": None, "others": 0, "sums": None, "within": 0.0}
-    part = Shared(replace(shared.prepared, problem=problem, **plain), shared.tuning)
+    part = Shared(replace(shared.prepared, problem=problem, **plain), shared.acceptance)
     with task.history.paused():
-        most = shared.tuning.schedule.others_round * shared.tuning.schedule.others_rounds
+        most = RANDOM_STARTS * shared.acceptance.others_rounds
         found = search(part, min(rank, operator.d), task, most)
     different = np.reshape(found.residual <= task.tolerance, -1)
     count = np.reshape(found.starts, -1)

@@ -11,14 +11,15 @@ from posquad.core.arrays import like
 from posquad.core.errors import Interrupted
 from posquad.core.threads import one_torch_thread
 from posquad.recovery import ranks
+from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.admitted import Admitted, admitted_start
 from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
+from posquad.recovery.costs import BLOCK
 from posquad.recovery.merging import farkas_of_all
 from posquad.recovery.options import Options
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.result import Recovery
-from posquad.recovery.tuning import DEFAULT
 
 
 def recover_by_least_squares(
@@ -32,17 +33,14 @@ def recover_by_least_squares(
     operator, responses, w, _, model = given
     rank, start, n = options.rank, options.start, given.operator.n
     first = None if start is None else admitted_start(start, operator.d, responses, rank)
-    task, tuning = Task(level, options.seed, history), options.tuning or DEFAULT
+    task, acceptance = Task(level, options.seed, history), options.acceptance or DEFAULT
     call = Pipeline(
-        task, rank, options.max_rank, options.max_starts, tuning, first, options.diagnose
+        task, rank, options.max_rank, options.max_starts, acceptance, first, options.diagnose
     )
     batch = given.batch
     answers = None
     try:
-        with (
-            torch.no_grad(),
-            one_torch_thread(when=operator.entries <= tuning.sizes.thread_entries),
-        ):
+        with torch.no_grad(), one_torch_thread(when=operator.entries <= BLOCK):
             answers = call.answers(operator, responses, w if weighted else None)
         answers.require_range()
         found = answers.recovery(batch, model, history, n)

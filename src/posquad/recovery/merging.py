@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Entries hashed at a time. Derived: 32 MB.
-_ENTRIES = 2**22
+from posquad.recovery.costs import at_once
+
 # Rows that show whether rows are repeated. A choice: if every row is there twice, about four pairs
 # of a million rows are among them.
 _SHOWN = 4096
@@ -80,7 +80,7 @@ def row_hashes(X: np.ndarray) -> np.ndarray:
     n, d = X.shape
     odd = np.random.default_rng(d).integers(2**62, size=d, dtype=np.uint64) * 2 + 1
     hashes = np.empty(n, dtype=np.uint64)
-    step = max(1, _ENTRIES // d)
+    step = at_once(d)
     for begin in range(0, n, step):
         part = np.ascontiguousarray(X[begin : begin + step], dtype=np.float64) + 0.0  # -0 becomes 0
         bits = part.view(np.uint64)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from posquad.core.arrays import Array
 from posquad.core.progress import Progress
+from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import LossName
-from posquad.recovery.tuning import Tuning
 from posquad.recovery.wanted import Wanted
 
 __all__ = ["Options"]
@@ -32,7 +32,7 @@ class Options:
     certify: bool = False
     diagnose: bool = True
     start: Array | None = None
-    tuning: Tuning | None = None
+    acceptance: Acceptance | None = None
     loss: LossName = "least-squares"
     scale: float | None = None
 

@@ -18,9 +18,25 @@ from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Task
+from posquad.recovery.costs import is_overhead, solves
 from posquad.recovery.restarts import closing_gap, common_noise, reflected
 from posquad.recovery.shared import Shared, positive_part
 
+# Starts of the first round of a search for a second solution. Measured: where a step costs only
+# its calls, they cost little more than one.
+RANDOM_STARTS = 24
+# The same for other measurements than rows, where a step costs more than its calls. A choice: later
+# rounds have up to four times as many.
+_LARGE_STARTS = 20
+# Most starts of relaxed reflections. Measured on rows on quadrics whose two solutions have
+# eigenvalues of different sizes.
+_REFLECTED = 64
+# Most multiplications of one reflection of all starts of a round; larger problems have fewer
+# starts. Derived: 50 reflections, which are enough from 4p samples, take about a second.
+_OPERATIONS = 10**8
+# Sign flips, and as many permutations, of the first solution that are tried as starts where the
+# design has structure. Measured on the adversarial families.
+_SYMMETRIC = 48
 # Round of the random numbers. A choice: far above the rounds of a search, so that no numbers are
 # used twice.
 _ROUND = 1_000_000
@@ -40,14 +56,6 @@ _MIRRORED = (1.0, 3.0)
 # Lengths of the differences of other interpolants from the first solution, relative to it. A
 # choice: a tenth to four times, in an order in which few of them are already different.
 _DIFFERENCES = (1.0, 0.1, 2.0, 0.3, 4.0, 0.5)
-# Factor on the agreeing starts that end the search where a design is nongeneric, or responses do
-# not bound the size of a solution. A choice: it makes second solutions likely, or hard to reach,
-# and 132 agreeing starts miss one that is reached a twentieth as often with probability
-# (20/21)^132 = 0.2%.
-_NONGENERIC = 3
-# Starts that must agree where all have been tried, of problems that no longer have their samples. A
-# choice: one of each of the rounds of `Schedule.others_rounds`.
-_LEAST_AGREEING = 11
 # Rounds that each double the number of random starts. A choice: four times as many at most, because
 # the starts of a round run together.
 _DOUBLINGS = 2
@@ -56,7 +64,7 @@ _DOUBLINGS = 2
 # of eight rounds of 20 starts in none, in the same time.
 _LARGE_ROUNDS = 3
 # Share of the starts of such a round that must be near a solution before it ends. Derived: a little
-# more than `Schedule.agreeing_others` of `Schedule.reflected_others`.
+# more than `Acceptance.agreeing_others` of `_REFLECTED`.
 _CLOSED = 0.75
 # Reflections that an accelerator makes in the time of one on a CPU. Derived: so are the operations
 # per second of an H200 and of one thread. Not measured on an accelerator.
@@ -92,33 +100,33 @@ def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
     measurements than rows, whose reflections take decompositions, all starts descend.
     """
     n, d = shared.problem.n, shared.problem.d
-    sizes, schedule = shared.tuning.sizes, shared.tuning.schedule
-    overhead = sizes.is_overhead(n, d, rank, dimension(d, rank))
+    overhead, acceptance = is_overhead(n, d, rank, dimension(d, rank)), shared.acceptance
     sums = shared.prepared.sums is not None
-    least, agreeing = _LEAST_AGREEING if sums else 0, schedule.agreeing_others
+    least = acceptance.least_agreeing_others if sums else 0
+    agreeing = acceptance.agreeing_others
     if nongeneric or not shared.problem.operator.bounded:
-        agreeing = _NONGENERIC * agreeing
+        agreeing = acceptance.nongeneric_others * agreeing
     if not overhead and sums:
-        random = schedule.others_round
+        random = RANDOM_STARTS
         many = random if shared.has_reflections else 0
-        rounds = schedule.large_others_rounds
+        rounds = acceptance.large_others_rounds
         return Plan(rounds, random, random // 2, many, many, agreeing, least)
     if not overhead and not isinstance(shared.problem.operator, RankOne):
-        many, agreeing = schedule.large_others, schedule.agreeing_others
-        return Plan(schedule.large_others_rounds, many, many // 2, 0, 0, agreeing)
+        many, agreeing = _LARGE_STARTS, acceptance.agreeing_others
+        return Plan(acceptance.large_others_rounds, many, many // 2, 0, 0, agreeing)
     if not overhead:
         elsewhere = shared.problem.y.device.type != "cpu"
         faster = _FASTER if elsewhere else 1
-        affordable = faster * schedule.large_others_operations // (2 * n * d * rank)
-        many = max(schedule.least_large_others, min(schedule.reflected_others, affordable))
+        affordable = faster * _OPERATIONS // (2 * n * d * rank)
+        many = max(acceptance.least_large_others, min(_REFLECTED, affordable))
         enough = math.ceil(_CLOSED * many)
         rounds = max(1, min(_LARGE_ROUNDS, affordable // many))
-        return Plan(rounds, 0, 0, many, enough, schedule.agreeing_others)
-    random = schedule.others_round
-    local, many = random // 2, schedule.reflected_others
-    enough = math.ceil(schedule.closed_others * many)
+        return Plan(rounds, 0, 0, many, enough, acceptance.agreeing_others)
+    random = RANDOM_STARTS
+    local, many = random // 2, _REFLECTED
+    enough = math.ceil(acceptance.closed_others * many)
     many = many if shared.has_reflections else 0
-    return Plan(schedule.others_rounds, random, local, many, enough, agreeing, least)
+    return Plan(acceptance.others_rounds, random, local, many, enough, agreeing, least)
 
 
 class Starts(NamedTuple):
@@ -134,16 +142,16 @@ def make_starts(
     shared: Shared, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
 ) -> Starts:
     """Return the starts of a round of the plan, for the first solution `UU'`."""
-    schedule, made = shared.tuning.schedule, []
+    made = []
     rows, bounded = isinstance(shared.problem.operator, RankOne), shared.problem.operator.bounded
     lengths = LENGTHS if bounded else FREE_LENGTHS
     if round == 0 and nongeneric:
-        made.append(_symmetric_copies(shared, U, task, schedule.symmetric_others))
+        made.append(_symmetric_copies(shared, U, task, _SYMMETRIC))
     # Where A sees less than half of the symmetric matrices, other interpolants are far from rank r.
     some = plan.random > 0 or 4 * shared.problem.n >= U.shape[-2] * (U.shape[-2] + 1)
     if round == 0 and shared.forms_kernel and some:
         made.append(_mirrored_interpolants(shared, U))
-    if round == 0 and plan.local and shared.problem.n <= shared.tuning.sizes.kernel_samples:
+    if round == 0 and plan.local and solves(shared.problem.n):
         made.append(_other_interpolants(shared, U, task.seed, plan.local))
     if plan.random and U.shape[-1] > 1:
         made.append(partly_known(U, task.seed, round, plan.random, lengths))
@@ -151,9 +159,9 @@ def make_starts(
     pursued = [torch.ones(start.shape[:-2], dtype=torch.bool, device=U.device) for start in made]
     if plan.reflected and (round == 0 or not plan.random):
         many, numbers = (plan.reflected, plan.enough), _ROUND - 3 - round
-        ends = reflected(shared.problem, shared.tuning, U.shape[-1], many, task, numbers, round)
+        ends = reflected(shared.problem, U.shape[-1], many, task, numbers, round)
         # Where steps are expensive, starts that are not near a solution are not pursued.
-        gap = closing_gap(shared.problem, shared.tuning, U.shape[-1])
+        gap = closing_gap(shared.problem, U.shape[-1])
         near = (ends.gap <= gap) | (plan.random > 0)
         some = anywhere(near)
         made.append(ends.U[some])

@@ -18,17 +18,21 @@ from posquad.dynamics.loop import Rule
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.costs import at_once, takes_dense_steps
 from posquad.recovery.descend import method_for
 from posquad.recovery.other_starts import Starts, anywhere, make_starts, plan_search
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
-from posquad.recovery.sign_patterns import sign_candidates
+from posquad.recovery.sign_patterns import SIGN_DIMENSION, sign_candidates
 from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.small import Ending, Known, run_small
 
-# Entries of the Jacobians, or of the systems, of the starts that run together. Derived: 64 MB, as
-# `Sizes.polish_entries`.
-_ENTRIES = 2**23
+# Most steps of a descent that looks for a second solution, three times as many if they are of first
+# order. A choice: half and double do as well.
+_STEPS = 100
+# Steps after which it must have reached this share of the residual before them. Measured: exact
+# problems take twice as long if nothing is given up.
+_PATIENCE, _RATE = 8, 0.7
 # Starts that run together where a step costs more than its calls. A choice: starts that have ended
 # cost as much as the others, until all of them have.
 _FEW = 4
@@ -72,14 +76,14 @@ def find_second_solution(
     """
     if rank > found.rank:
         found, radii = _widened(found, rank), radii._replace(near=torch.zeros_like(radii.near))
-    U, sizes, whole = found.U, shared.tuning.sizes, shared.problem
+    U, whole = found.U, shared.problem
     d, r = U.shape[-2:]
     shared = shared.thinned(r)
     n = shared.problem.n
     none = torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)
     count = torch.zeros_like(none, dtype=torch.int64)
     rows = isinstance(shared.problem.operator, RankOne)
-    if rows and r == 1 and d <= sizes.sign_dimension:
+    if rows and r == 1 and d <= SIGN_DIMENSION:
         starts = sign_candidates(shared.problem, U, radii.apart)
         different = _ends(_Known(shared, found, radii, whole), task, starts)[1].any(0)
         all = torch.full_like(count, 2 ** (d - 1))
@@ -87,7 +91,7 @@ def find_second_solution(
     plan = plan_search(shared, r, nongeneric=nongeneric)
     sought = Sought(none, count, count.clone(), none.clone())
     problem = _Known(shared, found, radii, whole)
-    together = max(1, _ENTRIES // max(n * d * r, (d * r) ** 2) // max(1, none.numel()))
+    together = max(1, at_once(max(n * d * r, (d * r) ** 2)) // max(1, none.numel()))
     if not plan.random:
         together = min(together, _FEW)
     where: Tensor | None = None  # the problems that are left of a batch
@@ -146,7 +150,7 @@ def _drawn(known: _Known, starts: Tensor) -> Tensor:
     """
     shared, found, radii, _ = known
     rank, (n, d) = found.rank, (shared.problem.n, shared.problem.d)
-    dense = shared.tuning.sizes.has_dense_steps(n, d, rank, dimension(d, rank))
+    dense = takes_dense_steps(n, d, rank, dimension(d, rank))
     worth = shared.is_linearized(rank) or dense
     if shared.is_small(rank) or not worth or not len(starts) or not bool((radii.near > 0).any()):
         return starts
@@ -193,13 +197,12 @@ def _ends(known: _Known, task: Task, starts: Tensor) -> tuple[Tensor, Tensor]:
     A solution must be one of the whole problem.
     """
     shared, found, radii, whole = known
-    problem, U, schedule = shared.problem, found.U, shared.tuning.schedule
-    steps, patience, rate = schedule.others_steps, schedule.others_patience, schedule.others_rate
+    problem, U = shared.problem, found.U
     size = (U.mT @ U).square().sum((-2, -1))
     near = radii.near.square() * size
 
     if shared.is_small(found.rank):
-        ending = Ending(steps=steps, patience=patience, rate=rate, rounding=ROUNDING_PATIENCE)
+        ending = Ending(steps=_STEPS, patience=_PATIENCE, rate=_RATE, rounding=ROUNDING_PATIENCE)
         V, residual = run_small(problem, starts, ending, task.history, Known(U, near.sqrt()))
     else:
         V = starts
@@ -207,12 +210,11 @@ def _ends(known: _Known, task: Task, starts: Tensor) -> tuple[Tensor, Tensor]:
         apart = anywhere(_squared_distance(V, U) > near)  # the others need no descent
         if bool(apart.any()):
             r, d, n = found.rank, shared.problem.d, shared.problem.n
-            dense = shared.tuning.sizes.has_dense_steps(n, d, r, dimension(d, r))
-            dense = dense or shared.is_dense(r)
+            dense = takes_dense_steps(n, d, r, dimension(d, r)) or shared.is_dense(r)
             method = method_for(problem, found.rank, dense=dense)
-            ends: list[Rule[Any]] = [at_rounding(), stationary(), stagnated(patience, rate)]
+            ends: list[Rule[Any]] = [at_rounding(), stationary(), stagnated(_PATIENCE, _RATE)]
             ends.append((Status.CONVERGED, lambda state: _squared_distance(state.U, U) <= near))
-            steps = steps if dense else _FIRST_ORDER * steps
+            steps = _STEPS if dense else _FIRST_ORDER * _STEPS
             state = task.history.run(method, method.start(starts[apart]), ends, steps=steps)
             V, residual = V.clone(), residual.clone()
             V[apart], residual[apart] = state.U, state.residual

@@ -15,9 +15,11 @@ from posquad.core.status import Status
 from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements
 from posquad.recovery import ranks
+from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.coordinates import looks_nongeneric, normalize, prepare
+from posquad.recovery.costs import BLOCK
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.escape import escape
 from posquad.recovery.findings import reproduces
@@ -32,8 +34,42 @@ from posquad.recovery.shared import Shared
 from posquad.recovery.split import select_problems, split_batch
 from posquad.recovery.staged import better_of, search_in_stages
 from posquad.recovery.status import is_recovered
-from posquad.recovery.tuning import Tuning
 from posquad.recovery.weighting import weight_stages
+
+# Most starts times unknowns, and bounds on the starts. Measured at n = p + 1; in larger problems a
+# start is expensive, and there are fewer spurious minima.
+_TOTAL_STARTS = 200_000
+_LEAST_STARTS, _MOST_STARTS = 20, 2000
+# The same if the samples are too few to identify an answer. A choice: any matrix that reproduces
+# the responses will do.
+_UNDETERMINED_STARTS = 200
+# Entries n d r of the problems that are solved together. Derived: 2 MB, the cache, on a CPU, and
+# 1 GB, a small share of its memory, on an accelerator.
+_BATCH_ENTRIES, _BATCH_ELSEWHERE = 2**18, 2**27
+# Most problems that are solved together; on a GPU, the second of convex ones with one design, if
+# half of its free memory is enough. Measured on an H200: cuSOLVER fails above 65,535 matrices, and
+# its workspace takes half a megabyte for each; a million problems of d = 3 take half the time.
+_BATCH_PROBLEMS, _BATCH_PROBLEMS_MOST = 2**14, 2**16 - 1
+# Entries of X of one problem up to which it is solved on the CPU, wherever X is. Derived: its many
+# small steps cost their calls, which are slower on an accelerator.
+_HOST_ENTRIES = 2**14
+
+
+def max_starts(unknowns: int) -> int:
+    """Return the maximum number of starts of a problem.
+
+    >>> max_starts(100), max_starts(1000), max_starts(10**6)
+    (2000, 200, 20)
+    """
+    return max(_LEAST_STARTS, min(_MOST_STARTS, _TOTAL_STARTS // unknowns))
+
+
+def _most_problems(device: torch.device) -> int:
+    """Return how many convex problems with one design are solved together at most."""
+    if device.type != "cuda":
+        return _BATCH_PROBLEMS
+    affordable = torch.cuda.mem_get_info(device)[0] // 2**20  # half a megabyte each, of half
+    return max(_BATCH_PROBLEMS, min(_BATCH_PROBLEMS_MOST, affordable))
 
 
 @dataclass
@@ -50,7 +86,7 @@ class Pipeline:
     rank: int | None
     max_rank: int | None
     max_starts: int | None
-    tuning: Tuning
+    acceptance: Acceptance
     start: Tensor | None = None
     diagnose: bool = True
     path: list[tuple[int, float, float]] = field(default_factory=list)  # of the last problem
@@ -76,13 +112,13 @@ class Pipeline:
         self.given = y.reshape(-1, n), d
         if not operator.batch_shape:
             return self._single(operator, y, weights, self.start, 0)
-        sizes, device = self.tuning.sizes, operator.data.device
-        elsewhere = None if device.type == "cpu" else sizes.batch_entries_elsewhere
-        size = (elsewhere or sizes.batch_entries) // max(1, operator.entries * (self.rank or 1))
-        most = sizes.batch_problems
+        device = operator.data.device
+        elsewhere = None if device.type == "cpu" else _BATCH_ELSEWHERE
+        size = (elsewhere or _BATCH_ENTRIES) // max(1, operator.entries * (self.rank or 1))
+        most = _BATCH_PROBLEMS
         if self.rank == d and n >= d * (d + 1) // 2 and operator.shared is not None:
-            size = (elsewhere or sizes.batch_responses) // n  # a problem is its responses
-            most = sizes.most_problems(device)
+            size = (elsewhere or BLOCK) // n  # a problem is its responses
+            most = _most_problems(device)
         size = max(1, min(size, most))
         responses = y.reshape(-1, n)
         rest = [
@@ -133,17 +169,17 @@ class Pipeline:
         answers = blank_answers(y, operator.d, self.rank or 1)
         left = np.ones(len(y), dtype=bool)
         given = (operator, y, weights, start)
-        regular, uneven = split_batch(operator, y, weights, start, self.rank, self.tuning)
+        regular, uneven = split_batch(operator, y, weights, start, self.rank)
         if uneven.any():
             # Those that no matrix interpolates are solved again with the given lengths.
             where, even = select_problems(given, uneven)
-            prepared = normalize(*even[:3], self.tuning)
+            prepared = normalize(*even[:3])
             if prepared is not None:
                 misfit = self._jointly(prepared, even[3], where, begin, answers, left, exact=True)
                 regular[misfit] = True
         if regular.any():
             where, some = select_problems(given, regular)
-            prepared = prepare(*some[:3], self.tuning)
+            prepared = prepare(*some[:3])
             self._jointly(prepared, some[3], where, begin, answers, left, exact=False)
         for index in left.nonzero()[0].tolist():
             w, first = (None if t is None else t[index] for t in (weights, start))
@@ -169,7 +205,7 @@ class Pipeline:
         `where` are their indices in the batch. With `exact`, only answers that reproduce the
         responses are taken; return the indices of the problems without such an answer.
         """
-        shared = Shared(prepared, self.tuning)
+        shared = Shared(prepared, self.acceptance)
         if self.rank is not None:
             d = shared.problem.d
             rank = min(self.rank, d)
@@ -215,7 +251,7 @@ class Pipeline:
         """
         d = shared.problem.d
         enough = (shared.prepared.span == d) & (shared.distinct >= needed_samples(d, 1))
-        enough = enough & (shared.visible_rank <= self.tuning.schedule.few_ranks)
+        enough = enough & (shared.visible_rank <= ranks.FEW_RANKS)
         chosen = enough.nonzero()[0]
         if not len(chosen):
             return []
@@ -248,7 +284,7 @@ class Pipeline:
 
         Also return which of them must be solved alone, and which are reproduced.
         """
-        d, acceptance = shared.problem.d, self.tuning.acceptance
+        d, acceptance = shared.problem.d, self.acceptance
         few = shared.distinct < needed_samples(d, rank)
         repeated = shared.distinct < np.minimum(shared.prepared.count, d * (d + 1) // 2)
         alone = shared.prepared.span < d
@@ -256,7 +292,7 @@ class Pipeline:
             alone = alone | few | repeated
         starts = self._starts(d, 1 if self.rank is None else rank)
         if few.all():  # one such problem must not take the starts of others
-            starts = min(starts, self.tuning.schedule.undetermined_starts)
+            starts = min(starts, _UNDETERMINED_STARTS)
         found = search(shared, rank, self.task, starts, start)
         reproduced = found.residual <= self.task.tolerance
         if self.rank is None and rank > 1:  # whether a lower rank was missed is checked alone
@@ -281,7 +317,7 @@ class Pipeline:
         if rank == d:  # second solutions of other inputs are sought alone
             recovered = is_recovered(answers.evidence) & ~shared.linear
             if recovered.any():
-                nongeneric = repeated | looks_nongeneric(shared.problem.operator, self.tuning)
+                nongeneric = repeated | looks_nongeneric(shared.problem.operator)
                 alone = alone | (recovered & nongeneric)
         return answers, alone, reproduced
 
@@ -294,7 +330,7 @@ class Pipeline:
         index: int,
     ) -> Answers:
         """Solve one problem of this flat index; a small one on the CPU."""
-        if operator.entries <= self.tuning.sizes.host_entries:
+        if operator.entries <= _HOST_ENTRIES:
             operator, y = operator.cpu(), y.cpu()
             weights, start = (t if t is None else t.cpu() for t in (weights, start))
         self.merged = merge_equal_rows(operator.data.flatten(1), y, weights)
@@ -304,8 +340,8 @@ class Pipeline:
         d = operator.d
         # Where equal inputs have different responses, no matrix interpolates.
         given = operator, y, weights
-        even = None if self._is_inconsistent else normalize(*given, self.tuning)
-        shared = self._shared(prepare(*given, self.tuning) if even is None else even)
+        even = None if self._is_inconsistent else normalize(*given)
+        shared = self._shared(prepare(*given) if even is None else even)
         where = np.array([index])
         if self.rank == 0 or self._needs_no_matrix(shared):
             return self._without_matrix(shared, d)
@@ -314,13 +350,13 @@ class Pipeline:
         found, sure = self._solved(shared, start, stages)
         if even is not None and not self._reproduces(shared, found) and not self.budget.spent:
             # The best fit depends on lengths and weights.
-            before, shared = shared, self._shared(prepare(*given, self.tuning))
+            before, shared = shared, self._shared(prepare(*given))
             self._begin(shared, where)
             self.task.history.best = better_of(shared, None, before, found)
             found, sure = self._solved(shared, start, self._stages(*given))
         count = int(shared.prepared.count) - shared.others
         repeated = int(shared.distinct) < min(count, d * (d + 1) // 2)
-        nongeneric = repeated or bool(looks_nongeneric(operator, self.tuning))
+        nongeneric = repeated or bool(looks_nongeneric(operator))
         return self._concluded(shared, found, sure, d, nongeneric=nongeneric)
 
     def prepared_answer(self, prepared: Prepared) -> Answers:
@@ -379,7 +415,7 @@ class Pipeline:
 
     def _shared(self, prepared: Prepared) -> Shared:
         """Return what is shared by the ranks of one problem, and begin its history."""
-        shared = Shared(self._counted(prepared), self.tuning)
+        shared = Shared(self._counted(prepared), self.acceptance)
         if self.given is None or len(self.given[0]) == 1:
             self.task.history.restart(shared.prepared.of_all_samples)
         return shared
@@ -395,13 +431,13 @@ class Pipeline:
     ) -> list[Shared]:
         """Return the problems with limited weights, by which those of the user are approached."""
         limited = weight_stages(weights)[:-1]
-        prepared = [self._counted(prepare(operator, y, w, self.tuning)) for w in limited]
-        return [Shared(each, self.tuning) for each in prepared]
+        prepared = [self._counted(prepare(operator, y, w)) for w in limited]
+        return [Shared(each, self.acceptance) for each in prepared]
 
     def _starts(self, d: int, rank: int) -> int:
         if self.max_starts is not None:
             return self.max_starts
-        return self.tuning.schedule.max_starts(dimension(d, rank))
+        return max_starts(dimension(d, rank))
 
     def _solved(
         self, shared: Shared, start: Tensor | None, stages: Sequence[Shared] = ()
@@ -432,7 +468,7 @@ class Pipeline:
             k = min(self.rank, d)
             starts = self._starts(d, k)
             if not bool(shared.suffices(k)):  # not unique: any interpolant will do
-                starts = min(starts, self.tuning.schedule.undetermined_starts)
+                starts = min(starts, _UNDETERMINED_STARTS)
             found, sure = solve(k, starts), 1.0
         if not found.rank:
             return found, sure

@@ -26,8 +26,8 @@ from posquad.problems.held import HeldMeasurements, one_of_views
 from posquad.problems.measurements import RankOne
 from posquad.problems.views import RankOneView
 from posquad.problems.widened import RankOneWidened
+from posquad.recovery import costs
 from posquad.recovery.problem import Given, Problem
-from posquad.recovery.tuning import DEFAULT, Tuning
 
 # Entries of X that are inspected for repetition. A choice: sorting them takes about a millisecond.
 _INSPECTED = 20_000
@@ -52,6 +52,14 @@ _LEAST_SPREAD = 1e-4
 # Factor by which a spread in single precision must exceed the one required. A choice: 1% of that of
 # ample samples, about 0.1, is ten times the rounding.
 _CLEARLY = 1.01
+# Spread of the covariance that is not whitened, over that of isotropic samples. A choice: whitening
+# what needs none costs a pass over X; half the value takes 1.4 times as long on small problems.
+ISOTROPIC = 4.0
+# Ratio of column sizes from which columns are in different units. A definition.
+UNITS = 1000.0
+# Ratio of lengths from which samples are normalized. A choice: squared errors then weigh samples by
+# up to 30^4 = 8e5.
+UNEVEN = 30.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +162,6 @@ def prepare(
     X: Tensor,
     y: Tensor,
     weights: Tensor | None,
-    tuning: Tuning = DEFAULT,
     *,
     rows: Tensor | None = None,
 ) -> Prepared:
@@ -166,21 +173,21 @@ def prepare(
     """
     shared = one_of_views(X) if weights is None and rows is None else None
     if shared is not None:
-        one = prepare(shared[None], y[:1], None, tuning)
-        if 0 < one.span.item() < X.shape[-1] and not _is_large(shared, tuning):
-            one = prepare(shared, y[0], None, tuning).one()  # in a basis of the span
+        one = prepare(shared[None], y[:1], None)
+        if 0 < one.span.item() < X.shape[-1] and not is_large(shared):
+            one = prepare(shared, y[0], None).one()  # in a basis of the span
         return repeated(one, y)
     if weights is not None:
         w = weights / weights.mean(-1, keepdim=True)
         rows, y = w.pow(0.25), y * w.sqrt()
-    acceptance, large = tuning.acceptance, _is_large(X, tuning)
+    large = is_large(X)
     scale = response_scale(y)
     whole_rows = RankOne.of_checked(X) if X.dtype == y.dtype else RankOneWidened(X)
     unchanged = Given.of(whole_rows, rows, y, scale)
     if rows is not None and not large:
         X, rows = X * rows[..., None], None
     n, d = X.shape[-2:]
-    unit = _units(X, rows, tuning, y.dtype)
+    unit = _units(X, rows, y.dtype)
     given = whole_rows if large else RankOne.of_checked(X)
     x = None if large else host(X)
     q = min(math.sqrt(d / n), _MOST_ASPECT)
@@ -189,8 +196,8 @@ def prepare(
     if x is not None:
         x = x if unit is None else x / unit
         moments = torch.from_numpy(x.swapaxes(-1, -2) @ x / n)
-    elif rows is None and unit is None and tuning.sizes.has_single(given):
-        values = _clear_spread(given.single(), natural / acceptance.isotropic)
+    elif rows is None and unit is None and has_single(given):
+        values = _clear_spread(given.single(), natural / ISOTROPIC)
     if values is None:
         if moments is None:
             moments = _large_moments(given, rows, unit)
@@ -199,7 +206,7 @@ def prepare(
     seen = values > max(n, d) * torch.finfo(y.dtype).eps * top  # [..., d]
     span = seen.sum(-1)
     smallest = np.where(seen, values / top, 1.0).min(-1)
-    isotropic = (smallest * acceptance.isotropic > natural) & (span == d)  # [...]
+    isotropic = (smallest * ISOTROPIC > natural) & (span == d)  # [...]
     root = power_of_two(np.sqrt(values.mean(-1)))[..., None, None]
     transform, whole = np.eye(d, dtype=values.dtype) / root, bool(isotropic.all())
     if not whole:
@@ -296,34 +303,29 @@ def repeated(one: Prepared, y: Tensor) -> Prepared:
     )
 
 
-def has_uneven_rows(X: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT) -> Tensor:
+def has_uneven_rows(X: Tensor, weights: Tensor | None) -> Tensor:
     """Whether the rows, with their weights, have lengths so different that some hardly count."""
     shared = one_of_views(X) if weights is None else None
     if shared is not None:
-        return has_uneven_rows(shared, None, tuning).expand(len(X))
-    factor, present, _, _ = _row_sizes(X, weights, tuning, X.dtype)
-    return spread(factor, present) > 2 * math.log2(tuning.acceptance.uneven)
+        return has_uneven_rows(shared, None).expand(len(X))
+    factor, present, _, _ = _row_sizes(X, weights, X.dtype)
+    return spread(factor, present) > 2 * math.log2(UNEVEN)
 
 
-def normalize_rows(
-    X: Tensor, y: Tensor, weights: Tensor | None, tuning: Tuning = DEFAULT
-) -> Prepared | None:
+def normalize_rows(X: Tensor, y: Tensor, weights: Tensor | None) -> Prepared | None:
     """Prepare the problems with rows of length one.
 
     Returns None if the lengths are similar already, or a response would overflow.
     """
     if weights is None and X.ndim == 2:
         low, high = (end.item() for end in torch.linalg.vector_norm(X, dim=-1).aminmax())
-        if (
-            PLAIN_LENGTHS.of(X.dtype).low < low
-            and high <= tuning.acceptance.uneven * low < math.inf
-        ):
+        if PLAIN_LENGTHS.of(X.dtype).low < low and high <= UNEVEN * low < math.inf:
             return None
     shared = one_of_views(X) if weights is None else None
     batch = X.shape[:-2]
     X = X if shared is None else shared
-    factor, present, peak, lengths = _row_sizes(X, weights, tuning, y.dtype)
-    if not bool((spread(factor, present) > 2 * math.log2(tuning.acceptance.uneven)).any()):
+    factor, present, peak, lengths = _row_sizes(X, weights, y.dtype)
+    if not bool((spread(factor, present) > 2 * math.log2(UNEVEN)).any()):
         return None
     # A response to a zero input is kept, because it cannot be reproduced and must count as misfit.
     responses = y / peak / peak / lengths.square()
@@ -332,11 +334,11 @@ def normalize_rows(
     if not bool(torch.isfinite(responses).all()):
         return None
     shorten = torch.where(present, 1 / peak / lengths, 0.0)
-    if _is_large(X, tuning):
-        even = prepare(X, responses, None, tuning, rows=shorten)
+    if is_large(X):
+        even = prepare(X, responses, None, rows=shorten)
     else:
         unit = torch.where(present[..., None], X / peak[..., None] / lengths[..., None], 0.0)
-        even = prepare(unit.expand(*batch, *unit.shape[-2:]), responses, None, tuning)
+        even = prepare(unit.expand(*batch, *unit.shape[-2:]), responses, None)
         given = RankOne.of_checked(X.expand(*batch, *X.shape[-2:]))
         shorten = shorten.expand(responses.shape)
         even = replace(even, given=Given.of(given, shorten, responses, even.scale))
@@ -346,7 +348,7 @@ def normalize_rows(
 
 
 def _row_sizes(
-    X: Tensor, weights: Tensor | None, tuning: Tuning, dtype: torch.dtype
+    X: Tensor, weights: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return, for each row, log2 of `w^(1/2) ||x||^2`, whether it counts, max |x_j|, and the rest.
 
@@ -360,7 +362,7 @@ def _row_sizes(
     if X.dtype == dtype and bool(in_range.all()):
         norms = torch.linalg.vector_norm(X, dim=-1) / peak  # squares are in range
     else:
-        rows = _part_rows(X, tuning)
+        rows = _part_rows(X)
         norms = torch.empty_like(peak)
         for k in range(0, X.shape[-2], rows):
             part = slice(k, k + rows)
@@ -373,14 +375,26 @@ def _row_sizes(
     return factor, present, peak, lengths
 
 
-def _is_large(X: Tensor, tuning: Tuning) -> bool:
-    """Whether X is too large for a copy."""
-    return X.ndim == 2 and X.numel() > tuning.sizes.view_entries
+def is_large(X: Tensor) -> bool:
+    """Whether X is too large for copies: scaled, whitened, and those of a step."""
+    return X.ndim == 2 and not costs.fits(4 * X.numel())
 
 
-def _part_rows(X: Tensor, tuning: Tuning) -> int:
+def has_single(operator: HeldMeasurements) -> bool:
+    """Whether some products with the inputs of one problem are made in single precision.
+
+    A pass over X must cost more than its calls, and a copy at half the size and its products fit.
+    """
+    if not isinstance(operator, RankOne):
+        return False
+    if operator.batch_shape or operator.dtype != torch.float64:
+        return False
+    return operator.n * operator.d >= costs.BLOCK and costs.fits(operator.single_entries)
+
+
+def _part_rows(X: Tensor) -> int:
     """Return the rows of a block whose temporary copy is small."""
-    return max(1, tuning.sizes.part_entries // max(1, X[..., 0, :].numel()))
+    return max(1, costs.BLOCK // max(1, X[..., 0, :].numel()))
 
 
 def spread(values: Tensor, present: Tensor) -> Tensor:
@@ -390,7 +404,7 @@ def spread(values: Tensor, present: Tensor) -> Tensor:
     return torch.where(present.any(-1), top - low, 0.0)
 
 
-def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
+def looks_nongeneric(X: Tensor) -> np.ndarray:
     """Whether the inputs have zeros or many repeated entries, and may not be generic, `[...]`.
 
     In large ones, zeros in few rows do not count: among many numbers in single precision some are
@@ -398,7 +412,7 @@ def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
     """
     shared = one_of_views(X)
     if shared is not None:
-        return np.broadcast_to(looks_nongeneric(shared, tuning), len(X))
+        return np.broadcast_to(looks_nongeneric(shared), len(X))
     flat = X.flatten(-2)
     stride = max(1, flat.shape[-1] // _INSPECTED)
     values = np.sort(abs(host(flat[..., ::stride])), axis=-1)
@@ -406,7 +420,7 @@ def looks_nongeneric(X: Tensor, tuning: Tuning = DEFAULT) -> np.ndarray:
     if stride == 1:
         zeros = values[..., 0] == 0
     else:
-        parts = X.split(_part_rows(X, tuning), dim=-2)
+        parts = X.split(_part_rows(X), dim=-2)
         counts = [(part.count_nonzero(-1) < X.shape[-1]).sum(-1) for part in parts]
         zeros = host(torch.stack(counts).sum(0)) > _FEW_ROWS * X.shape[-2]
     return zeros | (_REPEATED * fresh <= values.shape[-1])
@@ -425,7 +439,7 @@ def _eigenvalues(moments: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(moments)
 
 
-def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -> np.ndarray | None:
+def _units(X: Tensor, rows: Tensor | None, dtype: torch.dtype) -> np.ndarray | None:
     """Return powers of two to divide the columns by, `[..., 1, 1 or d]`; None if all are 1.
 
     They keep squares in range, and avoid that inputs with columns in different units appear not to
@@ -434,7 +448,7 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -
     if rows is None:
         columns = host(largest_entry(X.mT)[..., None, :].to(dtype))
     else:
-        size = _part_rows(X, tuning)
+        size = _part_rows(X)
         largest = rows.new_zeros(1, X.shape[-1])
         parts = zip(X.split(size), rows.split(size), strict=True)
         for x, s in parts:  # a list of results would keep the temporary copies apart in memory
@@ -442,13 +456,13 @@ def _units(X: Tensor, rows: Tensor | None, tuning: Tuning, dtype: torch.dtype) -
         columns = host(largest)
     limits = UNSCALED_INPUTS.of(dtype)
     low, high = columns.min(), columns.max()
-    if limits.low <= high <= limits.high and high <= tuning.acceptance.units * low:
+    if limits.low <= high <= limits.high and high <= UNITS * low:
         return None
     peak = columns.max(-1, keepdims=True)
     far = (peak > 0) & ((peak < limits.low) | (peak > limits.high))
     common = np.where(far, peak, 1.0)
     smallest = np.where(columns > 0, columns, np.inf).min(-1, keepdims=True)
-    apart = peak > tuning.acceptance.units * smallest
+    apart = peak > UNITS * smallest
     if apart.any():
         common = np.where(apart & (columns > 0), columns, common)
     return power_of_two(common)

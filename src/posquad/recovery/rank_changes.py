@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from posquad.recovery.candidates import Candidates, Task, visible
-from posquad.recovery.ranks import Solve, leading_columns
+from posquad.recovery.ranks import TRIAL_STARTS, Solve, leading_columns
 from posquad.recovery.search import refine
 from posquad.recovery.shared import Shared
 
@@ -40,7 +40,7 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
     for rank in range(1, found.rank):
         if not bool(shared.suffices(rank)) or task.history.budget.spent:
             break
-        candidate = solve(rank, shared.tuning.schedule.trial_starts)
+        candidate = solve(rank, TRIAL_STARTS)
         if float(candidate.residual) <= task.tolerance:
             return candidate
     return found
@@ -70,7 +70,7 @@ def lower_together(
 
 def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
     """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
-    seen = visible(found.singular_values, shared.tuning.acceptance.negligible)
+    seen = visible(found.singular_values, shared.acceptance.negligible)
     return np.maximum(seen.sum(-1), 1)
 
 
@@ -89,7 +89,7 @@ def raise_if_better(
     The effect of a small eigenvalue on few samples can be below the tolerance.
     """
     count = int(shared.prepared.count)
-    acceptance = shared.tuning.acceptance
+    acceptance = shared.acceptance
     while (
         acceptance.nearly * task.tolerance < float(found.residual) <= task.tolerance
         and found.rank < most
@@ -97,7 +97,7 @@ def raise_if_better(
         and count > shared.unknowns(found.rank + 1)
         and not task.history.budget.spent
     ):
-        higher = solve(found.rank + 1, shared.tuning.schedule.trial_starts)
+        higher = solve(found.rank + 1, TRIAL_STARTS)
         if float(higher.residual) > acceptance.gain * float(found.residual):
             break
         found = higher

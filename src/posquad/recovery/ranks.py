@@ -17,9 +17,14 @@ from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.initializers import top_eigenpairs
 from posquad.recovery.search import search
-from posquad.recovery.shared import Shared
-from posquad.recovery.tuning import DEFAULT
+from posquad.recovery.shared import AMPLE, Shared
 
+# Starts for a rank that may be wrong: a round of small problems, or two of those of more unknowns,
+# where a start is expensive. A choice: a dense step of 150 unknowns takes 6e6 operations.
+TRIAL_STARTS, _LARGE_TRIAL_STARTS, _LARGE_TRIAL = 24, 8, 150
+# Rank shown by the linear fit above which the trials begin there, and ranks without a better score
+# that end them. A choice: a single rank may fail to improve it by chance.
+FEW_RANKS, _UNIMPROVED = 3, 2
 # Size of a further column, relative to that of a spectral estimate, where no direction lowers the
 # loss. A choice: it hardly changes the factor, and a descent can still turn it.
 _SMALL_COLUMN = 1e-3
@@ -70,7 +75,7 @@ def trial_starts(unknowns: int) -> int:
     >>> trial_starts(20), trial_starts(2000)
     (24, 8)
     """
-    return DEFAULT.schedule.starts_per_trial(unknowns)
+    return _LARGE_TRIAL_STARTS if unknowns > _LARGE_TRIAL else TRIAL_STARTS
 
 
 def bic(residual: Any, n: Any, unknowns: int) -> Any:
@@ -116,7 +121,6 @@ def try_ranks(
     trial: Callable[[int], _T],
     highest: int,
     stopped: Callable[[], bool],
-    unimproved: int = DEFAULT.schedule.unimproved_ranks,
     first: int = 1,
 ) -> tuple[list[_T], int]:
     """Try ranks from the `first` upwards; return the trials by rank, and the index of the chosen.
@@ -151,7 +155,7 @@ def try_ranks(
             best = min(sorted(trials), key=lambda k: trials[k].score)
             if stopped():
                 return told(best)
-            if abs(rank - best) >= unimproved:
+            if abs(rank - best) >= _UNIMPROVED:
                 break
     return told(best)
 
@@ -255,12 +259,12 @@ def choose_rank(
     last rank leads to a better one.
     """
     n, d = int(shared.prepared.count), shared.problem.d
-    schedule, budget = shared.tuning.schedule, task.history.budget
+    budget = task.history.budget
     tried: dict[int, Candidates] = {}
-    first = first_rank(int(shared.visible_rank), schedule.few_ranks)
+    first = first_rank(int(shared.visible_rank))
     nothing = without_matrix(shared)
     least, highest = None, _highest(shared, max_rank)
-    few = shared.samples < schedule.ample * dimension(d, first)
+    few = shared.samples < AMPLE * dimension(d, first)
     if first > 1 and shared.is_convex_small and few:
         least = _least_rank(shared, solve(d, 1))
         first = least.rank
@@ -272,7 +276,7 @@ def choose_rank(
             residual = shared.prepared.of_all_samples(float(least.residual))
             reproduced = residual <= task.tolerance
             return _SearchTrial(rank, residual, bic(residual, n, p), reproduced, least)
-        ample = first > 1 or shared.samples >= schedule.ample * p
+        ample = first > 1 or shared.samples >= AMPLE * p
         start = None
         if rank - 1 in tried:
             start = with_next_column(shared, tried[rank - 1].U)
@@ -280,19 +284,19 @@ def choose_rank(
             start = leading_columns(tried[rank + 1].U, rank)
         if given is not None and rank <= given.shape[-1]:
             start = _better(shared, leading_columns(given, rank), start)
-        starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
+        starts = 1 if ample else min(trial_starts(p), max_starts)
         found = tried[rank] = solve(rank, starts, start, rough=ample)
         residual = shared.prepared.of_all_samples(float(found.residual))
         return _SearchTrial(rank, residual, bic(residual, n, p), residual <= task.tolerance, found)
 
-    trials, best = try_ranks(trial, highest, lambda: budget.spent, schedule.unimproved_ranks, first)
+    trials, best = try_ranks(trial, highest, lambda: budget.spent, first)
     path = {t.rank: (t.rank, t.residual, t.score) for t in [*nothing, *trials]}
     chosen = trials[best]
     found = chosen.found
     if nothing and nothing[0].score < chosen.score and not chosen.reproduced:
         sure = 0.0 if budget.spent else _confidence([*nothing, *trials])
         return RankChoice(nothing[0].found, sure, list(path.values()))
-    ample = first > 1 or shared.samples >= schedule.ample * dimension(d, chosen.rank)
+    ample = first > 1 or shared.samples >= AMPLE * dimension(d, chosen.rank)
     if found is not least and (ample or not (chosen.reproduced or budget.spent)):
         found = _confirmed(chosen, trials[:best], solve, task, max_starts)
         residual = shared.prepared.of_all_samples(float(found.residual))
@@ -330,18 +334,18 @@ def without_matrix(shared: Shared) -> list[_SearchTrial]:
 
 def _least_rank(shared: Shared, found: Candidates) -> Candidates:
     """Return the answer to the convex problem as one of its own rank."""
-    seen = visible(found.singular_values, shared.tuning.acceptance.negligible)
+    seen = visible(found.singular_values, shared.acceptance.negligible)
     rank = max(1, int(seen.sum()))
     return replace(found, rank=rank, U=leading_columns(found.U, rank), known=None)
 
 
-def first_rank(shown: int, few: int) -> int:
+def first_rank(shown: int) -> int:
     """Return the rank at which the trials begin, if a linear fit has shown this rank.
 
-    >>> first_rank(0, 3), first_rank(3, 3), first_rank(14, 3)
+    >>> first_rank(0), first_rank(3), first_rank(14)
     (1, 1, 14)
     """
-    return shown if shown > few else 1
+    return shown if shown > FEW_RANKS else 1
 
 
 def _highest(shared: Shared, max_rank: int | None, index: int | None = None) -> int:
@@ -371,7 +375,7 @@ def choose_ranks(
     whose score has improved at one of the last ranks. The highest rank of each problem depends on
     its own samples. `begin(part, indices)` is called before a part is searched.
     """
-    d, count, schedule = shared.problem.d, shared.prepared.count, shared.tuning.schedule
+    d, count = shared.problem.d, shared.prepared.count
     total = len(count)
     highest = torch.tensor([_highest(shared, max_rank, index) for index in range(total)])
     scores = torch.full((total, int(highest.max())), torch.inf, dtype=torch.float64)
@@ -384,11 +388,11 @@ def choose_ranks(
         part = shared.select(chosen.to(shared.problem.y.device))
         begin(part, host(chosen))
         p = dimension(d, rank)
-        ample = shared.problem.n >= schedule.ample * p
+        ample = shared.problem.n >= AMPLE * p
         start = None
         if rank > 1:
             start = with_next_columns(part, factors[rank - 1][chosen])
-        starts = 1 if ample else min(schedule.starts_per_trial(p), max_starts)
+        starts = 1 if ample else min(trial_starts(p), max_starts)
         found = search(part, rank, task, starts, start, rough=ample)
         U = shared.problem.y.new_zeros(total, d, rank)
         U[chosen] = found.U
@@ -398,7 +402,7 @@ def choose_ranks(
         tried[chosen] = rank
         reproduced[chosen] = residual <= task.tolerance
         unimproved = rank - 1 - scores[:, :rank].argmin(-1)
-        is_open = is_open & ~reproduced & (unimproved < schedule.unimproved_ranks)
+        is_open = is_open & ~reproduced & (unimproved < _UNIMPROVED)
         is_open = is_open & (rank < highest)
         if not bool(is_open.any()) or task.history.budget.spent:
             break

@@ -15,28 +15,40 @@ from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
+from posquad.recovery.costs import is_moderate, is_overhead, solves
 from posquad.recovery.problem import Problem
 from posquad.recovery.shared import Shared
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.reflections import (
+    GAP,
     ReflectionState,
     reflections_of,
     run_reflections,
 )
-from posquad.recovery.tuning import Tuning
 
-# Rounds without reflections among which one is reweighted where a step costs only its calls.
-# Measured: `benchmarks/tuning.py --methods`.
+# Size of a random perturbation of a start, relative to the start. Measured on 376 small problems:
+# at half the value one ends at a poor minimum, and ranks take 2.4 times as long.
+SPREAD = 1.0
+# Starts tried together, and of a round. A choice: half and double do as well.
+COMPANIONS = 8  # beside the first start, where a step costs only its calls
+_CHEAP_STARTS = 24  # of a round, where a step costs only its calls
+_DENSE_STARTS = 16  # of a round of perturbed starts in problems of moderate size
+_LARGE_STARTS = 4  # of a round where dense steps are expensive
+# Reflections. Measured on the twelve slowest problems of the row 40-3-1.05p of
+# `benchmarks/recovery_table.py`, 5.7 s in all; the times are those at half and at double the value.
+_REFLECTED_STARTS = 16  # starts of a round in problems of moderate size: 15 s, 5 s
+_REFLECTED_DESCENTS = 2  # ends of least gap from which the solver descends: 5 s, 6 s
+_REFLECTIONS = 1000  # of each start in the first round: 24 s, 8 s
+_REFLECTION_DOUBLINGS = 2  # rounds that each double them: one problem is not recovered, 7 s
+# Rounds without reflections among which one is reweighted where a step costs only its calls. A
+# choice: half and double do as well.
 _CHEAP_PERIOD = 4
-# The same where dense steps are affordable, and every second round is reweighted. Measured:
-# `benchmarks/tuning.py --methods`.
+# The same where dense steps are affordable, and every second round is reweighted. A choice: half
+# and double do as well.
 _DENSE_PERIOD = 2
 # Rounds among which one is perturbed where dense steps are expensive, and the others are
 # reweighted. A choice: limits of reweighting differ where perturbed starts agree.
 _LARGE_PERIOD = 6
-# Starts of the first round where starts hardly ever disagree (`Schedule.plenty`). A definition: the
-# fewest that can agree, as `Acceptance.least_agreeing`.
-_FIRST_PLENTY = 2
 # Floor, relative to the largest eigenvalue, at which the reweighting of a start ends. A choice: a
 # descent follows, which needs no more than the right columns.
 _REWEIGHTED = 1e-3
@@ -70,32 +82,28 @@ _SEED_FACTOR = 1_000_003
 def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
     """Return whether the starts of a round without reflections are reweighted, and their number."""
     n, d = shared.problem.n, shared.problem.d
-    p, sizes, schedule = dimension(d, rank), shared.tuning.sizes, shared.tuning.schedule
-    few = shared.samples >= schedule.plenty * p
-    if few and shared.prepared.sums is not None:
+    p = dimension(d, rank)
+    plenty = shared.samples >= shared.acceptance.plenty * p
+    if plenty and shared.prepared.sums is not None:
         return False, 1
-    if sizes.is_overhead(n, d, rank, p):
-        first = _FIRST_PLENTY if few else schedule.companions
-        reweighted, count = (
-            round % _CHEAP_PERIOD == 1,
-            first if round == 0 else schedule.round_starts,
-        )
-    elif p <= sizes.dense_unknowns and n <= sizes.kernel_samples:
+    if is_overhead(n, d, rank, p):
+        first = 2 if plenty else COMPANIONS  # two can agree
+        reweighted, count = round % _CHEAP_PERIOD == 1, first if round == 0 else _CHEAP_STARTS
+    elif is_moderate(p) and solves(n):
         reweighted = round % _DENSE_PERIOD == 0
-        count = schedule.reweighted_round_starts if reweighted else schedule.dense_round_starts
+        count = _LARGE_STARTS if reweighted else _DENSE_STARTS
     else:
         reweighted = round % _LARGE_PERIOD != _LARGE_PERIOD - 1
-        small = n <= sizes.kernel_samples
-        count = schedule.reweighted_round_starts if small else 1
+        count = _LARGE_STARTS if solves(n) else 1
     reweighted = reweighted and shared.forms_kernel
     return reweighted, max(1, count // 2) if reweighted else count
 
 
-def perturbed_starts(U: Tensor, count: int, spread: float, seed: int, round: int) -> Tensor:
+def perturbed_starts(U: Tensor, count: int, seed: int, round: int) -> Tensor:
     """Return perturbed copies `[count, ..., d, r]` of the first start `U[..., d, r]`."""
     noise = common_noise(seed, round, U, count, *U.shape[-2:])
     size = torch.linalg.matrix_norm(U) / math.sqrt(U.shape[-1] * U.shape[-2])
-    return U + spread * size[..., None, None] * noise
+    return U + SPREAD * size[..., None, None] * noise
 
 
 def reweighted_starts(
@@ -119,23 +127,20 @@ def reweighted_starts(
     return torch.where(empty, filler, state.U)
 
 
-def reflected_starts(
-    problem: Problem, tuning: Tuning, rank: int, most: int, task: Task, round: int
-) -> Tensor:
+def reflected_starts(problem: Problem, rank: int, most: int, task: Task, round: int) -> Tensor:
     """Return those factors `[count, ..., d, r]` of a round of reflections that have the least gaps.
 
     There are at most `most` of them.
     """
-    schedule = tuning.schedule
-    large = dimension(problem.d, rank) > tuning.sizes.dense_unknowns
-    starts = schedule.reweighted_round_starts if large else schedule.reflected_starts
-    state = reflected(problem, tuning, rank, (starts, 1), task, round, round)
-    return _least_gaps(state, min(schedule.reflected_descents, starts, most))
+    moderate = is_moderate(dimension(problem.d, rank))
+    starts = _REFLECTED_STARTS if moderate else _LARGE_STARTS
+    state = reflected(problem, rank, (starts, 1), task, round, round)
+    return _least_gaps(state, min(_REFLECTED_DESCENTS, most))
 
 
-def first_reflected(problem: Problem, tuning: Tuning, rank: int, task: Task) -> Tensor:
+def first_reflected(problem: Problem, rank: int, task: Task) -> Tensor:
     """Return the factor `[1, ..., d, r]` of least gap of a few reflected starts."""
-    return _least_gaps(reflected(problem, tuning, rank, (_FIRST_REFLECTED, 1), task, -1, 0), 1)
+    return _least_gaps(reflected(problem, rank, (_FIRST_REFLECTED, 1), task, -1, 0), 1)
 
 
 def _least_gaps(state: ReflectionState, count: int) -> Tensor:
@@ -145,23 +150,17 @@ def _least_gaps(state: ReflectionState, count: int) -> Tensor:
 
 
 def reflected(
-    problem: Problem,
-    tuning: Tuning,
-    rank: int,
-    starts: tuple[int, int],
-    task: Task,
-    numbers: int,
-    round: int,
+    problem: Problem, rank: int, starts: tuple[int, int], task: Task, numbers: int, round: int
 ) -> ReflectionState:
     """Return where reflections end, from random factors of a likely size.
 
     `starts` are their number, and how many of them must have a small gap before all of them end.
     `numbers` is the round of the random numbers; later rounds take more reflections.
     """
-    y, schedule, (many, enough) = problem.y, tuning.schedule, starts
+    y, (many, enough) = problem.y, starts
     N = common_noise(task.seed, numbers, y[..., None], many, problem.d, rank)
     operator = problem.operator
-    steps = schedule.reflections << min(round, schedule.reflection_doublings)
+    steps = _REFLECTIONS << min(round, _REFLECTION_DOUBLINGS)
     if isinstance(operator, RankOne):  # the mean of <A_i, Q> over that of tr A_i
         square = y.clamp_min(0).sum(-1) / operator.squared_lengths.sum(-1) / rank
     else:  # as if A had no preferred directions
@@ -170,22 +169,20 @@ def reflected(
         norm = (D * y.square().sum(-1) / operator.norms.square().sum(-1)).sqrt()
         lengths = y.new_tensor(_MATRIX_LENGTHS).repeat(many)[:many]
         square = norm / (operator.d * rank**0.5) * lengths.reshape(-1, *(1,) * (y.ndim - 1))
-    method = reflections_of(
-        problem, schedule.relaxation, narrow=_is_expensive(problem, tuning, rank)
-    )
-    U0, gap = square.sqrt()[..., None, None] * N, closing_gap(problem, tuning, rank)
+    method = reflections_of(problem, narrow=_is_expensive(problem, rank))
+    U0, gap = square.sqrt()[..., None, None] * N, closing_gap(problem, rank)
     return run_reflections(method, U0, task.history, gap=gap, steps=steps, enough=enough)
 
 
-def closing_gap(problem: Problem, tuning: Tuning, rank: int) -> float:
+def closing_gap(problem: Problem, rank: int) -> float:
     """Return the gap at which reflections have nearly converged."""
-    return _GAP if _is_expensive(problem, tuning, rank) else tuning.schedule.gap
+    return _GAP if _is_expensive(problem, rank) else GAP
 
 
-def _is_expensive(problem: Problem, tuning: Tuning, rank: int) -> bool:
+def _is_expensive(problem: Problem, rank: int) -> bool:
     """Whether reflections are those of rows, and cost more than their calls."""
     n, d, rows = problem.n, problem.d, isinstance(problem.operator, RankOne)
-    return rows and not tuning.sizes.is_overhead(n, d, rank, dimension(d, rank))
+    return rows and not is_overhead(n, d, rank, dimension(d, rank))
 
 
 def common_noise(seed: int, round: int, like: Tensor, *shape: int) -> Tensor:

@@ -139,7 +139,7 @@ def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
 
     It is 0 if the predictions are negligible beside the responses.
     """
-    problem, negligible = shared.problem, shared.tuning.acceptance.negligible
+    problem, negligible = shared.problem, shared.acceptance.negligible
     predicted = s[..., 0] ** 2 * host(problem.operator.norms.mean(-1))
     mean = torch.linalg.vector_norm(problem.y, 1, dim=-1) / problem.n  # without a copy
     nothing = predicted <= negligible * host(mean)

@@ -25,20 +25,29 @@ from posquad.core.ranges import tiny
 from posquad.geometry import dimension
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task, singular_values, visible
+from posquad.recovery.costs import is_overhead, takes_dense_steps
 from posquad.recovery.descend import descend, method_for
 from posquad.recovery.problem import Problem
 from posquad.recovery.restarts import (
+    COMPANIONS,
     first_reflected,
     perturbed_starts,
     plain_round,
     reflected_starts,
     reweighted_starts,
 )
-from posquad.recovery.shared import Shared
+from posquad.recovery.shared import AMPLE, Shared
 from posquad.recovery.sign_patterns import has_pattern_starts, pattern_starts
 from posquad.recovery.solvers.cone import OPTIMAL, bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
-from posquad.recovery.solvers.fit import FitState, at_rounding, fitted, index_state, stationary
+from posquad.recovery.solvers.fit import (
+    SECOND_ORDER_STEPS,
+    FitState,
+    at_rounding,
+    fitted,
+    index_state,
+    stationary,
+)
 from posquad.recovery.solvers.lbfgs import PATIENCE
 from posquad.recovery.solvers.small import Ending, Ends, run_small
 from posquad.recovery.stationarity import relative_offset
@@ -61,6 +70,19 @@ _LAST_STEPS = 1000
 _REFINED = 10
 _REFINED_LARGE = 50
 _REFINED_UNKNOWNS = 200
+# First-order steps that refine the best fit of a large problem. Measured by
+# `benchmarks/recovery_noisy.py`.
+_POLISH_STEPS = 400
+
+# Reflections near the information limit. Measured on the twelve slowest problems of the row
+# 40-3-1.05p of `benchmarks/recovery_table.py`, 5.7 s in all, and, where a step costs only its
+# calls, at rank one and at (20, 2) with n = p + 1, where all of 48 problems are solved.
+_REFLECTED_ROUNDS = 8  # one round of these is not reflected: 10 s at half, 7 s at double the value
+_CHEAP_ROUNDS = 4  # the same where a step costs only its calls
+_CHEAP_REFLECTED = 24  # rounds after which only hard problems are reflected there
+_HARD, _HARD_RANKS = 1.4, 1.04  # samples per unknown below which one is hard; at rank 1, others
+_UNREFLECTED = 4  # starts that agree, from which none is: no matrix of the rank has the responses
+_UNREFLECTED_SHARE = 0.05  # the same as a share of the starts; up to 2% agree on a wrong minimum
 
 
 def search(
@@ -131,8 +153,7 @@ class Search:
     ) -> None:
         self.shared, self.rank, self.task, self.max_starts = shared, rank, task, max_starts
         self.problem, self.given = shared.problem, start
-        self.sizes, self.schedule = shared.tuning.sizes, shared.tuning.schedule
-        self.acceptance = shared.tuning.acceptance
+        self.acceptance = shared.acceptance
         self.history, self.budget = task.history, task.history.budget
         self.history.rank = rank
         y = self.problem.y
@@ -143,7 +164,7 @@ class Search:
         self.agreeing = np.zeros(batch, dtype=np.int64)
         self.p = dimension(self.problem.d, rank)
         n, d = self.problem.n, self.problem.d
-        self.cheap = self.sizes.is_overhead(n, d, rank, self.p)
+        self.cheap = is_overhead(n, d, rank, self.p)
         self.small = shared.is_small(rank)
         self.optimal = np.zeros(batch, dtype=bool)  # proved
         self.convex = rank == d and shared.is_bounded  # so that other starts have no other minima
@@ -167,7 +188,7 @@ class Search:
         samples, sums = self.shared.samples, self.shared.prepared.sums
         excess = max(samples / self.p - 1, acceptance.least_excess)
         least = math.ceil(acceptance.agreeing_starts / excess**2)
-        if self.cheap and samples < self.schedule.plenty * self.p:
+        if self.cheap and samples < acceptance.plenty * self.p:
             least = max(least, acceptance.agreeing_cheap_starts)
         if sums is not None and not sums.determined:
             least = acceptance.agreeing_free
@@ -180,7 +201,7 @@ class Search:
 
     @property
     def _is_near_limit(self) -> bool:
-        return self.shared.samples < self.schedule.ample * self.p
+        return self.shared.samples < AMPLE * self.p
 
     @property
     def open(self) -> np.ndarray:
@@ -273,14 +294,14 @@ class Search:
         # Sums know most of the first start, so that no other one may take its place.
         near_limit = self._is_near_limit and self.shared.prepared.sums is None
         if self._reflects_first:
-            tries = first_reflected(problem, self.shared.tuning, self.rank, self.task)
+            tries = first_reflected(problem, self.rank, self.task)
         elif near_limit and not self.cheap and self.shared.forms_kernel:
             tries = self._reweighted(problem, 1, plain=True, round=-1)
         else:
             tries = self.first[None] if chosen is None else self.first[None, chosen]
             if near_limit and self.cheap and tries.ndim == 3:
                 # A round of restarts beside the first attempt costs almost nothing.
-                companions = min(self.schedule.companions, self.max_starts - 1)
+                companions = min(COMPANIONS, self.max_starts - 1)
                 tries = torch.cat([tries, self._perturbed(None, companions, round=0)])
                 self.next_round = 1
         self._keep(self._descend(problem, tries), chosen)
@@ -303,7 +324,7 @@ class Search:
             return
         problem, chosen = self._part(~self.optimal)
         self.working = chosen
-        fit = positive_fit(problem, self.budget, history=self.history, sizes=self.sizes)
+        fit = positive_fit(problem, self.budget, history=self.history)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
         self.unproved = Ends(U[None], fit.residual[None]), chosen
         if chosen is None:
@@ -319,7 +340,7 @@ class Search:
         """Solve a batch with enough samples by Newton's method; return whether it solves all."""
         if self.budget.spent:
             return False
-        fit = fit_positive_batch(self.problem, self.sizes.newton_unknowns)
+        fit = fit_positive_batch(self.problem)
         if fit is None:
             return False
         self.bound = host(torch.where(fit.optimal, fit.bound, 0.0))
@@ -399,20 +420,19 @@ class Search:
         They find what descents miss near the information limit, where hardly two starts agree. If
         several do, the responses are most likely not those of a matrix of this rank.
         """
-        schedule = self.schedule
         if self.cheap:  # descents from a round of perturbed starts cost less than reflections
             patterns = has_pattern_starts(self.problem, self.rank)
-            turn = self._is_near_limit and not patterns and round % schedule.cheap_rounds != 0
-            hard = schedule.hard if self.rank == 1 else schedule.hard_ranks
+            turn = self._is_near_limit and not patterns and round % _CHEAP_ROUNDS != 0
+            hard = _HARD if self.rank == 1 else _HARD_RANKS
             few = self.shared.samples < hard * self.p
-            turn = turn and (few or round < schedule.cheap_reflected)
+            turn = turn and (few or round < _CHEAP_REFLECTED)
         else:
-            turn = round % schedule.reflected_rounds != schedule.reflected_rounds - 1
+            turn = round % _REFLECTED_ROUNDS != _REFLECTED_ROUNDS - 1
         turn = turn and self.shared.is_dense(self.rank) and self.shared.has_reflections
         spans = self.shared.prepared.span == self.problem.d  # others are solved again, alone
-        least = schedule.agreeing_unreflected
+        least = _UNREFLECTED
         if self.cheap:  # of many starts, some agree by chance
-            least = np.maximum(least, schedule.agreeing_share_unreflected * self.starts)
+            least = np.maximum(least, _UNREFLECTED_SHARE * self.starts)
         return (self.agreeing < least) & turn & spans
 
     def _try(self, mask: np.ndarray, round: int, *, reflected: bool) -> None:
@@ -433,11 +453,11 @@ class Search:
         self._keep(self._descend(problem, U), chosen)
 
     def _reflected(self, problem: Problem, left: int, *, round: int) -> Tensor:
-        return reflected_starts(problem, self.shared.tuning, self.rank, left, self.task, round)
+        return reflected_starts(problem, self.rank, left, self.task, round)
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         U = self.first if chosen is None else self.first[chosen]
-        U = perturbed_starts(U, count, self.schedule.spread, self.task.seed, round)
+        U = perturbed_starts(U, count, self.task.seed, round)
         return self._scaled(U) if self.shared.others else U
 
     def _reweighted(self, problem: Problem, count: int, *, plain: bool, round: int) -> Tensor:
@@ -478,11 +498,11 @@ class Search:
         self.history.last, self.working = None, chosen
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
-            ending = Ending(steps=self.schedule.second_order_steps, rounding=_DENSE_PATIENCE)
+            ending = Ending(steps=SECOND_ORDER_STEPS, rounding=_DENSE_PATIENCE)
             self._keep(run_small(problem, U[None], ending, self.history), chosen, count=False)
             return
         reproduced = self._is_reproduced
-        dense = self.sizes.has_dense_steps(problem.n, problem.d, self.rank, self.p)
+        dense = takes_dense_steps(problem.n, problem.d, self.rank, self.p)
         dense = dense or (reproduced and not self.cheap and self.shared.is_dense(self.rank))
         if not dense and reproduced:
             return  # the first-order run already went to rounding
@@ -492,7 +512,7 @@ class Search:
         ends = [stationary(), at_rounding(_DENSE_PATIENCE if dense else PATIENCE)]
         if self.p > _REFINED_UNKNOWNS:
             ends.append(fitted(units * np.finfo(self.residual.dtype).eps))
-        steps = self.schedule.second_order_steps if dense else self.schedule.polish_steps
+        steps = SECOND_ORDER_STEPS if dense else _POLISH_STEPS
         state = self.history.run(method, method.start(U), ends, steps=steps)
         self._keep(index_state(state, None), chosen, count=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,16 @@ from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
 from posquad.problems.packed import Packed
 from posquad.problems.projected import Projected
+from posquad.recovery.acceptance import DEFAULT, Acceptance
+from posquad.recovery.costs import (
+    BLOCK,
+    fits,
+    is_overhead,
+    is_quick,
+    is_small,
+    solves,
+    takes_dense_steps,
+)
 from posquad.recovery.initializers import (
     bounded_directions,
     fit_on,
@@ -26,15 +36,23 @@ from posquad.recovery.initializers import (
     raised_factor,
 )
 from posquad.recovery.linearization import Linearization
-from posquad.recovery.prepare import Prepared
+from posquad.recovery.prepare import Prepared, has_single
 from posquad.recovery.problem import Problem
-from posquad.recovery.tuning import DEFAULT, Tuning
 
+# Samples per unknown from which a first-order run is the cheaper first attempt. Measured on 376
+# small problems, which take 2 times as long at half and 1.5 times at double the value.
+AMPLE = 1.7
+# Most columns of the matrix that is fitted to make the first start. Derived: 496 unknowns, whose
+# system takes milliseconds; further columns get the least size.
+_START_COLUMNS = 31
+# Columns of the estimate with bounded weights that are computed at once. A choice: more ranks than
+# are usually tried.
+_ESTIMATED_COLUMNS = 12
 # Share of the largest eigenvalue to which others are raised in a start. Derived: its root, the size
 # of the column, is 1e-4, so that U has full rank and the start hardly changes.
 _LEAST_EIGENVALUE = 1e-8
 # Samples for which the few dense steps of a descent near the limit are affordable, over
-# `Sizes.kernel_samples`. Measured on one thread at rank 5: 0.4 s instead of 0.8 s at n = 1639, d =
+# those of `costs.solves`. Measured on one thread at rank 5: 0.4 s instead of 0.8 s at n = 1639, d =
 # 300, and as long as first-order steps at n = 2739, d = 500. Elsewhere derived, but not measured:
 # an accelerator does 100 times as many dense operations per second.
 _DENSE_SAMPLES = 1.25
@@ -57,7 +75,7 @@ class Shared:
     """A prepared problem or batch, with factorizations, moments and estimates for every rank."""
 
     prepared: Prepared
-    tuning: Tuning = field(default=DEFAULT)
+    acceptance: Acceptance = DEFAULT
 
     @cached_property
     def problem(self) -> Problem:
@@ -68,7 +86,7 @@ class Shared:
         """
         problem = self.prepared.problem
         spare = problem.n > self.others
-        return problem.compressed() if spare and self.tuning.sizes.is_matrices(problem) else problem
+        return problem.compressed() if spare and _is_matrices(problem) else problem
 
     @property
     def others(self) -> int:
@@ -97,13 +115,13 @@ class Shared:
         if sums is not None and sums.determined:
             return False
         D = self.problem.d * (self.problem.d + 1) // 2
-        return self.problem.n <= min(D, self.tuning.sizes.kernel_samples)
+        return self.problem.n <= D and solves(self.problem.n)
 
     @property
     def is_convex_small(self) -> bool:
         """Whether dense steps can refine the answer to the problem without a limit on the rank."""
         D = self.problem.d * (self.problem.d + 1) // 2
-        return min(self.problem.n, D) <= self.tuning.sizes.kernel_samples
+        return solves(min(self.problem.n, D))
 
     @cached_property
     def is_bounded(self) -> bool:
@@ -117,18 +135,18 @@ class Shared:
         """
         if len(chosen) == len(self.prepared.problem.y):
             return self
-        return Shared(self.prepared.select(chosen), self.tuning)
+        return Shared(self.prepared.select(chosen), self.acceptance)
 
     def thinned(self, rank: int) -> Shared:
         """Return the problem with as many rows as a search for a second solution needs.
 
-        `Schedule.thinned_rows` times the dimension of the matrices of rank 2r are kept, chosen at
+        `Acceptance.thinned_rows` times the dimension of the matrices of rank 2r are kept, chosen at
         random, if there are four times as many: a second solution of all rows is one of these, and
         on rows in general position they leave none. All rows are kept if these span less.
         """
-        n, d, schedule = self.problem.n, self.problem.d, self.tuning.schedule
+        n, d, acceptance = self.problem.n, self.problem.d, self.acceptance
         most = dimension(d, min(2 * rank, d))
-        kept = max(schedule.least_thinned_rows, schedule.thinned_rows * most)
+        kept = max(acceptance.least_thinned_rows, acceptance.thinned_rows * most)
         if n < 4 * kept:
             return self
         generator = torch.Generator().manual_seed(n)
@@ -137,26 +155,24 @@ class Shared:
         index = index.to(y.device)
         problem = self.problem.at_rows(index)
         rows = None if self.prepared.rows is None else self.prepared.rows[..., index]
-        thinned = Shared(replace(self.prepared, problem=problem, rows=rows), self.tuning)
+        thinned = Shared(replace(self.prepared, problem=problem, rows=rows), self.acceptance)
         full = thinned.distinct >= np.minimum(self.distinct, kept)
         return thinned if full.all() else self
 
     def is_small(self, rank: int) -> bool:
         """Whether starts of this rank are run on NumPy arrays."""
         n, d, y = self.problem.n, self.problem.d, self.problem.y
-        small = self.tuning.sizes.is_small(n, d, rank, dimension(d, rank))
-        return small and y.device.type == "cpu"
+        return is_small(n, d, rank, dimension(d, rank)) and y.device.type == "cpu"
 
     def is_dense(self, rank: int) -> bool:
         """Whether dense damped steps are cheaper at this rank than first-order ones."""
         n, d, p = self.problem.n, self.problem.d, dimension(self.problem.d, rank)
-        sizes, schedule = self.tuning.sizes, self.tuning.schedule
         elsewhere = self.problem.y.device.type != "cpu"
         more = _DENSE_SAMPLES_ELSEWHERE if elsewhere else _DENSE_SAMPLES
-        near_limit = n <= more * sizes.kernel_samples and self.samples < schedule.ample * p
+        near_limit = solves(math.ceil(n / more)) and self.samples < AMPLE * p
         # A first-order step reads all of R, as a dense one does.
-        packed = isinstance(self.problem.operator, Packed) and sizes.has_dense_steps(n, d, rank, p)
-        return near_limit or packed or sizes.is_overhead(n, d, rank, p)
+        packed = isinstance(self.problem.operator, Packed) and takes_dense_steps(n, d, rank, p)
+        return near_limit or packed or is_overhead(n, d, rank, p)
 
     @property
     def has_reflections(self) -> bool:
@@ -173,7 +189,7 @@ class Shared:
         y, m = self.problem.y, self.problem.d * rank
         most = _SYSTEM_ENTRIES if y.device.type == "cpu" else _SYSTEM_ENTRIES_ELSEWHERE
         affordable = y[..., 0].numel() * m**2 <= most and y.dtype == torch.float64
-        return affordable and self.problem.n < self.tuning.schedule.ample * m
+        return affordable and self.problem.n < AMPLE * m
 
     @cached_property
     def _last_linearized(self) -> list[Linearization]:
@@ -191,7 +207,7 @@ class Shared:
     def single(self) -> RankOne | None:
         """The operator of one problem in single precision, if products with it save time."""
         operator = self.problem.operator
-        if not self.tuning.sizes.has_single(operator):
+        if not has_single(operator):
             return None
         assert isinstance(operator, RankOne), "the others have no single precision"
         single, lengths = operator.single(), operator.squared_lengths
@@ -205,10 +221,9 @@ class Shared:
     def _samples(self) -> tuple[np.ndarray, np.ndarray | None]:
         if self.prepared.sums is not None:
             return np.array(self.prepared.sums.independent), None
-        sizes, same = self.tuning.sizes, self.tuning.acceptance.same_row
-        n, d = self.problem.n, self.problem.d
+        n, d, same = self.problem.n, self.problem.d, self.acceptance.same_row
         system = min(n, d * (d + 1) // 2)
-        small = system <= sizes.sample_rank and n * system**2 <= sizes.sample_rank_operations
+        small = solves(system) and is_quick(n * system**2 / 2)  # the system is symmetric
         operator = self.problem.operator
         if (shared := operator.shared) is None:
             return independent_samples(operator, small, same)
@@ -260,7 +275,7 @@ class Shared:
         D, sums = problem.d * (problem.d + 1) // 2, self.prepared.sums
         if sums is not None:
             return sums.symmetric, torch.tensor(sums.determined)
-        if problem.n < D or problem.n * D > self.tuning.sizes.direct_entries:
+        if problem.n < D or not fits(4 * problem.n * D):  # the system, and its decomposition
             return None
         return problem.operator.symmetric_fit(problem.y)
 
@@ -276,9 +291,8 @@ class Shared:
         W = self._bounded_directions[..., :rank]
         if W.shape[-1] < rank:
             W = bounded_directions(problem.operator, problem.y, rank)
-        # The largest k with k(k+1)/2 <= m is (sqrt(8m + 1) - 1) / 2, rounded down.
-        entries = min(problem.n, self.tuning.sizes.start_unknowns)
-        k = min(rank, (math.isqrt(8 * entries + 1) - 1) // 2)
+        # The largest k with k(k+1)/2 <= n is (sqrt(8n + 1) - 1) / 2, rounded down.
+        k = min(rank, _START_COLUMNS, (math.isqrt(8 * problem.n + 1) - 1) // 2)
         values, vectors = (host(part) for part in fit_on(problem.operator, problem.y, W[..., :k]))
         values = np.concatenate([values, np.zeros_like(values[..., :1]).repeat(rank - k, -1)], -1)
         vectors = np.concatenate([vectors, host(W[..., k:])], -1)
@@ -314,7 +328,7 @@ class Shared:
         if self.prepared.sums is not None:
             size = np.hypot(size, self.prepared.within**0.5 * host(problem.size))
         noise = size * (d / (n * spare)) ** 0.5
-        least = self.tuning.acceptance.negligible * abs(values).max(-1)
+        least = self.acceptance.negligible * abs(values).max(-1)
         seen = values > np.maximum(_EIGENVALUE_NOISE * noise, least)[..., None]
         return np.where(host(complete), seen.sum(-1), 0)
 
@@ -332,7 +346,7 @@ class Shared:
     @cached_property
     def _bounded_directions(self) -> Tensor:
         """Eigenvectors `[..., d, k]`, descending, of the estimate with bounded weights."""
-        most = min(self.problem.d, self.tuning.schedule.estimated_columns)
+        most = min(self.problem.d, _ESTIMATED_COLUMNS)
         y = self.problem.y
         if self.single is None:
             return bounded_directions(self.problem.operator, y, most)
@@ -357,6 +371,15 @@ class Shared:
         scale = (predicted * self.problem.y).sum(-1)
         scale = scale / predicted.square().sum(-1).clamp_min(tiny(predicted))
         return U * scale.clamp_min(0).sqrt()[..., None, None]
+
+
+def _is_matrices(problem: Problem) -> bool:
+    """Return whether a problem with other terms is worked on as one of symmetric matrices.
+
+    Up to n d^2 = 2^20 a product with them costs as much as its calls.
+    """
+    n, entries = problem.n, problem.n * problem.d**2
+    return (solves(n) and fits(entries)) or entries <= BLOCK
 
 
 def needed_samples(d: int, rank: int) -> int:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from posquad.problems.measurements import RankOne
+from posquad.recovery.costs import at_once
 from posquad.recovery.problem import Problem
 
-# Entries of the predictions that are formed together. Derived: 32 MB.
-_ENTRIES = 2**22
+# Largest d for which all 2^(d-1) candidates of a second solution of rank one are tried. Derived:
+# n 2^(d-1) < 2^18 predictions, since n < d(d+1)/2.
+SIGN_DIMENSION = 12
 # Candidates of least residual that are kept. A choice: one that is a solution is enough.
 _KEPT = 8
 # Predictions of all candidates up to which they are tried as starts. Derived: they take about a
@@ -50,7 +52,7 @@ def sign_candidates(problem: Problem, U: Tensor, apart: Tensor) -> Tensor:
     X = problem.operator.project(torch.eye(d, dtype=problem.y.dtype, device=problem.y.device))
     if X.ndim == 2:
         return _candidates(X[None], problem.y[None], U[None], apart[None])[:, 0]
-    size = max(1, _ENTRIES // (count * problem.n))
+    size = at_once(count * problem.n)
     parts = zip(*(t.split(size) for t in (X, problem.y, U, apart)), strict=True)
     return torch.cat([_candidates(*part) for part in parts], dim=1)
 
@@ -61,7 +63,7 @@ def _candidates(X: Tensor, y: Tensor, known: Tensor | None, apart: Tensor | None
     order = torch.linalg.lu(X).P.mT  # pivoting puts well-conditioned rows first
     rows, roots = (order @ X)[:, :d], (order @ y.clamp_min(0).sqrt()[..., None])[:, :d]
     best, errors = X.new_empty(B, d, 0), X.new_empty(B, 0)
-    step = max(1, _ENTRIES // (B * n))
+    step = at_once(B * n)
     for first in range(0, count, step):
         signs = _signs(d, first, min(first + step, count)).to(X)
         U = torch.linalg.solve(rows, roots * signs)  # [B, d, m]

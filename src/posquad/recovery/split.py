@@ -11,7 +11,6 @@ from posquad.problems.held import HeldMeasurements
 from posquad.recovery.coordinates import has_uneven_norms, largest_entries, looks_nongeneric
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.prepare import largest_entry
-from posquad.recovery.tuning import Tuning
 from posquad.recovery.weighting import has_stages
 
 # The measurements, responses, weights and starts of a batch.
@@ -24,7 +23,6 @@ def split_batch(
     weights: Tensor | None,
     start: Tensor | None,
     rank: int | None,
-    tuning: Tuning,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which problems are regular, and which would be but for rows of uneven lengths, `[B]`.
 
@@ -41,9 +39,9 @@ def split_batch(
     counted = y if weights is None else torch.where(weights > 0, y, 0.0)
     usable = host((largest_entry(counted) > 0) & (largest_entries(operator.shared or operator) > 0))
     if rank != d:
-        usable = usable & ~looks_nongeneric(operator, tuning)
+        usable = usable & ~looks_nongeneric(operator)
         usable = usable if weights is None else usable & ~host(has_stages(weights))
-    uneven = host(has_uneven_norms(operator, weights, tuning))
+    uneven = host(has_uneven_norms(operator, weights))
     return usable & ~uneven, usable & uneven
 
 

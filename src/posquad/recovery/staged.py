@@ -14,6 +14,7 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
 from posquad.recovery.shared import Shared
 
@@ -47,13 +48,13 @@ def search_in_stages(
     finally:  # also at Ctrl-C, which keeps the best for the weights of the user
         history.best = better_of(shared, best, stage, history.best)
     followed = _moved(found.U, stage, shared)
-    few = min(max_starts, shared.tuning.schedule.trial_starts)
+    few = min(max_starts, TRIAL_STARTS)
     direct = search(shared, rank, task, few, followed, rough=rough)
     if rough:
         return direct
     with history.paused():
         end = refine(shared, followed, task, found)
-    least = (1 + shared.tuning.acceptance.agreement) * direct.residual
+    least = (1 + shared.acceptance.agreement) * direct.residual
     if end.residual > least and not direct.settled:  # direct starts lead farther: try more of them
         direct = search(shared, rank, task, max_starts, direct.U)
     elif end.residual < direct.residual:

@@ -15,13 +15,10 @@ from torch import Tensor
 from posquad.geometry.horizontal import horizontal_part
 from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import Measurements
+from posquad.recovery.costs import at_once, is_quick
 from posquad.recovery.solvers.conjugate_gradients import normal_equations
 from posquad.recovery.solvers.fit import regularized_frame
 
-# Operations n m^2 up to which J, of m = dr columns, is decomposed. Measured: about 0.2 s.
-_DENSE_OPERATIONS = 2**28
-# Entries of the Jacobians of a batch that are decomposed at a time. Derived: 64 MB.
-_ENTRIES = 2**23
 # Multiple of the rounding of J up to which a singular value is rounding. A choice: the offset along
 # directions above it is accurate to 1e-3, the largest offset that is accepted.
 _ROUNDING = 1000
@@ -42,11 +39,11 @@ def relative_offset(operator: HeldMeasurements, U: Tensor, Z: Tensor, e: Tensor)
     n, m = e.shape[-1], U.shape[-2] * U.shape[-1]
     if not m:
         return _at_zero(operator, e)
-    if n * m**2 > _DENSE_OPERATIONS:
+    if not is_quick(4 * n * m**2):  # to decompose J, of m columns
         return _by_gradients(operator, U, Z, e)
     if e.ndim == 1:
         return _by_decomposition(operator, Z, e)
-    parts = torch.arange(len(e), device=e.device).split(max(1, _ENTRIES // (n * m)))
+    parts = torch.arange(len(e), device=e.device).split(at_once(n * m))
     offsets = [_by_decomposition(operator.select(p), Z[p], e[p]) for p in parts]
     return torch.cat(offsets) if offsets else e.new_zeros(0)
 

@@ -22,15 +22,16 @@ from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
 from posquad.problems.moments import Terms
 from posquad.problems.projected import Projected
+from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.admitted import admitted, admitted_start
 from posquad.recovery.candidates import Task
+from posquad.recovery.costs import BLOCK
 from posquad.recovery.in_memory import recover_in_memory
 from posquad.recovery.options import Options
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Answers, Recovery
 from posquad.recovery.returned import rotated
-from posquad.recovery.tuning import DEFAULT
 
 __all__ = ["FoundFunction", "recover_with_terms"]
 
@@ -81,7 +82,7 @@ def recover_with_terms(
             return _form(recover_in_memory(X, y, weights, options))
         except Interrupted as stop:
             raise Interrupted(_form(stop.result)) from stop
-    given = admitted(X, y, weights, options.precision, math.inf)
+    given = admitted(X, y, weights, options.precision, widened=True)
     if given.batch:
         raise ShapeError("X", expected="shape (n, d)", got=f"batch {tuple(given.batch)}")
     assert isinstance(given.operator, RankOne), "made of rows"
@@ -90,7 +91,7 @@ def recover_with_terms(
     kept = given.weights > 0
     w = None if weights is None else given.weights[kept]
     call = _Call(given.operator.X[kept], given.y[kept], w, terms, options, level)
-    small = given.operator.entries <= (options.tuning or DEFAULT).sizes.thread_entries
+    small = given.operator.entries <= BLOCK
     with torch.no_grad(), one_torch_thread(when=small):
         return call.run()
 
@@ -222,8 +223,10 @@ class _Call:
         self, task: Task, rank: int | None, start: Tensor | None, *, diagnose: bool
     ) -> Pipeline:
         options = self.options
-        tuning = options.tuning or DEFAULT
-        return Pipeline(task, rank, options.max_rank, options.max_starts, tuning, start, diagnose)
+        acceptance = options.acceptance or DEFAULT
+        return Pipeline(
+            task, rank, options.max_rank, options.max_starts, acceptance, start, diagnose
+        )
 
     def _answers(self, call: Pipeline, operator: HeldMeasurements, y: Tensor) -> Answers:
         try:

@@ -23,8 +23,9 @@ from posquad.core.status import Status
 from posquad.problems.combination import positive_combination
 from posquad.problems.measurements import RankOne
 from posquad.recovery.budget import Budget, History
+from posquad.recovery.costs import fits, solves
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.fit import at_rounding, fitted, stagnated
+from posquad.recovery.solvers.fit import SECOND_ORDER_STEPS, at_rounding, fitted, stagnated
 from posquad.recovery.solvers.interior_point import (
     InteriorPoint,
     PathState,
@@ -37,7 +38,6 @@ from posquad.recovery.solvers.interior_point import (
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.projected import ProjectedGradient, ProjectedState, waited
 from posquad.recovery.solvers.small import Ends
-from posquad.recovery.tuning import DEFAULT, Sizes
 
 # Relative residual at which responses count as interpolated, by default. A definition: a hundredth
 # of the default tolerance of `recover`, so that the statuses do not depend on it.
@@ -53,28 +53,26 @@ _FITTED = 1e-13
 # Duality gap at which the path ends, as a share of ||e||^2. Derived: half of it is the share of the
 # residual, which is far below `OPTIMAL`.
 _GAP = 1e-12
-# Steps without progress after which the path is left. Measured: `benchmarks/tuning.py --methods`.
+# Steps without progress after which the path is left. A choice: half and double do as well.
 _PATIENCE = 5
-# Most steps of the final descent. A choice: that of `Schedule.second_order_steps`.
-_POLISH = 60
 # Steps without a halved residual after which the final descent is at rounding. A choice: two,
 # because a dense step may be rejected.
 _POLISH_PATIENCE = 2
-# The final descent ends when so many steps leave this share of the residual. Measured:
-# `benchmarks/tuning.py --methods`.
+# The final descent ends when so many steps leave this share of the residual. A choice: half and
+# double do as well.
 _STALLED = 10
 _RATE = 0.99
-# Most projected gradient steps. Measured: `benchmarks/tuning.py --methods`.
+# Most projected gradient steps. A choice: half and double do as well.
 _PROJECTED = 5000
 # Residual at which the projected steps end. A choice: a tenth of that of the path, because a step
 # costs little.
 _PROJECTED_FITTED = 1e-14
-# Projected steps without progress after which they end. Measured: `benchmarks/tuning.py --methods`.
+# Projected steps without progress after which they end. A choice: half and double do as well.
 _PROJECTED_PATIENCE = 300
 # The same if the matrix is already optimal. A choice: a tenth, because nothing depends on them.
 _OPTIMAL_PATIENCE = 30
-# Projections of a dual vector, because each reduces the rounding error. Measured:
-# `benchmarks/tuning.py --methods`.
+# Projections of a dual vector, because each reduces the rounding error. A choice: half and double
+# do as well.
 _PASSES = 3
 # Eigenvalues of the correlation of the inputs, over the largest, up to which they are rounding.
 # Derived: d eps at d = 500.
@@ -133,7 +131,6 @@ def positive_fit(
     *,
     level: float = INTERPOLATES,
     history: History | None = None,
-    sizes: Sizes = DEFAULT.sizes,
 ) -> PositiveFit:
     """Minimise `||A(Q) - y||` over positive semidefinite Q of any rank, for every n.
 
@@ -144,8 +141,8 @@ def positive_fit(
     interpolants on the boundary of the cone, is refined by Levenberg-Marquardt steps on a factor
     of the numerical rank, and then by projected gradient steps.
 
-    If min(n, D) exceeds `sizes.kernel_samples`, projected gradient steps of O(n d^2 + d^3) come
-    first, and the path is followed only for what they leave open, up to `sizes.path_unknowns`.
+    If min(n, D) exceeds 1500, projected gradient steps of O(n d^2 + d^3) come first, and the path
+    is followed only for what they leave open, up to min(n, D) = 4096.
 
     Inputs that span only a subspace leave Q open outside of it, and one such Q is returned. When
     the budget is spent, the best matrix and the best bound so far are returned. Steps are recorded
@@ -154,12 +151,12 @@ def positive_fit(
     if problem.spread is not None:
         share = torch.linalg.vector_norm(problem.y, dim=-1) / problem.size
         own = replace(problem, spread=None)
-        fit = positive_fit(own, budget, level=level, history=history, sizes=sizes)
+        fit = positive_fit(own, budget, level=level, history=history)
         return replace(fit, residual=share * fit.residual, bound=share * fit.bound)
     if problem.y.dtype != torch.float64:
         wide = Problem(problem.operator.double(), problem.y.double())
         try:
-            fit = positive_fit(wide, budget, level=level, history=history, sizes=sizes)
+            fit = positive_fit(wide, budget, level=level, history=history)
         except KeyboardInterrupt:
             if history is not None and isinstance(history.last, Ends):
                 history.last = Ends(*(part.to(problem.y.dtype) for part in history.last))
@@ -168,13 +165,14 @@ def positive_fit(
     work, transform = _normalized(problem)
     run = _Fit(_Best.zero(work), history or History(budget))
     unknowns = work.d * (work.d + 1) // 2
-    large = min(work.n, unknowns) > sizes.kernel_samples
+    size = min(work.n, unknowns)
+    large = not solves(size)
     try:
         if large:
             run.project()
         elif work.n >= unknowns and not budget.spent:
             run.best = _with_least_squares(run.best)
-        if min(work.n, unknowns) <= sizes.path_unknowns:
+        if fits(size**2):
             run.follow_path(refine=not large)
         if not large:
             run.project()
@@ -374,7 +372,9 @@ def _refined(best: _Best, v: Tensor, history: History) -> _Best:
         return best
     method = Levenberg(part, part.d)
     ends = [fitted(0.0), at_rounding(_POLISH_PATIENCE), stagnated(_STALLED, _RATE)]
-    state = History(history.budget).run(method, method.start(starts), ends, steps=_POLISH)
+    state = History(history.budget).run(
+        method, method.start(starts), ends, steps=SECOND_ORDER_STEPS
+    )
     for V, e in zip(state.U, state.e, strict=True):
         best = best.offered(V, chosen)
         best = best.with_dual(_stationary_dual(part, _truncated(part, V, e)), chosen)

@@ -19,6 +19,9 @@ from posquad.recovery.solvers.cone_newton import minimise_positive
 # Least pivot of the linear system, over the largest, of samples that determine every symmetric
 # matrix. Derived: the form squares it, to 1e-12, which leaves four digits of sixteen.
 _DETERMINED = 1e-6
+# Largest d(d+1)/2 for which problems are solved together. Derived: d = 16, where the matrices of
+# one problem fill a cache of 256 kB.
+_MOST = 136
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +34,17 @@ class BatchFit:
     optimal: Tensor  # [B]  whether both agree, or the responses are interpolated
 
 
-def fit_positive_batch(problem: Problem, most: int) -> BatchFit | None:
+def fit_positive_batch(problem: Problem) -> BatchFit | None:
     """Minimise `||A(Q) - y||` over positive semidefinite Q for a batch `y[B, n]`.
 
     A problem costs O(nD) operations with D = d(d+1)/2 if all share their inputs, O(nD^2) if not,
     and O(D^3) more for each Newton step where least squares is not positive. Returns None for one
-    problem, in single precision, for D above `most`, and if the inputs of no problem determine all
+    problem, in single precision, for D above 136, and if the inputs of no problem determine all
     symmetric matrices well enough. Problems whose inputs do not are not `optimal`.
     """
     y, d = problem.y, problem.d
     D = d * (d + 1) // 2
-    if y.ndim != 2 or y.dtype != torch.float64 or min(problem.n, most) < D:
+    if y.ndim != 2 or y.dtype != torch.float64 or min(problem.n, _MOST) < D:
         return None
     one = problem.operator.shared
     A = (one or problem.operator).system  # [n, D] or [B, n, D]

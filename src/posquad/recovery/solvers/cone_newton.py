@@ -60,10 +60,10 @@ _NEAR = 0.95
 # quadratically, or else not at all.
 _PATIENCE = 4
 _PROGRESS = 0.3
-# Most halvings of a step. Measured: `benchmarks/tuning.py --methods`.
+# Most halvings of a step. A choice: half and double do as well.
 _HALVINGS = 6
-# Factor on the gap that a step has to reach; a shortened one, its part of that. Measured:
-# `benchmarks/tuning.py --methods`.
+# Factor on the gap that a step has to reach; a shortened one, its part of that. A choice: half and
+# double do as well.
 _DECREASE = 0.9
 
 

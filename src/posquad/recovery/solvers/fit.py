@@ -51,6 +51,11 @@ SMALL_POWER = 0.6
 # Factor on the patience with a residual that is small but not tiny. A choice: it may only be
 # converging slowly.
 SMALL_PATIENCE = 5
+# Steps of the first-order method before Gauss-Newton takes over. Measured by
+# `benchmarks/recovery_noisy.py`.
+FIRST_ORDER_STEPS = 600
+# Most steps of Gauss-Newton, and of a dense refinement. A choice: they converge quadratically.
+SECOND_ORDER_STEPS = 60
 # Share of the largest singular value to which others are raised in a frame. Derived: the metric
 # divides by their squares, whose ratio is then 1e-14, about 50 eps.
 _LEAST_SINGULAR = 1e-7

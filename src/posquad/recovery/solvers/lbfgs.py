@@ -39,8 +39,8 @@ __all__ = ["population_lbfgs"]
 # Steps without a halved residual after which a run is at rounding. A choice: the steps of a
 # first-order method do not halve the residual every time.
 PATIENCE = 8
-# Pairs kept: the metric changes with U, so that older pairs are of little use. Measured:
-# `benchmarks/tuning.py --methods`.
+# Pairs kept: the metric changes with U, so that older pairs are of little use. A choice: half and
+# double do as well.
 _MEMORY = 2
 # Steps between two fresh products XU, because the updated one gathers rounding. A choice: one pass
 # in forty, for a rounding of about 20 eps.

@@ -40,8 +40,8 @@ __all__ = ["levenberg_marquardt"]
 # Technical University of Denmark, 1999): a step that is accepted multiplies it by
 # `1 - (2 gain - 1)^3`, within bounds, and those that are rejected by 2, 4, 8, ...
 
-# First damping, relative to the mean curvature times the relative residual. Measured:
-# `benchmarks/tuning.py --methods`.
+# First damping, relative to the mean curvature times the relative residual. A choice: half and
+# double do as well.
 FIRST_DAMPING = 1e-2
 # Least damping, relative to the mean curvature. Derived: J'J is singular along the gauge, and its
 # eigenvalues are rounded by about m eps of the largest, 2e-13 at m = 1000 unknowns; the largest may
@@ -50,8 +50,8 @@ LEAST_DAMPING = 1e-11
 # Factor on the damping at the first rejected step, and on that factor at each further one. Cited:
 # Nielsen.
 GROWTH = 2.0
-# Least factor on the damping at an accepted step. Nielsen takes 1/3. Measured:
-# `benchmarks/tuning.py --methods`.
+# Least factor on the damping at an accepted step. Nielsen takes 1/3. A choice: half and double do
+# as well.
 LEAST_FACTOR = 0.1
 # Largest factor on the damping at an accepted step. Derived: the value of `1 - (2 gain - 1)^3` for
 # no gain.

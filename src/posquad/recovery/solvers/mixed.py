@@ -24,6 +24,8 @@ from posquad.recovery.budget import History
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.conjugate_gradients import normal_equations
 from posquad.recovery.solvers.fit import (
+    FIRST_ORDER_STEPS,
+    SECOND_ORDER_STEPS,
     at_rounding,
     fitted,
     not_finite,
@@ -32,8 +34,16 @@ from posquad.recovery.solvers.fit import (
 )
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
 from posquad.recovery.solvers.small import Ends
-from posquad.recovery.tuning import Schedule
 
+# Relative residual to which the first-order method runs in single precision, at most: also so many
+# times lambda_r(Q) / lambda_1(Q), from where corrections converge. Measured by the rows of the
+# condition number of `benchmarks/recovery_table.py`.
+_RESIDUAL, _WEAKEST = 1e-3, 2e-2
+# The same at least. Derived: 25 eps of single precision, a little above `LEVEL`.
+_FLOOR = 3e-6
+# Cosine of residual and Jacobian at which that run ends if the responses are not reproduced. A
+# choice: double precision goes on, and 1e-3 is far above the rounding of a cosine.
+_COSINE = 1e-3
 # Multiple of eps of a relative residual at which nothing is left to correct. A choice: predictions
 # are rounded by some eps, which grows slowly with d and r.
 LEVEL = 20
@@ -41,8 +51,8 @@ LEVEL = 20
 # 17 eps = 2e-6; the upper one is that of `gauss_newton`.
 _LEAST_ACCURACY = 2e-6
 _MOST_ACCURACY = 0.1
-# The c of the weights: it bounds them, where a small ||W'x_i|| magnifies curvature. Measured:
-# `benchmarks/tuning.py --methods`.
+# The c of the weights: it bounds them, where a small ||W'x_i|| magnifies curvature. A choice: half
+# and double do as well.
 _EVEN = 0.3
 # Share of the residual that a correction may leave. A choice: corrections that gain less than a
 # digit cost more than the steps in double precision that follow.
@@ -55,7 +65,7 @@ _PATIENCE = 1
 
 
 def descend_in_two_precisions(
-    problem: Problem, single: RankOne, U: Tensor, history: History, schedule: Schedule
+    problem: Problem, single: RankOne, U: Tensor, history: History
 ) -> Ends:
     """Descend from the starts `U[S, d, r]`, in single precision and then by corrections.
 
@@ -65,22 +75,22 @@ def descend_in_two_precisions(
 
     def near(state: Any) -> Tensor:
         squares = torch.linalg.svdvals(state.U).square()
-        weakest = schedule.single_weakest * squares[..., -1] / squares[..., 0]
-        level = weakest.clamp(schedule.single_floor, schedule.single_residual)
+        weakest = _WEAKEST * squares[..., -1] / squares[..., 0]
+        level = weakest.clamp(_FLOOR, _RESIDUAL)
         return state.residual <= level
 
     method = PopulationLBFGS(Problem(single, problem.y.to(single.dtype)))
-    ends: list[Rule[Any]] = [(Status.LOSS_REACHED, near), stationary(schedule.single_cosine)]
+    ends: list[Rule[Any]] = [(Status.LOSS_REACHED, near), stationary(_COSINE)]
     ends += [not_finite(), at_rounding(_SINGLE_PATIENCE)]
-    start, steps = method.start(U.to(single.dtype)), schedule.first_order_steps
-    state = history.run(method, start, ends, steps=steps)
+    start = method.start(U.to(single.dtype))
+    state = history.run(method, start, ends, steps=FIRST_ORDER_STEPS)
     better = state.residual < start.residual  # NaN is not better
     U = torch.where(better[..., None, None], state.U.to(U.dtype), U)
     unknown = torch.full_like(better, torch.inf, dtype=U.dtype)
     if not bool((better & near(state)).all()):
         return Ends(U, unknown)
-    corrections, steps = Corrections(problem, single), schedule.second_order_steps
-    last = history.run(corrections, corrections.start(U), _rules(), steps=steps)
+    corrections = Corrections(problem, single)
+    last = history.run(corrections, corrections.start(U), _rules(), steps=SECOND_ORDER_STEPS)
     finished = last.outcome == Status.LOSS_REACHED.code
     return Ends(last.U, torch.where(finished, last.residual, unknown))
 

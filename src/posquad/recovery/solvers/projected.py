@@ -27,11 +27,11 @@ from posquad.problems.measurements import Measurements
 from posquad.recovery.problem import Problem
 from posquad.recovery.solvers.interior_point import duality_gap, feasible, residual_bound
 
-# Products that estimate the largest eigenvalue of A*A. Measured: `benchmarks/tuning.py --methods`.
+# Products that estimate the largest eigenvalue of A*A. A choice: half and double do as well.
 _POWER_STEPS = 10
-# Factor on this estimate, which is a lower bound. Measured: `benchmarks/tuning.py --methods`.
+# Factor on this estimate, which is a lower bound. A choice: half and double do as well.
 _MARGIN = 1.05
-# Factor on L where a step shows that it is too small. Measured: `benchmarks/tuning.py --methods`.
+# Factor on L where a step shows that it is too small. A choice: half and double do as well.
 _GROWTH = 1.5
 # Steps between two bounds. Derived: a bound costs half as much as a step, so that all of them take
 # 5%.

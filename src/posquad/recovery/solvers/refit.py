@@ -17,14 +17,14 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.products import adjoint_product, tall_product
 from posquad.recovery.problem import Problem
 
-# Smallest eigenvalue of Q, over the error of Q, up to which a refit is worth its cost. Measured:
-# `benchmarks/tuning.py --methods`.
+# Smallest eigenvalue of Q, over the error of Q, up to which a refit is worth its cost. A choice:
+# half and double do as well.
 _WEAK = 4.0
-# Residual, relative to that of the step before, up to which it is not noise. Measured:
-# `benchmarks/tuning.py --methods`.
+# Residual, relative to that of the step before, up to which it is not noise. A choice: half and
+# double do as well.
 _FALLING = 0.97
-# Least factor on the eigenvalues of Q, so that U keeps its rank. Measured: `benchmarks/tuning.py
-# --methods`.
+# Least factor on the eigenvalues of Q, so that U keeps its rank. A choice: half and double do as
+# well.
 _FLOOR = 0.1
 # Least eigenvalue of U'U, over the largest, that is told from rounding. Derived: about 50 eps.
 _RANGE = 1e-14

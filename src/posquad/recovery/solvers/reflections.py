@@ -33,8 +33,14 @@ from posquad.recovery.budget import History
 from posquad.recovery.initializers import least_interpolant
 from posquad.recovery.problem import Problem
 
-# Reflections per step of the loop, after which the gap is looked at. Measured:
-# `benchmarks/tuning.py --methods`.
+# Relaxation of the reflections. Measured on the twelve slowest problems of the row 40-3-1.05p of
+# `benchmarks/recovery_table.py`, 5.7 s in all: 16 s at half, 35 s at double the value.
+RELAXATION = 0.6
+# Relative distance of the two sets at which a start has nearly converged. Measured on the same
+# problems: 6 s at half, 5 s at double the value; less is surer at n = p + 1.
+GAP = 0.005
+# Reflections per step of the loop, after which the gap is looked at. A choice: half and double do
+# as well.
 _TOGETHER = 25
 
 
@@ -60,7 +66,9 @@ class Reflections(Method[ReflectionState]):
 
     together = _TOGETHER
 
-    def __init__(self, problem: Problem, relaxation: float, *, narrow: bool = False) -> None:
+    def __init__(
+        self, problem: Problem, relaxation: float = RELAXATION, *, narrow: bool = False
+    ) -> None:
         self.problem, self.relaxation = problem, relaxation
         n, d, y = problem.n, problem.d, problem.y
         self.rows, basis, self.triangle = problem.row_basis  # all rows count alike
@@ -111,7 +119,7 @@ class MatrixReflections(Method[ReflectionState]):
 
     together = _TOGETHER_MATRICES
 
-    def __init__(self, problem: Problem, relaxation: float) -> None:
+    def __init__(self, problem: Problem, relaxation: float = RELAXATION) -> None:
         self.problem, self.relaxation = problem, relaxation
         self.basis = problem.operator.row_space  # [..., d^2, k]
         self.offset = least_interpolant(problem.operator, problem.y)
@@ -142,13 +150,11 @@ class MatrixReflections(Method[ReflectionState]):
         return state.stepped(Z=Z, U=U, gap=gap, residual=self.problem.relative_residual(U))
 
 
-def reflections_of(
-    problem: Problem, relaxation: float, *, narrow: bool
-) -> Reflections | MatrixReflections:
+def reflections_of(problem: Problem, *, narrow: bool) -> Reflections | MatrixReflections:
     """Return the reflections for the measurements of a problem; `narrow` concerns rows."""
     if isinstance(problem.operator, RankOne):
-        return Reflections(problem, relaxation, narrow=narrow)
-    return MatrixReflections(problem, relaxation)
+        return Reflections(problem, narrow=narrow)
+    return MatrixReflections(problem)
 
 
 def run_reflections(

@@ -46,7 +46,7 @@ _PROGRESS = 0.9
 # Relative residual from which the distance from a known solution is computed. A choice: near a
 # solution the residual is smaller, and the distance costs more than the test.
 _CLOSE = 0.1
-# Share of a grid in use below which it is made smaller. Measured: `benchmarks/tuning.py --methods`.
+# Share of a grid in use below which it is made smaller. A choice: half and double do as well.
 _COMPACT = 0.8
 # Factor by which the damping grows at a rejected step from which no step is accepted any more. A
 # choice: it is reached after ten such steps, when the damping has grown by 2^55.

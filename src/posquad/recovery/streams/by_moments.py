@@ -20,6 +20,7 @@ from posquad.core.status import Status
 from posquad.core.threads import one_thread
 from posquad.problems.moments import SMALL, Moments
 from posquad.problems.rows.source import Rows
+from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
 from posquad.recovery.evidence import Evidence
@@ -30,7 +31,6 @@ from posquad.recovery.status import granted
 from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Affine, Compressed
 from posquad.recovery.streams.gather import gather_moments, sum_of_squares
-from posquad.recovery.tuning import DEFAULT
 from posquad.recovery.wanted import Wanted
 
 # The source of rows, the responses and the weights of a fit.
@@ -122,20 +122,20 @@ def _solve(problem: Compressed, wanted: Wanted, level: float, history: History) 
 
 def _why_lost(problem: Compressed, found: MomentFit, level: float) -> str | None:
     """Return why rounding of the sums hides how well the factor fits, or None if it does not."""
-    acceptance, status = DEFAULT.acceptance, granted(found.evidence)
+    status = granted(found.evidence)
     V = problem.enter(found.U)
     loss = problem.loss(V)
 
     def least(level: float) -> float:
         exact = max(problem.rounding, level**2 * problem.spread)
-        return max(acceptance.known_loss * loss, exact)
+        return max(DEFAULT.known_loss * loss, exact)
 
     if problem.doubt > least(level):
         return _UNLIKE
     if bool(found.evidence.escapes):
         return None
     # Where the answer is determined, errors within the tolerance are known well enough.
-    level = acceptance.hidden_residual if status is Status.NOT_IDENTIFIED else level
+    level = DEFAULT.hidden_residual if status is Status.NOT_IDENTIFIED else level
     if float(problem.cancellation(V)) <= least(level):
         return None
     return _LARGE if problem.regular else _FREE
@@ -165,7 +165,7 @@ def _read(
     error = _predictions(source, problem.answer(found.U)) - y.double()
     share = sum_of_squares(source, error, weights) / (sum_of_squares(source, y, weights) or 1.0)
     loss, told = share * problem.squares, problem.loss(problem.enter(found.U))
-    agrees = abs(loss - told) <= DEFAULT.acceptance.known_loss * loss
+    agrees = abs(loss - told) <= DEFAULT.known_loss * loss
     reproduced = max(problem.rounding, level**2 * problem.spread)
     evidence, residual = found.evidence, problem.residual(loss)
     if not (agrees or max(loss, told) <= reproduced):
