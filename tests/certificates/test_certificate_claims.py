@@ -1,4 +1,4 @@
-"""`judge`: what follows from which claims, on one example worked by hand.
+"""`proved_conclusions`: what follows from which claims, on one example worked by hand.
 
 `x = e1, e1 + e2, e1 - e2, e2` and `U = e1`. The vectors `A_i U = (x_i'U) x_i` have the Gram matrix
 `diag(3, 2)`, so that `lam = 2` and `Lam = 3`; `sum_i |x_i|^2 x_i x_i' = 5 I` proves `mu = 5/4`.
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from posquad.certificates.proofs.bounded_operator import BoundedRankOne
-from posquad.certificates.proofs.claims import Claims, Witness, judge
+from posquad.certificates.proofs.claims import Claims, Witness, proved_conclusions
 
 X = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, -1.0], [0.0, 1.0]])
 Y = np.array([1.0, 1.0, 1.0, 0.0])
@@ -87,7 +87,7 @@ GLOBAL = dict.fromkeys(("constant", "within"))
 )
 def test_what_follows_from_which_claims(claims, witness, changed):
     """To 1e-7: the claims are off by 1e-9, and the quotients below amplify that a few times."""
-    found = judge(BoundedRankOne(X), Y, replace(WITNESS, **witness), replace(CLAIMS, **claims))
+    found = proved_conclusions(BoundedRankOne(X), Y, replace(WITNESS, **witness), replace(CLAIMS, **claims))
     for name, value in {**EXPECTED, **changed}.items():
         assert getattr(found, name) == (None if value is None else pytest.approx(value, rel=1e-7))
     # Bounds from above are above, and bounds from below are below.

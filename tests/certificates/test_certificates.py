@@ -17,7 +17,7 @@ import posquad
 from posquad import Dense, LeastSquares, PopulationRisk, RankOne, certify, effective_spectrum
 from posquad.certificates import Certificate, Verdict, certifier, verify, words
 from posquad.certificates.proofs.bounded_operator import BoundedDense, BoundedRankOne
-from posquad.certificates.proofs.claims import Conclusions, judge
+from posquad.certificates.proofs.claims import Conclusions, proved_conclusions
 from posquad.certificates.proofs.statements import TangentGram, proves_dual, proves_quartic
 from posquad.certificates.search.curvature import quartic_below, quartic_guess
 from posquad.certificates.search.trace import _with_excess, barrier_dual
@@ -854,7 +854,7 @@ def test_a_residual_that_cannot_be_bounded_proves_nothing():
     X, y = data(objective)
     certificate = certify(objective, U)
     claims = replace(certificate.claims, residual=math.inf)
-    found = judge(BoundedRankOne(X), y, certificate.witness, claims)
+    found = proved_conclusions(BoundedRankOne(X), y, certificate.witness, claims)
     assert found.constant is not None
     for finding in (
         words.interpolation(found, math.inf, {}),

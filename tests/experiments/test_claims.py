@@ -17,7 +17,7 @@ import scipy.stats
 
 from experiments_support import REAL, TINY, falsified, measured
 from posquad.experiments.choices import HOW, choices
-from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, judge
+from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, compare_claim
 from posquad.experiments.framework import Measured
 from posquad.report.formulas import as_plain
 
@@ -88,7 +88,7 @@ def of_trials(rate: float, trials: int) -> Measured:
 
 
 def verdict(claim: Claim, values) -> Agreement:
-    return judge(claim, measuring(values)).verdict
+    return compare_claim(claim, measuring(values)).verdict
 
 
 # The data file.
@@ -255,8 +255,8 @@ def test_a_claim_can_hold_and_can_fail():
     for claim in CLAIMS:
         if claim.tolerance["rule"] == "none":
             continue
-        assert judge(claim, example(claim, right=True)).verdict is HOLDS, claim.id
-        assert judge(claim, example(claim, right=False)).verdict is DIFFERS, claim.id
+        assert compare_claim(claim, example(claim, right=True)).verdict is HOLDS, claim.id
+        assert compare_claim(claim, example(claim, right=False)).verdict is DIFFERS, claim.id
 
 
 def test_the_published_number_obeys_the_rule_of_its_own_claim():
@@ -278,7 +278,7 @@ def test_the_published_number_obeys_the_rule_of_its_own_claim():
 @pytest.mark.parametrize("key", REAL)
 def test_measurements_are_judged_in_words_and_valid_json(key):
     for claim in (c for c in CLAIMS if c.experiment == key):
-        judged = judge(claim, measured(key))
+        judged = compare_claim(claim, measured(key))
         assert judged.why or judged.verdict is HOLDS
         assert judged.tolerance
         entry = json.loads(json.dumps(judged.as_dict(), allow_nan=False))
@@ -298,7 +298,7 @@ def test_measurements_are_judged_in_words_and_valid_json(key):
 @pytest.mark.parametrize("key", ["exp5", "exp6"])
 def test_without_randomness_every_strict_claim_of_the_paper_holds(key):
     """Experiments 5 and 6 are deterministic, and run here with the paper's own parameters."""
-    judged = [judge(claim, measured(key)) for claim in CLAIMS if claim.experiment == key]
+    judged = [compare_claim(claim, measured(key)) for claim in CLAIMS if claim.experiment == key]
     assert [j.claim.id for j in failures(judged)] == []
     assert sum(j.verdict is HOLDS for j in judged) >= 20
 
@@ -310,7 +310,7 @@ def test_verdicts_change_when_the_measurement_is_falsified(key):
         if rule == "none":
             continue
         value = False if rule == "true" else -1e6 if rule == "at-least" else 1e6
-        judged = judge(claim, falsified(key, claim.measure, value))
+        judged = compare_claim(claim, falsified(key, claim.measure, value))
         assert judged.verdict is DIFFERS, claim.id
         assert failures([judged]) == ([judged] if claim.kind != "qualitative" else [])
 
@@ -319,7 +319,7 @@ def test_verdicts_change_when_the_measurement_is_falsified(key):
 
 
 def test_a_quantity_that_was_not_measured():
-    judged = judge(claim_of("1.0", rule="printed"), Measured())
+    judged = compare_claim(claim_of("1.0", rule="printed"), Measured())
     assert judged.verdict is UNKNOWN
     assert judged.measured is None
     assert judged.why == "this run did not measure its quantity"
@@ -331,13 +331,13 @@ def test_a_coordinate_that_was_not_run():
     result = Measured()
     result.set_coordinates("epsilon", [0.5, 0.25])
     result.add("base_stop", [29.72, 29.72], "epsilon")
-    judged = judge(claim, result)
+    judged = compare_claim(claim, result)
     assert judged.verdict is UNKNOWN
     assert judged.why == "this run has no single value at epsilon = 0.1"
     result.set_coordinates("epsilon", [0.1, 0.1])  # which of the two?
-    assert judge(claim, result).verdict is UNKNOWN
+    assert compare_claim(claim, result).verdict is UNKNOWN
     result.set_coordinates("epsilon", [0.1, 0.25])
-    assert judge(claim, result).verdict is HOLDS
+    assert compare_claim(claim, result).verdict is HOLDS
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -350,7 +350,7 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind):
     """
     claim = claim_of(True if rule == "true" else "0.5", kind, **EVERYTHING | {"rule": rule})
     for values in (np.nan, np.inf, -np.inf, [0.5, np.nan, 0.5], [0.5, -np.inf, 0.5]):
-        judged = judge(claim, measuring(values))
+        judged = compare_claim(claim, measuring(values))
         strict = kind in {"identity", "deterministic"}
         assert judged.verdict is (DIFFERS if strict else UNKNOWN)
         assert judged.measured is None
@@ -360,7 +360,7 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind):
 
 
 def test_none_shows_the_measurement_and_the_reason():
-    judged = judge(claim_of("29.72", rule="none", reason="no system is printed"), measuring(31.5))
+    judged = compare_claim(claim_of("29.72", rule="none", reason="no system is printed"), measuring(31.5))
     assert (judged.verdict, judged.measured, judged.why) == (UNKNOWN, 31.5, "no system is printed")
 
 
@@ -394,7 +394,7 @@ def test_none_shows_the_measurement_and_the_reason():
     ],
 )
 def test_printed_digits(published, value, expected):
-    judged = judge(claim_of(published, rule="printed"), measuring(value))
+    judged = compare_claim(claim_of(published, rule="printed"), measuring(value))
     assert judged.verdict is expected
     assert judged.measured == value
     assert judged.as_dict()["published"] == float(published)
@@ -413,7 +413,7 @@ def test_printed_digits(published, value, expected):
     ],
 )
 def test_printed_vectors(values, expected):
-    judged = judge(claim_of(["0.30", "0.20", "0.00"], rule="printed"), measuring(values))
+    judged = compare_claim(claim_of(["0.30", "0.20", "0.00"], rule="printed"), measuring(values))
     assert judged.verdict is expected
     assert judged.measured == values
     assert judged.as_dict()["published"] == [0.3, 0.2, 0.0]
@@ -430,7 +430,7 @@ def test_printed_vectors(values, expected):
     ],
 )
 def test_one_published_number_is_compared_with_all_that_were_measured(values, worst, expected, why):
-    judged = judge(claim_of("0.30", rule="printed"), measuring(values))
+    judged = compare_claim(claim_of("0.30", rule="printed"), measuring(values))
     assert (judged.verdict, judged.measured, judged.why) == (expected, worst, why)
 
 
@@ -446,7 +446,7 @@ def test_one_published_number_is_compared_with_all_that_were_measured(values, wo
     ],
 )
 def test_published_fractions(values, expected):
-    judged = judge(claim_of(["1", "1/3"], rule="near", absolute=1e-9), measuring(values))
+    judged = compare_claim(claim_of(["1", "1/3"], rule="near", absolute=1e-9), measuring(values))
     assert (judged.verdict, judged.measured) == (expected, values)
     entry = judged.as_dict()
     assert (entry["published"], entry["printed"]) == ([1.0, 1 / 3], ["1", "1/3"])
@@ -468,7 +468,7 @@ def test_published_fractions(values, expected):
     ],
 )
 def test_near(values, worst, expected):
-    judged = judge(claim_of("1", rule="near", absolute=0.25), measuring(values))
+    judged = compare_claim(claim_of("1", rule="near", absolute=0.25), measuring(values))
     assert (judged.verdict, judged.measured) == (expected, worst)
 
 
@@ -489,7 +489,7 @@ def test_near(values, worst, expected):
     ],
 )
 def test_bounds(rule, bound, values, worst, expected):
-    judged = judge(claim_of("0", rule=rule, bound=bound), measuring(values))
+    judged = compare_claim(claim_of("0", rule=rule, bound=bound), measuring(values))
     assert (judged.verdict, judged.measured) == (expected, worst)
 
 
@@ -522,7 +522,7 @@ HALF = 2.105084
 )
 def test_prediction_interval(published, expected, percentile):
     claim = claim_of(published, "statistical", rule="prediction", level=0.95)
-    judged = judge(claim, measuring(NINE))
+    judged = compare_claim(claim, measuring(NINE))
     assert judged.verdict is expected
     assert judged.measured["interval"] == pytest.approx([2 - HALF, 2 + HALF], abs=1e-6)
     assert judged.measured["median"] == 2.0
@@ -551,7 +551,7 @@ def test_prediction_interval(published, expected, percentile):
 def test_prediction_interval_of_logarithms(published, logarithmic, linear):
     rule = {"rule": "prediction", "level": 0.95}
     sample = np.exp(NINE)
-    judged = judge(claim_of(published, "statistical", scale="log", **rule), measuring(sample))
+    judged = compare_claim(claim_of(published, "statistical", scale="log", **rule), measuring(sample))
     assert judged.verdict is logarithmic
     ends = [math.exp(2 - HALF), math.exp(2 + HALF)]
     assert judged.measured["interval"] == pytest.approx(ends, rel=1e-6)
@@ -565,7 +565,7 @@ def test_prediction_interval_against_scipy_and_its_promise():
     draws = rng.normal(3.0, 0.2, size=(4000, 9))
     claim = claim_of("3.000000", "statistical", rule="prediction", level=0.99)
     sample = draws[0, :8]
-    low, high = judge(claim, measuring(sample)).measured["interval"]
+    low, high = compare_claim(claim, measuring(sample)).measured["interval"]
     scale = scipy.stats.sem(sample) * math.sqrt(8 + 1)
     expected = scipy.stats.t.interval(0.99, 7, loc=sample.mean(), scale=scale)
     assert (low, high) == pytest.approx(expected, rel=1e-12)
@@ -579,7 +579,7 @@ def test_prediction_interval_against_scipy_and_its_promise():
 @pytest.mark.parametrize("samples", [1, 2, 7, 8])
 def test_prediction_from_few_samples_says_so(samples):
     claim = claim_of("1.0", "statistical", rule="prediction", level=0.95)
-    judged = judge(claim, measuring([1.0] * samples))
+    judged = compare_claim(claim, measuring([1.0] * samples))
     if samples == 8:
         assert judged.verdict is HOLDS
         return
@@ -607,7 +607,7 @@ def test_rate(published, hits):
     claim = claim_of(published, "statistical", rule="rate", level=0.99, trials=16)
     found = []
     for ours in range(41):
-        judged = judge(claim, of_trials(ours / 40, 40))
+        judged = compare_claim(claim, of_trials(ours / 40, 40))
         chance = fisher(hits, 16, ours, 40)
         found.append(judged.verdict)
         assert judged.verdict is (HOLDS if chance >= Fraction(1, 100) else DIFFERS), ours
@@ -624,15 +624,15 @@ def test_rate(published, hits):
 @pytest.mark.parametrize(("level", "expected"), [(0.91, HOLDS), (0.89, DIFFERS)])
 def test_rate_by_hand(level, expected):
     """None of 3 and all of 3: two of the 20 ways to place three hits, p = 0.1."""
-    judged = judge(claim_of("0", rule="rate", level=level, trials=3), of_trials(1.0, 3))
+    judged = compare_claim(claim_of("0", rule="rate", level=level, trials=3), of_trials(1.0, 3))
     assert (judged.verdict, judged.measured["p"]) == (expected, 0.1)
 
 
 def test_more_trials_make_the_test_sharper():
     """The published 2 of 16 and our 45%: 9 of 20 may have one rate, 450 of 1000 may not."""
     claim = claim_of("0.125", "statistical", rule="rate", level=0.99, trials=16)
-    assert judge(claim, of_trials(0.45, 20)).verdict is HOLDS
-    assert judge(claim, of_trials(0.45, 1000)).verdict is DIFFERS
+    assert compare_claim(claim, of_trials(0.45, 20)).verdict is HOLDS
+    assert compare_claim(claim, of_trials(0.45, 1000)).verdict is DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -640,7 +640,7 @@ def test_more_trials_make_the_test_sharper():
     [(True, HOLDS), (False, DIFFERS), ([True, True], HOLDS), ([True, False], DIFFERS)],
 )
 def test_true(values, expected):
-    judged = judge(claim_of(True, "qualitative", rule="true"), measuring(values))
+    judged = compare_claim(claim_of(True, "qualitative", rule="true"), measuring(values))
     assert judged.verdict is expected
     assert judged.measured is (expected is HOLDS)
     assert judged.as_dict()["published"] is True
@@ -665,9 +665,9 @@ def test_the_words_of_verdicts_are_fixed_by_the_design():
 
 def test_a_check_of_our_own_names_its_number_not_a_published_one():
     claim = claim_of("1", rule="near", absolute=0.25)
-    assert judge(claim, measuring(1.0)).tolerance == "within 0.25 of the published value"
+    assert compare_claim(claim, measuring(1.0)).tolerance == "within 0.25 of the published value"
     ours = dataclasses.replace(claim, source="posquad")
-    assert judge(ours, measuring(1.0)).tolerance == "within 0.25 of 1"
+    assert compare_claim(ours, measuring(1.0)).tolerance == "within 0.25 of 1"
 
 
 def test_the_pages_count_as_the_claims_do():

@@ -8,7 +8,7 @@ import scipy
 import torch
 
 from posquad.dynamics import gradient_flow
-from posquad.experiments.claims import Agreement, claims, judge
+from posquad.experiments.claims import Agreement, claims, compare_claim
 from posquad.experiments.exp7.candidates import CANDIDATES
 from posquad.experiments.exp7.flows import flow_limits, greedy_limits
 from posquad.experiments.exp7.law import draw_system, slope_interval
@@ -63,10 +63,10 @@ def test_verdicts_follow_the_numbers(measured):
     ours = [c for c in claims() if c.id in ("exp7.law-order", "exp7.growth")]
     assert len(ours) == 2
     for claim in ours:
-        assert judge(claim, measured).verdict is Agreement.HOLDS
+        assert compare_claim(claim, measured).verdict is Agreement.HOLDS
     other = run(Dial(dials=(0.0,), epsilons=(0.5,), seeds=2, n=3, d=2), lambda fraction: None)
     for claim in ours:
-        assert judge(claim, other).verdict is Agreement.NOT_COMPARABLE
+        assert compare_claim(claim, other).verdict is Agreement.NOT_COMPARABLE
     assert "at most d measurements" in other.remarks[-1]
     for panel in EXPERIMENT.panels:
         assert panel.describe(other)

@@ -19,7 +19,7 @@ from posquad.core.errors import DomainError, MissingExtraError, NonFiniteError, 
 from posquad.core.extras import import_extra
 from posquad.core.files import FileError
 from posquad.experiments import cells, report, suite
-from posquad.experiments.claims import Agreement, claims, judge
+from posquad.experiments.claims import Agreement, claims, compare_claim
 from posquad.experiments.framework import ReportTable
 from posquad.experiments.records import load, record_key
 from posquad.experiments.registry import EXPERIMENTS
@@ -638,7 +638,7 @@ def test_judging_does_not_change_the_measurement(calls):
     result = measured("exp5")
     for claim in claims():
         if claim.experiment == "exp5":
-            judge(claim, result)
+            compare_claim(claim, result)
     untouched = measured("exp5")
     for name in result.quantities:
         assert result[name].tobytes() == untouched[name].tobytes()

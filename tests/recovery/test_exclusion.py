@@ -11,7 +11,7 @@ from posquad import Status, recover
 from posquad.recovery import Acceptance
 from posquad.recovery.exclusion import _is_dual, excludes_others
 from posquad.recovery.prepare import prepare
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from recovery_support import costs_are
 from support import gaussian_problem
 

@@ -10,7 +10,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery.prepare import prepare
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 
 
 def noise_floor(d, n, noise=0.0, seed=0, signal=3):

@@ -10,7 +10,7 @@ from posquad.certificates import proves_infeasible
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers import cone
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.projected import ProjectedGradient, largest_curvature
@@ -58,7 +58,7 @@ def test_the_path_is_followed_where_few_steps_do_not_suffice(rng, monkeypatch):
     assert bool(fit.optimal)
     assert int(fit.steps) > 5
     monkeypatch.setattr(cone, "fits", lambda entries: False)
-    monkeypatch.setattr("posquad.recovery.shared.solves", lambda size: False)
+    monkeypatch.setattr("posquad.recovery.problem_cache.solves", lambda size: False)
     stopped = recover(X, y, 6)  # no path, and no other starts
     assert stopped.status is Status.STALLED
     assert float(stopped.residual_bound) <= float(fit.residual) <= float(stopped.residual)

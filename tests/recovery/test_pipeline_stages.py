@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.recovery import judge, returned
+from posquad.recovery import answers, returned
 from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any
-from posquad.recovery.others import Sought
+from posquad.recovery.second_solutions import Sought
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from recovery_support import task_of
 from support import gaussian_problem
 
@@ -44,7 +44,7 @@ def test_the_stages_one_after_another_are_recover():
     assert 0 < float(diagnosis.error) < 1e-10
     Q = prepared.restore(found.U) @ prepared.restore(found.U).mT
     torch.testing.assert_close(Q, U @ U.mT, rtol=1e-12, atol=1e-12)
-    answers = judge.judge(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
+    answers = answers.diagnosed_answers(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
     told, whole = answers.recovery(torch.Size(), X, task.history, 40), recover(X, y, 2)
     torch.testing.assert_close(told.Q.dense(), whole.Q.dense())
     for name in ("status", "rank", "samples", "needed", "excluded", "others"):
@@ -106,13 +106,13 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
         assert float(radii.near) == 0.25
         return Sought(*map(torch.tensor, (True, 5, 3, True)))
 
-    monkeypatch.setattr(judge, "find_second_solution", second)
+    monkeypatch.setattr(answers, "find_second_solution", second)
     diagnosis = SimpleNamespace(error=np.float64(error), near=np.float64(0.25))
     open = np.array(True)
     task = task_of()
 
     def told(open):
-        answer = judge._others(shared, None, task, diagnosis, open, 3, nongeneric=True)
+        answer = answers._others(shared, None, task, diagnosis, open, 3, nongeneric=True)
         return [int(t) for t in answer]
 
     assert told(open) == [1, 5, 3, 1]
@@ -128,8 +128,8 @@ def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkey
 def test_a_dual_matrix_is_sought_only_where_it_decides(n, monkeypatch):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), n, 4, 1)
     assert recover(X, y, 1).evidence.linear == (n == 10)
-    monkeypatch.setattr(judge, "excludes_others", None)
-    monkeypatch.setattr(judge, "find_second_solution", None)
+    monkeypatch.setattr(answers, "excludes_others", None)
+    monkeypatch.setattr(answers, "find_second_solution", None)
     assert recover(X, y, 1).status is (Status.RECOVERED if n == 10 else Status.NOT_IDENTIFIED)
 
 

@@ -18,7 +18,7 @@ from posquad.recovery import diagnose, logdet_irls, search
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from recovery_support import relative_error
 from support import gaussian_problem, normal, rotation
 

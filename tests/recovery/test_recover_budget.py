@@ -14,7 +14,7 @@ from posquad.recovery import diagnose as module
 from posquad.recovery.budget import Budget
 from posquad.recovery.diagnose import diagnose
 from posquad.recovery.prepare import prepare
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from support import gaussian_problem, normal
 
 

@@ -10,13 +10,13 @@ from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
-from posquad.recovery import Acceptance, judge, other_starts, others, rank_changes
+from posquad.recovery import Acceptance, answers, second_starts, second_solutions, rank_changes
 from posquad.recovery.costs import is_overhead
 from posquad.recovery.pipeline import max_starts
 from posquad.recovery.prepare import normalize_rows, prepare
 from posquad.recovery.ranks import trial_starts
 from posquad.recovery.search import Search, search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
@@ -114,7 +114,7 @@ def test_how_many_starts_sought_another(rng, monkeypatch):
     assert int(recover(X, y, 2).others) >= Acceptance().agreeing_others
     none, zero = torch.tensor(False), torch.tensor(0)
     monkeypatch.setattr(
-        judge, "find_second_solution", lambda *a, **k: others.Sought(none, zero, zero, ~none)
+        answers, "find_second_solution", lambda *a, **k: second_solutions.Sought(none, zero, zero, ~none)
     )
     few = recover(X, y, 2)
     assert few.status is Status.NOT_IDENTIFIED  # where no start was made, none was sought
@@ -128,7 +128,7 @@ def test_reflections_have_the_same_responses(rng):
     y = X.square().sum(-1)
     shared = Shared(prepare(X, y, None))
     W = shared.prepared.enter(U)
-    found = other_starts._mirrored_interpolants(shared, W)[0]
+    found = second_starts._mirrored_interpolants(shared, W)[0]
     assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3
     torch.testing.assert_close(
         shared.problem.operator.apply_factor_kernel(found), shared.problem.y, rtol=1e-9, atol=1e-9
@@ -140,7 +140,7 @@ def test_other_interpolants_have_the_same_responses(rng):
     X, U, y = gaussian_problem(rng, 8, 4, 4, smallest=0.5)
     shared = Shared(prepare(X, y, None))
     W = shared.prepared.enter(U)
-    found = other_starts._other_interpolants(shared, W, 0, 2)[
+    found = second_starts._other_interpolants(shared, W, 0, 2)[
         1
     ]  # the second is a tenth as long as Q
     assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3

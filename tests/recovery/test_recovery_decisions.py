@@ -25,11 +25,11 @@ from posquad.recovery.diagnose import (
     needed_samples,
 )
 from posquad.recovery.findings import found_evidence, largest_error
-from posquad.recovery.other_starts import block_signs
+from posquad.recovery.second_starts import block_signs
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
 from posquad.recovery.returned import returned_factor
-from posquad.recovery.shared import Shared, positive_part
+from posquad.recovery.problem_cache import Shared, positive_part
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
 from posquad.recovery.status import grant, is_open
 from recovery_support import task_of

@@ -15,7 +15,7 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.recovery import returned
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.prepare import normalize_rows, prepare
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.stationarity import relative_offset
 from posquad.recovery.weighting import has_stages, weight_stages
 from support import gaussian_problem, normal

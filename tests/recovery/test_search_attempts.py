@@ -11,10 +11,10 @@ import torch
 
 from posquad.recovery import budget, restarts
 from posquad.recovery import search as module
-from posquad.recovery import shared as shared_module
+from posquad.recovery import problem_cache as shared_module
 from posquad.recovery.prepare import prepare
 from posquad.recovery.search import Search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.fit import FitState
 from recovery_support import costs_are, task_of
 from support import gaussian_problem

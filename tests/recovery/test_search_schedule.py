@@ -10,7 +10,7 @@ from posquad import RankOne
 from posquad.recovery.prepare import prepare
 from posquad.recovery.restarts import common_noise
 from posquad.recovery.search import Search
-from posquad.recovery.shared import Shared, independent_samples
+from posquad.recovery.problem_cache import Shared, independent_samples
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 

@@ -11,13 +11,13 @@ import scipy.stats
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.recovery import Acceptance, budget, other_starts, others
-from posquad.recovery import shared as shared_module
+from posquad.recovery import Acceptance, budget, second_starts, second_solutions
+from posquad.recovery import problem_cache as shared_module
 from posquad.recovery.candidates import Candidates
-from posquad.recovery.others import Radii
+from posquad.recovery.second_solutions import Radii
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
@@ -56,7 +56,7 @@ def radii(near=0.0, apart=1e-5):
 def test_plans(n, sizes, nongeneric, plan):
     shared, _ = shared_of(n, 5, 2)
     with costs_are(**sizes):
-        assert other_starts.plan_search(shared, 2, nongeneric=nongeneric) == (*plan, 0)
+        assert second_starts.plan_search(shared, 2, nongeneric=nongeneric) == (*plan, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_plan_for_a_large_problem_has_as_many_starts_as_it_can_afford(
 ):
     """A reflection takes 2 n d r = 260 multiplications; then as many rounds as it can afford."""
     shared, _ = shared_of(13, 5, 2)
-    monkeypatch.setattr(other_starts, "_OPERATIONS", operations)
-    plan = other_starts.plan_search(shared, 2, nongeneric=False)
+    monkeypatch.setattr(second_starts, "_OPERATIONS", operations)
+    plan = second_starts.plan_search(shared, 2, nongeneric=False)
     assert (plan.rounds, plan.reflected) == many
     assert (plan.enough, plan.agreeing) == (-(-3 * plan.reflected // 4), 44)
 
@@ -80,18 +80,18 @@ def test_independent_starts_agree_before_the_search_ends(nongeneric, monkeypatch
     shared, U = shared_of(13, 5, 2)
 
     def fake_starts(shared, U, task, plan, round, *, nongeneric):
-        return other_starts.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
+        return second_starts.Starts(torch.zeros(5, 5, 2), torch.ones(5, dtype=torch.bool), 3, 5)
 
     def fake_ends(known, task, starts):
         again = torch.ones(len(starts), dtype=torch.bool)
         return again, ~again
 
     monkeypatch.setattr(
-        others, "plan_search", lambda *a, **k: other_starts.Plan(11, 24, 12, 0, 0, 20)
+        second_solutions, "plan_search", lambda *a, **k: second_starts.Plan(11, 24, 12, 0, 0, 20)
     )
-    monkeypatch.setattr(others, "make_starts", fake_starts)
-    monkeypatch.setattr(others, "_ends", fake_ends)
-    told = others.find_second_solution(
+    monkeypatch.setattr(second_solutions, "make_starts", fake_starts)
+    monkeypatch.setattr(second_solutions, "_ends", fake_ends)
+    told = second_solutions.find_second_solution(
         shared, candidates(U), task_of(), radii(), 2, nongeneric=nongeneric
     )
     # The least multiple of 3 from 20 agrees.
@@ -107,10 +107,10 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
             ([True, True], [True, True]),  # never asked for
         ]
     )
-    starts = other_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
-    monkeypatch.setattr(others, "make_starts", lambda *a, **k: starts)
-    monkeypatch.setattr(others, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
-    told = others.find_second_solution(
+    starts = second_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
+    monkeypatch.setattr(second_solutions, "make_starts", lambda *a, **k: starts)
+    monkeypatch.setattr(second_solutions, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
+    told = second_solutions.find_second_solution(
         shared, candidates(U), task_of(), radii(), 2, nongeneric=False
     )
     assert (bool(told.different), int(told.starts), int(told.agreeing)) == (True, 4, 1)
@@ -120,11 +120,11 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
 # Which starts.
 
 
-PLAN = other_starts.Plan(rounds=11, random=24, local=12, reflected=64, enough=52, agreeing=44)
+PLAN = second_starts.Plan(rounds=11, random=24, local=12, reflected=64, enough=52, agreeing=44)
 
 
 def starts_of(shared, U, round=0, *, nongeneric=False, plan=PLAN):
-    return other_starts.make_starts(shared, U, task_of(), plan, round, nongeneric=nongeneric)
+    return second_starts.make_starts(shared, U, task_of(), plan, round, nongeneric=nongeneric)
 
 
 def test_rounds_double_twice():
@@ -167,7 +167,7 @@ def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
     """19/20 of their part in the range of U is removed; they are 1, 2, 4, 1/2 times as long."""
     _, U = shared_of(13, 5, 2)
     U = 7 * U
-    starts = other_starts.random_starts(U, 0, 0, 8000)
+    starts = second_starts.random_starts(U, 0, 0, 8000)
     aside, random = starts[:4000], starts[4000:]
     lengths = torch.linalg.matrix_norm(U) * torch.tensor([1.0, 2.0, 4.0, 0.5]).repeat(1000)
     np.testing.assert_allclose(torch.linalg.matrix_norm(aside), lengths, rtol=1e-6)
@@ -183,20 +183,20 @@ def test_half_of_the_starts_are_nearly_orthogonal_to_the_first_solution():
 def test_reflections_at_the_least_interpolant(monkeypatch):
     """`Q_0 - t (Q - Q_0)` with t = 1 and 3 has the responses of Q, and Q_0 is NumPy's."""
     shared, U = shared_of(13, 5, 2)
-    monkeypatch.setattr(other_starts, "positive_part", lambda Q, rank: Q)
+    monkeypatch.setattr(second_starts, "positive_part", lambda Q, rank: Q)
     X, y = shared.problem.operator.X.numpy(), shared.problem.y.numpy()
     outer = np.einsum("ni,nj->nij", X, X).reshape(13, 25)
     least = np.linalg.lstsq(outer, y, rcond=None)[0].reshape(5, 5)
     Q = (U @ U.mT).numpy()
     expected = [least - t * (Q - least) for t in (1, 3)]
-    np.testing.assert_allclose(other_starts._mirrored_interpolants(shared, U), expected, atol=1e-9)
+    np.testing.assert_allclose(second_starts._mirrored_interpolants(shared, U), expected, atol=1e-9)
 
 
 def test_starts_that_keep_a_part_of_the_answer():
     """Of three columns, one or two are kept; the others are random, of four lengths."""
     generator = torch.Generator().manual_seed(0)
     U = normal(generator, 2, 6, 3) * torch.tensor([5.0, 1.0, 0.1]).double()
-    starts = other_starts.partly_known(U, 0, 0, 16)
+    starts = second_starts.partly_known(U, 0, 0, 16)
     assert starts.shape == (16, 2, 6, 3)
     W, s, _ = torch.linalg.svd(U, full_matrices=False)
     for k, start in enumerate(starts):
@@ -211,7 +211,7 @@ def test_starts_that_keep_a_part_of_the_answer():
 def test_symmetric_copies_come_first_where_the_design_has_structure():
     shared, U = shared_of(13, 5, 2)
     starts = starts_of(shared, U, nongeneric=True)
-    copies = other_starts._symmetric_copies(shared, U, task_of(), 48)
+    copies = second_starts._symmetric_copies(shared, U, task_of(), 48)
     assert (len(starts.U), starts.independent) == (len(copies) + 2 + 12 + 24 + 88, 88)
     torch.testing.assert_close(starts.U[: len(copies)], copies)
 
@@ -226,7 +226,7 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
     V = normal(rng, 3, 2)
     prepared = prepare(X, (X @ V).square().sum(-1), None)
     shared = Shared(prepared)
-    copies = other_starts._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
+    copies = second_starts._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
     V = prepared.transform @ prepared.enter(V)
     there = prepared.transform @ copies
     assert len(there) == 2 + 10 + 10
@@ -246,8 +246,8 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
 def test_other_interpolants_are_at_several_distances(monkeypatch):
     """`A(Q + H) = A(Q)`; half of `||H|| / ||Q||` are 1, 2, 4, and the others make it singular."""
     shared, U = shared_of(13, 5, 2)
-    monkeypatch.setattr(other_starts, "positive_part", lambda Q, rank: Q)
-    found = other_starts._other_interpolants(shared, U, 0, 8)
+    monkeypatch.setattr(second_starts, "positive_part", lambda Q, rank: Q)
+    found = second_starts._other_interpolants(shared, U, 0, 8)
     Q = U @ U.mT
     X = shared.problem.operator.X
     responses = torch.einsum("ni,kij,nj->kn", X, found, X)
@@ -272,7 +272,7 @@ def test_where_one_matrix_is_not_seen_all_other_solutions_are_starts():
     X = torch.from_numpy(g @ vectors.T)
     prepared = prepare(X, (X @ torch.from_numpy(U)).square().sum(-1), None)
     first, second = (prepared.enter(torch.from_numpy(W)) for W in (U, V))
-    starts = other_starts._other_interpolants(Shared(prepared), first, 0, 8)
+    starts = second_starts._other_interpolants(Shared(prepared), first, 0, 8)
     away = torch.linalg.matrix_norm(starts @ starts.mT - second @ second.mT)
     assert float(away.min()) < 1e-6 * float(torch.linalg.matrix_norm(second @ second.mT))
 
@@ -282,11 +282,11 @@ def test_singular_multiples_are_scipys_generalized_eigenvalues():
     A, B = (M + M.T for M in rng.standard_normal((2, 4, 4)))
     expected = scipy.linalg.eigvals(A, -B)
     expected = sorted(expected[abs(expected.imag) < 1e-9].real, key=abs, reverse=True)
-    found = other_starts.singular_multiples(torch.from_numpy(A), torch.from_numpy(B))
+    found = second_starts.singular_multiples(torch.from_numpy(A), torch.from_numpy(B))
     found = found[torch.isfinite(found)]
     assert 1 <= len(found) <= len(expected)
     np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-9)
-    nothing = other_starts.singular_multiples(torch.eye(3), torch.zeros(3, 3))
+    nothing = second_starts.singular_multiples(torch.eye(3), torch.zeros(3, 3))
     assert bool(nothing.isnan().all())
 
 
@@ -314,8 +314,8 @@ def test_ends_are_apart_relative_to_the_solution(stretch, residual, again, elsew
     end = SimpleNamespace(U=stretch * U[None], residual=torch.tensor([residual]))
     monkeypatch.setattr(budget, "iterate", lambda *a, **k: end)
     problem, U0 = shared.problem, 2 * U[None]
-    told = others._ends(
-        others._Known(shared, candidates(U), radii(0.05, 0.1), problem), task_of(), U0
+    told = second_solutions._ends(
+        second_solutions._Known(shared, candidates(U), radii(0.05, 0.1), problem), task_of(), U0
     )
     assert [bool(t) for t in told] == [again, elsewhere]
 
@@ -350,9 +350,9 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
         return state
 
     monkeypatch.setattr(budget, "iterate", iterate)
-    known = others._Known(shared, candidates(U), radii(), shared.problem)
+    known = second_solutions._Known(shared, candidates(U), radii(), shared.problem)
     with costs_are(**sizes):
-        others._ends(known, task_of(), 2 * U[None])
+        second_solutions._ends(known, task_of(), 2 * U[None])
     assert seen["method"] == ("Levenberg" if dense else "PopulationLBFGS")
     assert seen["steps"] == (100 if dense else 300)
 
@@ -396,7 +396,7 @@ def test_a_solution_of_a_part_of_the_rows_is_none_of_all():
             rows = X @ part.prepared.transform
             problem = Problem(RankOne(rows), y / part.prepared.scale)
         found = candidates(part.prepared.enter(U))
-        told = others._ends(others._Known(part, found, radii(), problem), task_of(), start[None])
+        told = second_solutions._ends(second_solutions._Known(part, found, radii(), problem), task_of(), start[None])
         assert bool(told[1].any()) is elsewhere
 
 
@@ -411,8 +411,8 @@ def test_starts_are_drawn_to_the_first_solution_and_away_from_no_other(monkeypat
     size = torch.linalg.matrix_norm(U) / (d * r) ** 0.5
     starts = torch.stack([U, V, V]) + size * torch.tensor([0.05, 0.05, 3.0])[:, None, None] * noise
     monkeypatch.setattr(shared_module, "is_small", lambda *sizes: False)
-    known = others._Known(shared, candidates(U), radii(1e-3, 0.1), shared.problem)
-    drawn = others._drawn(known, starts)
+    known = second_solutions._Known(shared, candidates(U), radii(1e-3, 0.1), shared.problem)
+    drawn = second_solutions._drawn(known, starts)
     torch.testing.assert_close(drawn[0] @ drawn[0].mT, U @ U.mT, rtol=0, atol=2e-3)
     assert torch.equal(drawn[1:], starts[1:])
 

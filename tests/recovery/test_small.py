@@ -15,7 +15,7 @@ from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.levenberg import FIRST_DAMPING
 from posquad.recovery.solvers.small import Ending, Known, run_small
 from support import gaussian_problem, normal

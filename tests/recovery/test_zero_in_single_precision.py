@@ -7,7 +7,7 @@ import torch
 from posquad.core.status import Status
 from posquad.recovery.initializers import raised_factor
 from posquad.recovery.prepare import prepare
-from posquad.recovery.shared import Shared, positive_part
+from posquad.recovery.problem_cache import Shared, positive_part
 from posquad.recovery.solvers.descent import scaled_descent
 from posquad.recovery.solvers.direct import direct_least_squares
 from posquad.recovery.solvers.fit import regularized_frame

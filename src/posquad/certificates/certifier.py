@@ -11,7 +11,7 @@ import numpy as np
 from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
 from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
-from posquad.certificates.proofs.claims import Claims, Conclusions, Witness, judge, trace_gap
+from posquad.certificates.proofs.claims import Claims, Conclusions, Witness, proved_conclusions, trace_gap
 from posquad.certificates.proofs.rounding import in_range, up
 from posquad.certificates.proofs.statements import (
     TangentGram,
@@ -206,7 +206,7 @@ def _search(
     curvature["condition"] = math.inf if deficient else float(singular[0] / singular[-1])
     claims = _claim_quartic(claims, operator)
     claims, witness, dual = _claim_dual(claims, operator, gram)
-    found = judge(operator, y, witness, claims, gram)
+    found = proved_conclusions(operator, y, witness, claims, gram)
     trace: dict[str, Any] = {"method": "uniqueness" if found.constant is not None else None}
     if found.trace_gap is None or found.trace_gap > trace_tolerance:
         better = trace_dual(operator, y, U)

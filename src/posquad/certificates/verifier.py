@@ -23,7 +23,7 @@ from posquad.certificates.certificate import (
     is_answer,
 )
 from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
-from posquad.certificates.proofs.claims import Claims, judge
+from posquad.certificates.proofs.claims import Claims, proved_conclusions
 from posquad.core.arrays import Array, doubles, positive_number
 from posquad.core.errors import DtypeError
 from posquad.core.results import Result
@@ -95,7 +95,7 @@ def verify(
     if fingerprint_of(operator, y, certified) != certificate.fingerprint:
         return Verification(False, (), ("the certificate belongs to other data",))
     with np.errstate(all="ignore"):  # nothing is proved from overflows
-        found = judge(operator, y, certificate.witness, certificate.claims)
+        found = proved_conclusions(operator, y, certificate.witness, certificate.claims)
     beta = certificate.claims.beta if operator.d > certified.shape[1] else None
     fresh = {
         "interpolation": words.interpolation(found, tolerance, {}),

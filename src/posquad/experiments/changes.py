@@ -83,10 +83,10 @@ def mark_changed(judged: Judged, changes: tuple[Change, ...]) -> Judged:
 
     >>> from posquad.experiments.claims import claims
     >>> from posquad.experiments.framework import Measured
-    >>> from posquad.experiments.claims import judge
+    >>> from posquad.experiments.claims import compare_claim
     >>> measured = Measured()
     >>> measured.add("dimension", 20)
-    >>> verdict = judge(next(c for c in claims() if c.id == "exp3.dimension"), measured)
+    >>> verdict = compare_claim(next(c for c in claims() if c.id == "exp3.dimension"), measured)
     >>> mark_changed(verdict, (Change("exp3.d", 11, 10, "paper"),)).why
     'off by 1e+09 times the tolerance; you changed exp3.d = 11 (paper: 10)'
     """

@@ -24,7 +24,7 @@ from posquad.core.rates import wilson
 from posquad.experiments.framework import Measured
 from posquad.report.formulas import as_plain
 
-__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "judge", "number"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "compare_claim", "number"]
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status
@@ -114,13 +114,13 @@ def claims() -> tuple[Claim, ...]:
     return tuple(Claim(**entry) for entry in tomllib.loads(text)["claim"])
 
 
-def judge(claim: Claim, measured: Measured) -> Judged:
+def compare_claim(claim: Claim, measured: Measured) -> Judged:
     """Compare a claim with the measurements of its experiment.
 
     >>> measured = Measured()
     >>> measured.add("N_star", 2.0127e16)
     >>> claim = next(c for c in claims() if c.id == "exp3.N-star")
-    >>> judge(claim, measured).verdict.value
+    >>> compare_claim(claim, measured).verdict.value
     'holds'
     """
     rule = _JUDGES[claim.tolerance["rule"]]

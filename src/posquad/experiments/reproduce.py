@@ -19,7 +19,7 @@ from posquad.core.files import require_folder, write_file
 from posquad.core.system import now, system_information
 from posquad.core.threads import one_thread
 from posquad.experiments.changes import changed_parameters, mark_changed
-from posquad.experiments.claims import Judged, judge
+from posquad.experiments.claims import Judged, compare_claim
 from posquad.experiments.framework import Experiment, Measured, Parameters, override
 from posquad.experiments.records import Record, load, record_key, save
 from posquad.experiments.suite import Suite, paper_suite
@@ -195,7 +195,7 @@ def _judge(suite: Suite, record: Record, parameters: Parameters, quick: bool) ->
     """Judge the claims of one experiment, and note what the user changed."""
     changes = changed_parameters(suite.experiments[record.experiment], parameters, quick=quick)
     return [
-        mark_changed(judge(claim, record.measured), changes)
+        mark_changed(compare_claim(claim, record.measured), changes)
         for claim in suite.claims
         if claim.experiment == record.experiment
     ]

@@ -53,7 +53,7 @@ from posquad.recovery.streams.entry import moments_pay as moments_pay
 from posquad.recovery.streams.entry import own_responses as own_responses
 from posquad.recovery.streams.gather import gather_moments as gather_moments
 from posquad.recovery.streams.gather import kept_rows as kept_rows
-from posquad.recovery.wanted import Wanted as Wanted
-from posquad.recovery.wanted import reproduction_level as reproduction_level
+from posquad.recovery.search_options import Wanted as Wanted
+from posquad.recovery.search_options import reproduction_level as reproduction_level
 from posquad.recovery.with_terms import FoundFunction as FoundFunction
 from posquad.recovery.with_terms import recover_with_terms as recover_with_terms

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.fit import (
     FIRST_ORDER_STEPS,
     SECOND_ORDER_STEPS,

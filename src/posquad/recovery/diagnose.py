@@ -26,7 +26,7 @@ from posquad.problems.packed import Packed
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, singular_values
 from posquad.recovery.costs import is_quick
-from posquad.recovery.shared import Shared, needed_samples
+from posquad.recovery.problem_cache import Shared, needed_samples
 
 # Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
 # to 10% is not called converged.

@@ -26,7 +26,7 @@ from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
 from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.fit import cosine_at
 
 # Measurements of a direction, over the size of their terms, that are zero. A choice: inputs that

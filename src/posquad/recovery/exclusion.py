@@ -15,7 +15,7 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.costs import is_quick
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 
 # Steps of the search for a dual matrix, and share of their mean to which each raises its
 # eigenvalues. A choice: half and double do as well.

@@ -11,7 +11,7 @@ from posquad.recovery.diagnose import Diagnosis
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.prepare import Prepared
 from posquad.recovery.returned import Returned
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.cone import OPTIMAL
 from posquad.recovery.stationarity import relative_offset
 

@@ -11,7 +11,7 @@ from posquad.core.progress import Progress
 from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import LossName
-from posquad.recovery.wanted import Wanted
+from posquad.recovery.search_options import Wanted
 
 __all__ = ["Options"]
 

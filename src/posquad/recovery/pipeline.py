@@ -23,14 +23,14 @@ from posquad.recovery.costs import BLOCK
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.escape import escape
 from posquad.recovery.findings import reproduces
-from posquad.recovery.judge import judge, zero_answer
+from posquad.recovery.answers import diagnosed_answers, zero_answer
 from posquad.recovery.merging import Merged, merge_equal_rows
 from posquad.recovery.prepare import Prepared
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers, unfinished_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import refine_to_the_end, search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.split import select_problems, split_batch
 from posquad.recovery.staged import better_of, search_in_stages
 from posquad.recovery.status import is_recovered
@@ -486,7 +486,7 @@ class Pipeline:
             self.farkas = found.farkas
         elif self._is_inconsistent:  # equal inputs alone prove a bound
             self.farkas = torch.zeros_like(shared.problem.y)
-        return judge(
+        return diagnosed_answers(
             shared,
             found,
             self.task,

@@ -10,7 +10,7 @@ import torch
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.ranks import TRIAL_STARTS, Solve, leading_columns
 from posquad.recovery.search import refine
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 
 # A lower rank still reproduces the responses if its residual is at most this multiple of eps. A
 # choice: five times the rounding at which nothing is left to correct (`solvers.mixed.LEVEL`).

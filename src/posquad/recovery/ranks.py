@@ -17,7 +17,7 @@ from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.initializers import top_eigenpairs
 from posquad.recovery.search import search
-from posquad.recovery.shared import AMPLE, Shared
+from posquad.recovery.problem_cache import AMPLE, Shared
 
 # Starts for a rank that may be wrong: a round of small problems, or two of those of more unknowns,
 # where a start is expensive. A choice: a dense step of 150 unknowns takes 6e6 operations.

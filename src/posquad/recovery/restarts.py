@@ -17,7 +17,7 @@ from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
 from posquad.recovery.costs import is_moderate, is_overhead, solves
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.reflections import (
     GAP,

@@ -17,7 +17,7 @@ from posquad.core.arrays import host
 from posquad.recovery.candidates import Candidates, visible
 from posquad.recovery.prepare import Prepared
 from posquad.recovery.ranks import leading_columns
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 
 # Relative increase of the residual up to which a direction contributes nothing. A definition: that
 # of `solvers.cone.OPTIMAL`, so that an answer which is proved optimal stays so.

@@ -36,7 +36,7 @@ from posquad.recovery.restarts import (
     reflected_starts,
     reweighted_starts,
 )
-from posquad.recovery.shared import AMPLE, Shared
+from posquad.recovery.problem_cache import AMPLE, Shared
 from posquad.recovery.sign_patterns import has_pattern_starts, pattern_starts
 from posquad.recovery.solvers.cone import OPTIMAL, bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch

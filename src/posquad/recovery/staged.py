@@ -16,7 +16,7 @@ from posquad.core.arrays import host
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 
 
 def search_in_stages(

@@ -1,8 +1,8 @@
 """The claims of a certificate, their proofs, and the conclusions that follow.
 
-`Claims` holds the numbers, `judge` proves them one by one from the data and the witnesses, and
+`Claims` holds the numbers, `proved_conclusions` proves them one by one from the data and the witnesses, and
 `Conclusions` holds what follows from those that are proved. The search that proposes claims is
-elsewhere; the verifier trusts only `judge`.
+elsewhere; the verifier trusts only `proved_conclusions`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Conclusions:
     trace_gap: float | None  # upper bound on tr UU' over the least trace, minus one
 
 
-def judge(
+def proved_conclusions(
     operator: BoundedOperator,
     y: np.ndarray,
     witness: Witness,

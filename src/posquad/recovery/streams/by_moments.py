@@ -31,7 +31,7 @@ from posquad.recovery.status import granted
 from posquad.recovery.streams.checkpoint import Keeper
 from posquad.recovery.streams.compressed import Affine, Compressed
 from posquad.recovery.streams.gather import gather_moments, sum_of_squares
-from posquad.recovery.wanted import Wanted
+from posquad.recovery.search_options import Wanted
 
 # The source of rows, the responses and the weights of a fit.
 Given = tuple[Rows, Tensor, Tensor | None]

@@ -20,7 +20,7 @@ from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Task
 from posquad.recovery.costs import is_overhead, solves
 from posquad.recovery.restarts import closing_gap, common_noise, reflected
-from posquad.recovery.shared import Shared, positive_part
+from posquad.recovery.problem_cache import Shared, positive_part
 
 # Starts of the first round of a search for a second solution. Measured: where a step costs only
 # its calls, they cost little more than one.

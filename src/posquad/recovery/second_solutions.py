@@ -20,9 +20,9 @@ from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.costs import at_once, takes_dense_steps
 from posquad.recovery.descend import method_for
-from posquad.recovery.other_starts import Starts, anywhere, make_starts, plan_search
+from posquad.recovery.second_starts import Starts, anywhere, make_starts, plan_search
 from posquad.recovery.problem import Problem
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.sign_patterns import SIGN_DIMENSION, sign_candidates
 from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary
 from posquad.recovery.solvers.small import Ending, Known, run_small

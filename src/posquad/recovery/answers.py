@@ -16,20 +16,20 @@ from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.findings import found_evidence
-from posquad.recovery.other_starts import RANDOM_STARTS
-from posquad.recovery.others import Radii, Sought, find_second_solution
+from posquad.recovery.second_starts import RANDOM_STARTS
+from posquad.recovery.second_solutions import Radii, Sought, find_second_solution
 from posquad.recovery.problem import Problem
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import search
-from posquad.recovery.shared import Shared
+from posquad.recovery.problem_cache import Shared
 from posquad.recovery.status import is_open
 
 # Entries of the matrices up to which a second solution beside zero is sought. Derived: 32 MB.
 _ENTRIES = 2**22
 
 
-def judge(
+def diagnosed_answers(
     shared: Shared,
     found: Candidates,
     task: Task,
