@@ -116,6 +116,16 @@ def test_private_names_are_not_used_across_subpackages():
     assert offenders(faults) == {}
 
 
+def test_the_estimator_uses_what_recovery_exports():
+    def faults(path, here):
+        if here != "estimator":
+            return set()
+        sources = {node.module for node in nodes(path) if isinstance(node, ast.ImportFrom)}
+        return {name for name in sources if name and name.startswith("posquad.recovery.")}
+
+    assert offenders(faults) == {}
+
+
 def test_extras_are_imported_where_they_are_used():
     def faults(path, here):
         packages = {

@@ -44,7 +44,7 @@ A, U, y = draw(p + 1, seed=2)
 found = posquad.recover(posquad.Dense(A), y, rank=r)
 print(f"{found.status.name} from {len(y)} measurements of {p} unknowns")
 print(f"relative error {relative_error(found.Q.dense(), U @ U.T):.0e}")
-print(f"a second solution was sought from {found.others} starts")
+print(f"a second solution was sought from {found.second_starts} starts")
 
 # %%
 # The way to the answer

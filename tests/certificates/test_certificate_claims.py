@@ -87,7 +87,9 @@ GLOBAL = dict.fromkeys(("constant", "within"))
 )
 def test_what_follows_from_which_claims(claims, witness, changed):
     """To 1e-7: the claims are off by 1e-9, and the quotients below amplify that a few times."""
-    found = proved_conclusions(BoundedRankOne(X), Y, replace(WITNESS, **witness), replace(CLAIMS, **claims))
+    found = proved_conclusions(
+        BoundedRankOne(X), Y, replace(WITNESS, **witness), replace(CLAIMS, **claims)
+    )
     for name, value in {**EXPECTED, **changed}.items():
         assert getattr(found, name) == (None if value is None else pytest.approx(value, rel=1e-7))
     # Bounds from above are above, and bounds from below are below.

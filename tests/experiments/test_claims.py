@@ -17,7 +17,7 @@ import scipy.stats
 
 from experiments_support import REAL, TINY, falsified, measured
 from posquad.experiments.choices import HOW, choices
-from posquad.experiments.claims import Agreement, Claim, Judged, claims, failures, compare_claim
+from posquad.experiments.claims import Agreement, Claim, Judged, claims, compare_claim, failures
 from posquad.experiments.framework import Measured
 from posquad.report.formulas import as_plain
 
@@ -360,7 +360,9 @@ def test_what_is_not_finite_never_holds_and_can_be_written(rule, kind):
 
 
 def test_none_shows_the_measurement_and_the_reason():
-    judged = compare_claim(claim_of("29.72", rule="none", reason="no system is printed"), measuring(31.5))
+    judged = compare_claim(
+        claim_of("29.72", rule="none", reason="no system is printed"), measuring(31.5)
+    )
     assert (judged.verdict, judged.measured, judged.why) == (UNKNOWN, 31.5, "no system is printed")
 
 
@@ -551,7 +553,9 @@ def test_prediction_interval(published, expected, percentile):
 def test_prediction_interval_of_logarithms(published, logarithmic, linear):
     rule = {"rule": "prediction", "level": 0.95}
     sample = np.exp(NINE)
-    judged = compare_claim(claim_of(published, "statistical", scale="log", **rule), measuring(sample))
+    judged = compare_claim(
+        claim_of(published, "statistical", scale="log", **rule), measuring(sample)
+    )
     assert judged.verdict is logarithmic
     ends = [math.exp(2 - HALF), math.exp(2 + HALF)]
     assert judged.measured["interval"] == pytest.approx(ends, rel=1e-6)

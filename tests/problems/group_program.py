@@ -90,7 +90,7 @@ def slow_decision(rank, own):
     """Rank 0 takes longer for a decision than the timeout, and says so."""
     source = rows.sharded(own, timeout=SHORT)
     with source.together():
-        return source.decided(lambda: time.sleep(2 * SHORT) or "decided")
+        return source.broadcast(lambda: time.sleep(2 * SHORT) or "decided")
 
 
 def early_leave(rank, own):

@@ -104,8 +104,8 @@ def test_the_evidence_of_an_answer_is_a_table(rng, kind):
     assert float(table["relative residual"]) <= 1e-10
     assert len(str(found.evidence).splitlines()) == len(table)
     assert float(found.residual) == float(found.evidence.residual)
-    assert int(found.others) == int(found.evidence.others)
-    assert "others_agreeing=" in repr(found)
+    assert int(found.second_starts) == int(found.evidence.second_starts)
+    assert "second_starts_agreeing=" in repr(found)
     assert "Evidence" not in repr(found)
 
 

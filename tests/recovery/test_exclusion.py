@@ -11,14 +11,14 @@ from posquad import Status, recover
 from posquad.recovery import Acceptance
 from posquad.recovery.exclusion import _is_dual, excludes_others
 from posquad.recovery.prepare import prepare
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from recovery_support import costs_are
 from support import gaussian_problem
 
 
 def excluded(X, U):
     prepared = prepare(X, (X @ U).square().sum(-1), None)
-    return excludes_others(Shared(prepared), prepared.enter(U))
+    return excludes_others(ProblemCache(prepared), prepared.enter(U))
 
 
 @pytest.mark.parametrize(("n", "d", "r"), [(9, 4, 1), (15, 6, 1), (18, 6, 2), (26, 8, 2)])
@@ -103,10 +103,10 @@ def test_recover_says_how_a_second_solution_was_ruled_out():
     X, U, y = gaussian_problem(torch.Generator().manual_seed(1), 50, 10, 2, smallest=0.5)
     found = recover(X, y, 2)
     assert found.status is Status.RECOVERED
-    assert (bool(found.excluded), int(found.others)) == (True, 0)
+    assert (bool(found.excluded), int(found.second_starts)) == (True, 0)
     X, U, y = gaussian_problem(torch.Generator().manual_seed(1), 24, 10, 2, smallest=0.5)
     found = recover(X, y, 2)
     assert found.status is Status.RECOVERED
     assert not bool(found.excluded)
-    assert int(found.others) >= Acceptance().agreeing_others
+    assert int(found.second_starts) >= Acceptance().agreeing_others
     np.testing.assert_allclose(found.Q.dense(), U @ U.T, atol=1e-8)

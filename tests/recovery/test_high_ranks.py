@@ -10,7 +10,7 @@ import torch
 
 from posquad import Status, recover
 from posquad.recovery.prepare import prepare
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 
 
 def noise_floor(d, n, noise=0.0, seed=0, signal=3):
@@ -82,13 +82,13 @@ def test_eigenvalues_that_stand_out_of_the_noise():
     noise = torch.randn(4000, generator=rng, dtype=torch.float64)
 
     def seen(size):
-        return int(Shared(prepare(X, X.square() @ values + size * noise, None)).visible_rank)
+        return int(ProblemCache(prepare(X, X.square() @ values + size * noise, None)).visible_rank)
 
     assert [seen(s) for s in (0.0, 1.0, 5.0, 100.0)] == [3, 3, 2, 0]
     few = X[:14], X[:14].square() @ values
-    assert int(Shared(prepare(*few, None)).visible_rank) == 0  # 15 entries are not determined
+    assert int(ProblemCache(prepare(*few, None)).visible_rank) == 0  # 15 entries are not determined
     for noisy in torch.linalg.eigvalsh(
-        Shared(prepare(X, noise, None)).problem.operator.symmetric_fit(noise)[0]
+        ProblemCache(prepare(X, noise, None)).problem.operator.symmetric_fit(noise)[0]
     )[[0, -1]]:
         assert 0.5 < abs(float(noisy)) / math.sqrt(5 / 4000) < 1.5
 

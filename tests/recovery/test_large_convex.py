@@ -10,11 +10,11 @@ from posquad.certificates import proves_infeasible
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.solvers import cone
 from posquad.recovery.solvers.cone import positive_fit
 from posquad.recovery.solvers.projected import ProjectedGradient, largest_curvature
-from posquad.recovery.solvers.small import Ends
+from posquad.recovery.solvers.small import FinalFactors
 from recovery_support import costs_are
 from support import normal
 
@@ -94,7 +94,7 @@ def test_an_interrupted_fit_leaves_its_best_matrix(rng):
     history = Stopped(Budget(max_steps=1000))
     with costs_are(**LARGE), pytest.raises(KeyboardInterrupt):
         positive_fit(Problem(RankOne(X), y), history.budget, history=history)
-    assert isinstance(history.last, Ends)
+    assert isinstance(history.last, FinalFactors)
     (U,), (residual,) = history.last
     e = (X @ U).square().sum(-1) - y
     assert float(residual) == pytest.approx(float(e.norm() / y.norm()))
@@ -106,6 +106,6 @@ def test_the_first_start_of_a_high_rank_needs_no_more_samples_than_there_are(rng
     X = normal(rng, 12, 6)
     y = (X @ normal(rng, 6, 2)).square().sum(-1)
     with costs_are(OPERATIONS=10**3 / 3):
-        U = Shared(prepare(X, y, None)).start(5)
+        U = ProblemCache(prepare(X, y, None)).start(5)
     assert U.shape == (6, 5)
     assert float(torch.linalg.svdvals(U)[-1]) > 0

@@ -50,7 +50,7 @@ def test_a_problem_gets_the_same_words_alone_and_in_a_batch(weighted, alone):
     for k in range(len(y)):
         one = recover(X, y[k], rank=D, weights=None if w is None else w[k])
         assert together.status[k] is one.status
-        for name in ("rank", "samples", "needed", "starts", "others"):
+        for name in ("rank", "samples", "needed", "starts", "second_starts"):
             assert getattr(together, name)[k] == getattr(one, name)
         size = np.linalg.norm(one.Q.dense()) + 1e-300
         # Both reach the least residual to 1e-10, and the matrix to the square root of that.
@@ -189,7 +189,7 @@ def test_without_a_diagnosis_what_is_not_known_is_not_said():
     assert np.array_equal(full.residual, bare.residual)
     assert np.isnan(bare.curvature).all()
     assert np.isnan(bare.error_estimate).all()
-    assert not bare.others.any()
+    assert not bare.second_starts.any()
     for with_, without in zip(full.status, bare.status, strict=True):
         assert without is (Status.LOSS_REACHED if with_ is Status.RECOVERED else with_)
     one = recover(X, y[0], rank=D, diagnose=False)

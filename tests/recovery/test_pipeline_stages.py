@@ -13,12 +13,12 @@ from posquad.recovery import answers, returned
 from posquad.recovery.acceptance import DEFAULT
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.diagnose import diagnose_any
-from posquad.recovery.second_solutions import Sought
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.prepare import prepare
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.search import search
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.second_solutions import SecondSolutionSearch
 from recovery_support import task_of
 from support import gaussian_problem
 
@@ -29,7 +29,7 @@ def pipeline_of(*, rank=1, max_starts=None):
 
 def identity_problem(responses):
     """Three inputs of length one, so that `x'Qx` is a diagonal entry of Q."""
-    return Shared(prepare(torch.eye(3).double(), torch.tensor(responses).double(), None))
+    return ProblemCache(prepare(torch.eye(3).double(), torch.tensor(responses).double(), None))
 
 
 def test_the_stages_one_after_another_are_recover():
@@ -37,17 +37,17 @@ def test_the_stages_one_after_another_are_recover():
     X, U, y = gaussian_problem(torch.Generator().manual_seed(4), 40, 6, 2)
     task = task_of()
     prepared = prepare(X, y, None)
-    shared = Shared(prepared)
+    shared = ProblemCache(prepared)
     found = search(shared, 2, task, 20)
     assert float(found.residual) < 1e-14
     diagnosis = diagnose_any(shared, found, np.array(2), task.history.budget)
     assert 0 < float(diagnosis.error) < 1e-10
     Q = prepared.restore(found.U) @ prepared.restore(found.U).mT
     torch.testing.assert_close(Q, U @ U.mT, rtol=1e-12, atol=1e-12)
-    answers = answers.diagnosed_answers(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
-    told, whole = answers.recovery(torch.Size(), X, task.history, 40), recover(X, y, 2)
+    made = answers.diagnosed_answers(shared, found, task, 1.0, 6, nongeneric=False, diagnose=True)
+    told, whole = made.recovery(torch.Size(), X, task.history, 40), recover(X, y, 2)
     torch.testing.assert_close(told.Q.dense(), whole.Q.dense())
-    for name in ("status", "rank", "samples", "needed", "excluded", "others"):
+    for name in ("status", "rank", "samples", "needed", "excluded", "second_starts"):
         assert getattr(told, name) == getattr(whole, name)
     # The estimate grows with the residual, which of the returned factor is one of rounding, too.
     assert 0 < float(told.error_estimate) < 10 * float(diagnosis.error)
@@ -99,12 +99,12 @@ def test_starts_are_those_given_or_by_the_unknowns():
 @pytest.mark.parametrize(("error", "apart"), [(0.0, 1e-5), (0.9e-7, 1e-5), (1e-6, 1e-4)])
 def test_a_second_solution_is_farther_than_a_hundred_errors(error, apart, monkeypatch):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 8, 4, 1)
-    shared, seen = Shared(prepare(X, y, None)), []
+    shared, seen = ProblemCache(prepare(X, y, None)), []
 
     def second(shared, found, task, radii, rank, *, nongeneric):
         seen.append((float(radii.apart), rank, nongeneric))
         assert float(radii.near) == 0.25
-        return Sought(*map(torch.tensor, (True, 5, 3, True)))
+        return SecondSolutionSearch(*map(torch.tensor, (True, 5, 3, True)))
 
     monkeypatch.setattr(answers, "find_second_solution", second)
     diagnosis = SimpleNamespace(error=np.float64(error), near=np.float64(0.25))

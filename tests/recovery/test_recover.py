@@ -18,7 +18,7 @@ from posquad.recovery import diagnose, logdet_irls, search
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from recovery_support import relative_error
 from support import gaussian_problem, normal, rotation
 
@@ -65,7 +65,7 @@ def test_a_large_noisy_problem_is_polished_to_a_stationary_point(rng):
     start = U + 0.01 * normal(rng, 24, 16)
     one = np.array(1)
     given = search.Candidates(16, start, np.array(1.0), one, one, one > 0, np.array(0.0))
-    finder = search.refine(Shared(prepared), start, task, given)
+    finder = search.refine(ProblemCache(prepared), start, task, given)
     inputs, V = X.numpy(), finder.U.numpy()
     J = 2 * np.einsum("ia,ib->iab", inputs, inputs @ V).reshape(len(inputs), -1)
     e = ((inputs @ V) ** 2).sum(1) - y.numpy()
@@ -441,7 +441,7 @@ class TestNothingWrongIsCalledRecovered:
     def test_the_first_order_must_outweigh_the_second(self, rng):
         X = normal(rng, 40, 6)
         U = torch.linalg.qr(normal(rng, 6, 2)).Q * torch.tensor([1.0, 1e-3], dtype=X.dtype)
-        shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
+        shared = ProblemCache(prepare(X, (X @ U).square().sum(-1), None))
         V = shared.prepared.enter(U)
         at = [diagnose.diagnose(shared, V, np.float64(e)) for e in (1e-12, 1e-4)]
         assert [bool(found.isolated) for found in at] == [True, False]
@@ -451,11 +451,11 @@ class TestNothingWrongIsCalledRecovered:
         X = torch.zeros(80, 6, dtype=torch.float64)
         X[:40, :3], X[40:, 3:] = normal(rng, 40, 3), normal(rng, 40, 3)
         U = normal(rng, 6, 2)
-        shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
+        shared = ProblemCache(prepare(X, (X @ U).square().sum(-1), None))
         found = diagnose.diagnose(shared, shared.prepared.enter(U), np.float64(0.0))
         assert bool(found.free)
         whole = gaussian_problem(rng, 80, 6, 2)
-        shared = Shared(prepare(whole[0], whole[2], None))
+        shared = ProblemCache(prepare(whole[0], whole[2], None))
         V = shared.prepared.enter(whole[1])
         assert not bool(diagnose.diagnose(shared, V, np.float64(0.0)).free)
 
@@ -768,10 +768,10 @@ def test_whitening_is_needed(rng):
 @pytest.mark.parametrize(("n", "d"), [(30, 8), (5000, 8), (3000, 60)])
 def test_independent_samples_are_counted_at_any_size(rng, n, d):
     D = d * (d + 1) // 2
-    generic = Shared(prepare(normal(rng, n, d), torch.ones(n).double(), None))
+    generic = ProblemCache(prepare(normal(rng, n, d), torch.ones(n).double(), None))
     assert int(generic.distinct) == min(n, D)
     if d == 8 and n > D:
-        signs = Shared(prepare(normal(rng, n, d).sign(), torch.ones(n).double(), None))
+        signs = ProblemCache(prepare(normal(rng, n, d).sign(), torch.ones(n).double(), None))
         assert int(signs.distinct) == D - d + 1
 
 

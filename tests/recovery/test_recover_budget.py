@@ -14,7 +14,7 @@ from posquad.recovery import diagnose as module
 from posquad.recovery.budget import Budget
 from posquad.recovery.diagnose import diagnose
 from posquad.recovery.prepare import prepare
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from support import gaussian_problem, normal
 
 
@@ -51,7 +51,7 @@ def test_the_ends_of_a_spectrum_are_not_known_when_they_are_stopped(rng):
 
 def test_a_late_diagnosis_of_a_large_problem_is_left_out(rng, monkeypatch):
     X, U, y = gaussian_problem(rng, 60, 8, 2, smallest=0.5)
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     monkeypatch.setattr(module, "is_quick", lambda multiplications: False)
     U = shared.prepared.enter(U)
     residual = shared.problem.relative_residual(U).numpy()

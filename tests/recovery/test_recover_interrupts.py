@@ -48,12 +48,12 @@ def test_small_problems_can_be_interrupted_between_any_two_lines(rng, monkeypatc
         return trace
 
     before = sys.gettrace()
-    run = small._Run(problem, starts, small.Ending(steps=100, patience=3, rate=0.5), None)
+    run = small._Run(problem, starts, small.StopRule(steps=100, patience=3, rate=0.5), None)
     monkeypatch.setattr(small, "_Run", lambda *_: run)  # complete before the first moment
     sys.settrace(trace)
     try:
         with pytest.raises(KeyboardInterrupt):
-            small.run_small(problem, starts, small.Ending(steps=100), history)
+            small.run_small(problem, starts, small.StopRule(steps=100), history)
     finally:
         sys.settrace(before)
     ends = history.last

@@ -10,13 +10,13 @@ from posquad import RankOne, Status, recover
 from posquad.core.errors import DomainError, DtypeError, Interrupted, ShapeError
 from posquad.core.threads import one_torch_thread
 from posquad.problems.views import RankOneView
-from posquad.recovery import Acceptance, answers, second_starts, second_solutions, rank_changes
+from posquad.recovery import Acceptance, answers, rank_changes, second_solutions, second_starts
 from posquad.recovery.costs import is_overhead
 from posquad.recovery.pipeline import max_starts
 from posquad.recovery.prepare import normalize_rows, prepare
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.ranks import trial_starts
 from posquad.recovery.search import Search, search
-from posquad.recovery.problem_cache import Shared
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
@@ -101,7 +101,7 @@ def test_a_second_solution_is_found_and_said(rng):
     torch.testing.assert_close((X @ V).square().sum(-1), y, rtol=1e-12, atol=1e-12)
     found = recover(X, y, 1)
     assert found.status is Status.NOT_IDENTIFIED
-    assert int(found.others) > 0
+    assert int(found.second_starts) > 0
     together = recover(torch.stack([X, X]), torch.stack([y, y]), 1)
     assert together.status == [Status.NOT_IDENTIFIED] * 2
 
@@ -109,16 +109,18 @@ def test_a_second_solution_is_found_and_said(rng):
 def test_how_many_starts_sought_another(rng, monkeypatch):
     """None where the samples determine every symmetric matrix."""
     X, _, y = gaussian_problem(rng, 60, 5, 1)
-    assert int(recover(X, y, 1).others) == 0  # d(d+1)/2 = 15 < 60
+    assert int(recover(X, y, 1).second_starts) == 0  # d(d+1)/2 = 15 < 60
     X, _, y = gaussian_problem(rng, 30, 10, 2, smallest=0.5)
-    assert int(recover(X, y, 2).others) >= Acceptance().agreeing_others
+    assert int(recover(X, y, 2).second_starts) >= Acceptance().agreeing_others
     none, zero = torch.tensor(False), torch.tensor(0)
     monkeypatch.setattr(
-        answers, "find_second_solution", lambda *a, **k: second_solutions.Sought(none, zero, zero, ~none)
+        answers,
+        "find_second_solution",
+        lambda *a, **k: second_solutions.SecondSolutionSearch(none, zero, zero, ~none),
     )
     few = recover(X, y, 2)
     assert few.status is Status.NOT_IDENTIFIED  # where no start was made, none was sought
-    assert int(few.others) == 0
+    assert int(few.second_starts) == 0
 
 
 def test_reflections_have_the_same_responses(rng):
@@ -126,7 +128,7 @@ def test_reflections_have_the_same_responses(rng):
     X = normal(rng, 9, 4)
     U = torch.eye(4, dtype=X.dtype)
     y = X.square().sum(-1)
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     W = shared.prepared.enter(U)
     found = second_starts._mirrored_interpolants(shared, W)[0]
     assert float(torch.linalg.matrix_norm(found @ found.mT - W @ W.mT)) > 1e-3
@@ -138,7 +140,7 @@ def test_reflections_have_the_same_responses(rng):
 def test_other_interpolants_have_the_same_responses(rng):
     """At rank d nothing is cut off but the negative part, so responses agree where H is small."""
     X, U, y = gaussian_problem(rng, 8, 4, 4, smallest=0.5)
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     W = shared.prepared.enter(U)
     found = second_starts._other_interpolants(shared, W, 0, 2)[
         1
@@ -181,7 +183,7 @@ def test_a_view_prepares_as_a_copy_does(rng, kind):
     )  # fmt: skip
     torch.testing.assert_close(view.problem.y, copy.problem.y, rtol=1e-14, atol=0)
     assert int(view.count) == int(copy.count) == 60
-    found = search(Shared(view), 2, task_of(), 20)
+    found = search(ProblemCache(view), 2, task_of(), 20)
     if kind == "isotropic":
         Q = view.restore(found.U) @ view.restore(found.U).mT
         torch.testing.assert_close(Q, U @ U.mT, rtol=0, atol=1e-10)
@@ -192,7 +194,7 @@ def test_repeated_rows_are_counted_once_in_large_problems(rng):
     """Rows that agree with one random direction by chance are not repeated ones."""
     X = normal(rng, 2000, 60)
     repeated = torch.cat([X, -3 * X[:100], torch.zeros(5, 60, dtype=X.dtype)])
-    shared = Shared(prepare(repeated, repeated.square().sum(-1), None))
+    shared = ProblemCache(prepare(repeated, repeated.square().sum(-1), None))
     assert int(shared.distinct) == min(2000, 60 * 61 // 2)
     assert not bool(shared.linear)
     # Equal cosines with the first probe only: reflect a row across it.
@@ -203,7 +205,7 @@ def test_repeated_rows_are_counted_once_in_large_problems(rng):
     mirrored = 2 * (x @ unit)[:, None] * unit - x
     both = torch.cat([x, mirrored])
     with costs_are(OPERATIONS=1):
-        assert int(Shared(prepare(both, both.square().sum(-1), None)).distinct) == 1800
+        assert int(ProblemCache(prepare(both, both.square().sum(-1), None)).distinct) == 1800
 
 
 # Constants and threads.
@@ -253,7 +255,7 @@ def test_the_rounds_of_a_batch_are_those_of_one_problem(rng):
 
 def test_a_running_search_reports_what_it_has(rng):
     X, _, y = gaussian_problem(rng, 24, 6, 2)
-    run = Search(Shared(prepare(X, y, None)), 2, task_of(), 5)
+    run = Search(ProblemCache(prepare(X, y, None)), 2, task_of(), 5)
     before = run.candidates()
     assert (float(before.residual), int(before.starts), before.farkas) == (1.0, 0, None)
     after = run.run()

@@ -25,11 +25,11 @@ from posquad.recovery.diagnose import (
     needed_samples,
 )
 from posquad.recovery.findings import found_evidence, largest_error
-from posquad.recovery.second_starts import block_signs
 from posquad.recovery.prepare import Prepared, looks_nongeneric, normalize_rows, prepare
 from posquad.recovery.problem import Given, Problem
+from posquad.recovery.problem_cache import ProblemCache, positive_part
 from posquad.recovery.returned import returned_factor
-from posquad.recovery.problem_cache import Shared, positive_part
+from posquad.recovery.second_starts import block_signs
 from posquad.recovery.solvers.fit import at_rounding, cosine, stagnated
 from posquad.recovery.status import grant, is_open
 from recovery_support import task_of
@@ -55,7 +55,7 @@ def shared_of(X, y, **changes):
         "scale": torch.ones(batch, dtype=X.dtype), "span": np.full(batch, d),
         "count": np.full(batch, n),
     }  # fmt: skip
-    return Shared(Prepared(**{**values, **changes}))
+    return ProblemCache(Prepared(**{**values, **changes}))
 
 
 def ended(*residuals):
@@ -330,9 +330,9 @@ def setting(n, distinct=None, *, rows=None, spent=False, shown=0):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), rows or n, 6, 2)
     shared = SimpleNamespace(
         problem=Problem(RankOne(X), y), is_convex_small=True,
-        prepared=SimpleNamespace(count=np.array(n), of_all_samples=float, others=0),
+        prepared=SimpleNamespace(count=np.array(n), of_all_samples=float, other_terms=0),
         samples=rows or n, distinct=np.array(n if distinct is None else distinct),
-        acceptance=DEFAULT, visible_rank=np.array(shown), others=0,
+        acceptance=DEFAULT, visible_rank=np.array(shown), other_terms=0,
         unknowns=lambda rank: dimension(6, rank),
         suffices=lambda rank: np.array((distinct or n) >= needed_samples(6, rank)),
     )  # fmt: skip
@@ -683,7 +683,7 @@ def test_nothing_is_known_at_a_factor_without_full_rank(rng, dtype, smallest, kn
     X, U = X.to(dtype), U.to(dtype)
     one, zero = np.array(1), np.zeros((), dtype=U.numpy().dtype)
     fit = search.Candidates(2, U, zero, one, one, one > 0, zero)
-    shared = Shared(prepare(X, (X @ U).square().sum(-1), None))
+    shared = ProblemCache(prepare(X, (X @ U).square().sum(-1), None))
     found = diagnose_any(shared, fit, np.array(2), task_of().history.budget)
     assert bool(np.isfinite(found.low)) is known
     assert bool(np.isfinite(found.error)) <= known
@@ -730,8 +730,8 @@ def test_working_coordinates_and_back(rng, kind):
         predicted(rows, told.restore(V)), told.scale * predicted(told.problem.operator.X, V),
         rtol=1e-8, atol=1e-10,
     )  # fmt: skip
-    assert (int(told.span), int(Shared(told).distinct), int(told.count)) == (4, 10, 200)
-    assert bool(Shared(told).linear)
+    assert (int(told.span), int(ProblemCache(told).distinct), int(told.count)) == (4, 10, 200)
+    assert bool(ProblemCache(told).linear)
 
 
 @pytest.mark.parametrize(("share", "whitened"), [(1.05, False), (0.95, True)])
@@ -749,12 +749,12 @@ def test_inputs_in_a_subspace_and_samples_that_repeat(rng):
     basis = torch.linalg.qr(normal(rng, 5, 3)).Q
     X = normal(rng, 40, 3) @ basis.mT
     told = prepare(X, X.square().sum(-1), None)
-    assert (int(told.span), told.problem.d, int(Shared(told).distinct)) == (3, 3, 6)
+    assert (int(told.span), told.problem.d, int(ProblemCache(told).distinct)) == (3, 3, 6)
     x = normal(rng, 4, 5)
     repeated = torch.cat([x, -2 * x, torch.zeros(1, 5, dtype=x.dtype)])
     told = prepare(repeated, repeated.square().sum(-1), None)
-    assert (int(Shared(told).distinct), int(told.count), int(told.span)) == (4, 8, 4)
-    assert not bool(Shared(told).linear)
+    assert (int(ProblemCache(told).distinct), int(told.count), int(told.span)) == (4, 8, 4)
+    assert not bool(ProblemCache(told).linear)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -15,7 +15,7 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.recovery import returned
 from posquad.recovery.candidates import Candidates
 from posquad.recovery.prepare import normalize_rows, prepare
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.stationarity import relative_offset
 from posquad.recovery.weighting import has_stages, weight_stages
 from support import gaussian_problem, normal
@@ -81,7 +81,7 @@ def test_a_direction_is_dropped_if_the_residual_is_the_same_without_it(weak, ran
     U[0, 0], U[1, 1] = 1.0, weak
     e = 1e-9 * normal(torch.Generator().manual_seed(1), 60)
     y = (X @ U).square().sum(-1) + e
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     working = shared.prepared.enter(U)
     residual = float(shared.problem.relative_residual(working))
     answer = returned.returned_factor(shared, candidates(working, residual), 1e-10)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from posquad.recovery import budget, restarts
-from posquad.recovery import search as module
 from posquad.recovery import problem_cache as shared_module
+from posquad.recovery import search as module
 from posquad.recovery.prepare import prepare
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.search import Search
-from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.fit import FitState
 from recovery_support import costs_are, task_of
 from support import gaussian_problem
@@ -37,7 +37,7 @@ def search_of(n, *, max_starts=20, start=None, batch=None, rank=1):
     X, U, y = gaussian_problem(torch.Generator().manual_seed(n), n, 4, rank)
     if batch:
         X, y = X.expand(batch, -1, -1).clone(), y.expand(batch, -1).clone()
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     return Search(shared, rank, task_of(), max_starts, start), shared.prepared.enter(U)
 
 

@@ -8,9 +8,9 @@ import torch
 
 from posquad import RankOne
 from posquad.recovery.prepare import prepare
+from posquad.recovery.problem_cache import ProblemCache, independent_samples
 from posquad.recovery.restarts import common_noise
 from posquad.recovery.search import Search
-from posquad.recovery.problem_cache import Shared, independent_samples
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
@@ -27,7 +27,7 @@ def solving(size):
 
 def shared_of(n, d=4):
     X, _, y = gaussian_problem(torch.Generator().manual_seed(n), n, d, 1)
-    return Shared(prepare(X, y, None))
+    return ProblemCache(prepare(X, y, None))
 
 
 def planned(n, round, sizes, **counts):
@@ -111,7 +111,7 @@ def test_rounds_near_the_information_limit_are_reflected(sizes):
 def test_a_problem_is_searched_in_a_batch_as_alone_if_others_end_their_reflections():
     """Each group of problems with the same starts used gets the rest of its own."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(6), 6, 4, 1)
-    shared = Shared(prepare(X.expand(3, 6, 4), y.expand(3, 6), None))
+    shared = ProblemCache(prepare(X.expand(3, 6, 4), y.expand(3, 6), None))
     search, told = Search(shared, 1, task_of(), 30), []
     search.starts, search.agreeing = np.array([25, 25, 28]), np.array([0, 4, 4])
     search.next_round = 1
@@ -188,7 +188,7 @@ def test_the_rank_of_the_samples_is_computed_up_to_a_size(sizes, counted):
     """Seven rows, two of them multiples of each other: six samples either way, by two counts."""
     X, _, y = gaussian_problem(torch.Generator().manual_seed(0), 7, 3, 1)
     X[1], y[1] = -2 * X[0], 4 * y[0]
-    shared = Shared(prepare(X, y, None))
+    shared = ProblemCache(prepare(X, y, None))
     with costs_are(**sizes):
         assert int(shared.distinct) == 6
     assert bool(shared.linear) is counted

@@ -11,13 +11,13 @@ import scipy.stats
 import torch
 
 from posquad import RankOne, Status, recover
-from posquad.recovery import Acceptance, budget, second_starts, second_solutions
+from posquad.recovery import Acceptance, budget, second_solutions, second_starts
 from posquad.recovery import problem_cache as shared_module
 from posquad.recovery.candidates import Candidates
-from posquad.recovery.second_solutions import Radii
 from posquad.recovery.prepare import prepare
 from posquad.recovery.problem import Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
+from posquad.recovery.second_solutions import Radii
 from recovery_support import costs_are, task_of
 from support import gaussian_problem, normal
 
@@ -26,7 +26,7 @@ def shared_of(n, d, r):
     """A problem and the factor that explains it, in working coordinates."""
     X, U, y = gaussian_problem(torch.Generator().manual_seed(n), n, d, r, smallest=0.5)
     prepared = prepare(X, y, None)
-    return Shared(prepared), prepared.enter(U)
+    return ProblemCache(prepared), prepared.enter(U)
 
 
 def candidates(U, residual=1e-16, starts=1):
@@ -109,7 +109,9 @@ def test_the_search_ends_with_the_first_different_end(monkeypatch):
     )
     starts = second_starts.Starts(torch.zeros(2, 5, 2), torch.tensor([True, True]), 2, 2)
     monkeypatch.setattr(second_solutions, "make_starts", lambda *a, **k: starts)
-    monkeypatch.setattr(second_solutions, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends)))
+    monkeypatch.setattr(
+        second_solutions, "_ends", lambda *a: tuple(torch.tensor(e) for e in next(ends))
+    )
     told = second_solutions.find_second_solution(
         shared, candidates(U), task_of(), radii(), 2, nongeneric=False
     )
@@ -225,7 +227,7 @@ def test_symmetric_copies_flip_blocks_and_signs_and_permute():
     X[:, 1] *= 30
     V = normal(rng, 3, 2)
     prepared = prepare(X, (X @ V).square().sum(-1), None)
-    shared = Shared(prepared)
+    shared = ProblemCache(prepared)
     copies = second_starts._symmetric_copies(shared, prepared.enter(V), task_of(), 10)
     V = prepared.transform @ prepared.enter(V)
     there = prepared.transform @ copies
@@ -272,7 +274,7 @@ def test_where_one_matrix_is_not_seen_all_other_solutions_are_starts():
     X = torch.from_numpy(g @ vectors.T)
     prepared = prepare(X, (X @ torch.from_numpy(U)).square().sum(-1), None)
     first, second = (prepared.enter(torch.from_numpy(W)) for W in (U, V))
-    starts = second_starts._other_interpolants(Shared(prepared), first, 0, 8)
+    starts = second_starts._other_interpolants(ProblemCache(prepared), first, 0, 8)
     away = torch.linalg.matrix_norm(starts @ starts.mT - second @ second.mT)
     assert float(away.min()) < 1e-6 * float(torch.linalg.matrix_norm(second @ second.mT))
 
@@ -361,7 +363,7 @@ def test_dense_steps_near_the_limit_and_where_they_cost_only_calls(n, sizes, den
 
 
 def few_rows(shared):
-    return Shared(shared.prepared, Acceptance(least_thinned_rows=20))
+    return ProblemCache(shared.prepared, Acceptance(least_thinned_rows=20))
 
 
 @pytest.mark.parametrize(("n", "kept"), [(111, 111), (112, 28), (500, 28)])
@@ -378,7 +380,7 @@ def test_a_part_of_many_rows_is_kept(n, kept):
 def test_all_rows_are_kept_if_a_part_spans_less():
     X = normal(torch.Generator().manual_seed(0), 400, 5)
     X[3:, 4] = 0
-    shared = few_rows(Shared(prepare(X, X[:, 0].square(), None)))
+    shared = few_rows(ProblemCache(prepare(X, X[:, 0].square(), None)))
     assert shared.thinned(2) is shared
 
 
@@ -389,14 +391,16 @@ def test_a_solution_of_a_part_of_the_rows_is_none_of_all():
     X[:30, 2:4] *= (lengths[:, 0] / lengths[:, 1])[:, None]
     U, V = torch.eye(5).double()[:, :2], torch.eye(5).double()[:, 2:4]
     y = X[:, :2].square().sum(-1)
-    part, whole = (Shared(prepare(X[:n], y[:n], None)) for n in (30, 60))
+    part, whole = (ProblemCache(prepare(X[:n], y[:n], None)) for n in (30, 60))
     for problem, elsewhere in ((part.problem, True), (whole.problem, False)):
         start = part.prepared.enter(V)
         if problem.n == 60:  # the same coordinates as those of the part
             rows = X @ part.prepared.transform
             problem = Problem(RankOne(rows), y / part.prepared.scale)
         found = candidates(part.prepared.enter(U))
-        told = second_solutions._ends(second_solutions._Known(part, found, radii(), problem), task_of(), start[None])
+        told = second_solutions._ends(
+            second_solutions._Known(part, found, radii(), problem), task_of(), start[None]
+        )
         assert bool(told[1].any()) is elsewhere
 
 
@@ -405,7 +409,7 @@ def test_starts_are_drawn_to_the_first_solution_and_away_from_no_other(monkeypat
     rng, d, r = np.random.default_rng(5), 9, 2
     X, first, second = two_solutions(5, 50, d, r)
     y = np.square(X @ first).sum(1)
-    shared = Shared(prepare(torch.tensor(X), torch.tensor(y), None))
+    shared = ProblemCache(prepare(torch.tensor(X), torch.tensor(y), None))
     U, V = (shared.prepared.enter(torch.tensor(W)) for W in (first, second))
     noise = torch.tensor(rng.standard_normal((3, d, r)))
     size = torch.linalg.matrix_norm(U) / (d * r) ** 0.5
@@ -446,4 +450,4 @@ def test_problems_of_more_than_2_to_the_24_numbers_are_searched():
     found = recover(X, y, r)
     assert found.status is Status.NOT_IDENTIFIED
     assert bool(found.evidence.different)
-    assert int(found.others) == Acceptance().least_large_others
+    assert int(found.second_starts) == Acceptance().least_large_others

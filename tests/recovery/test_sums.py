@@ -15,11 +15,11 @@ from posquad.estimator import PositiveQuadraticRegressor
 from posquad.problems import rows
 from posquad.problems.moments import begin_moments
 from posquad.problems.packed import Packed
-from posquad.recovery import exclusion, answers, second_starts, second_solutions
+from posquad.recovery import answers, exclusion, second_solutions, second_starts
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.evidence import Evidence
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.streams.compressed import Compressed
 
 N, D = 5000, 4
@@ -60,7 +60,7 @@ def test_the_error_is_that_of_the_rows_with_the_best_other_terms(terms):
     V = prepared.enter(torch.from_numpy(U))
     own = prepared.problem.relative_residual(V)
     assert prepared.of_all_samples(float(own)) == pytest.approx(expected, rel=1e-9)
-    assert (int(prepared.count), prepared.others) == (N, Z.shape[1])
+    assert (int(prepared.count), prepared.other_terms) == (N, Z.shape[1])
 
 
 def test_a_second_solution_counts_where_rounding_does_not_exclude_it():
@@ -74,16 +74,18 @@ def test_a_second_solution_counts_where_rounding_does_not_exclude_it():
     start = 1.3 * U[None]
     for hidden, different in ((0.0, False), (1.0, True)):
         sums = replace(prepared.sums, hidden=lambda V, h=hidden: torch.full(V.shape[:-2], h))
-        shared = Shared(replace(prepared, sums=sums))
+        shared = ProblemCache(replace(prepared, sums=sums))
         spent = task_of()
         spent.history.budget.steps = spent.history.budget.max_steps  # no descent
-        ends = second_solutions._ends(second_solutions._Known(shared, known, radii, shared.problem), spent, start)
+        ends = second_solutions._ends(
+            second_solutions._Known(shared, known, radii, shared.problem), spent, start
+        )
         assert [bool(each) for each in ends] == [False, different]
 
 
 def test_the_search_says_nothing_if_few_starts_agree(monkeypatch):
     X = signs()
-    shared = Shared(compressed(X, (X @ [1.0, 2.0, -1.0, 0.5]) ** 2).prepared)
+    shared = ProblemCache(compressed(X, (X @ [1.0, 2.0, -1.0, 0.5]) ** 2).prepared)
     assert second_starts.plan_search(shared, 1, nongeneric=False).least == 11
     U = torch.ones(D, 1, dtype=torch.float64)
     known = Candidates(1, U, *(np.array(v) for v in (0.0, 1, 1, True, 0.0)))
@@ -92,8 +94,12 @@ def test_the_search_says_nothing_if_few_starts_agree(monkeypatch):
     monkeypatch.setattr(second_solutions, "make_starts", lambda *a, **k: starts)
     for agree, enough in ((0, False), (1, True)):
         again = torch.arange(5) < agree
-        monkeypatch.setattr(second_solutions, "_ends", lambda *a, e=again: (e, torch.zeros(5).bool()))
-        found = second_solutions.find_second_solution(shared, known, task_of(), radii, 1, nongeneric=False)
+        monkeypatch.setattr(
+            second_solutions, "_ends", lambda *a, e=again: (e, torch.zeros(5).bool())
+        )
+        found = second_solutions.find_second_solution(
+            shared, known, task_of(), radii, 1, nongeneric=False
+        )
         assert bool(found.enough) is enough  # 11 rounds of one, or of none
 
 
@@ -117,10 +123,10 @@ def test_forms_that_no_measurement_sees(form, rank, found):
     X = signs(d=3)
     prepared = compressed(X, X[:, 0] * X[:, 1]).prepared
     problem = replace(prepared.problem, operator=Packed(A[i, j][None]), y=torch.zeros(1).double())
-    shared = Shared(replace(prepared, problem=problem))
+    shared = ProblemCache(replace(prepared, problem=problem))
     evidence = answers._beside_zero(shared, task_of(), rank, Evidence.blank(1, np.dtype(float)))
     assert (bool(evidence.different[0]), bool(evidence.sought[0])) == (found, True)
-    assert int(evidence.others[0]) >= 1
+    assert int(evidence.second_starts[0]) >= 1
 
 
 def test_no_form_beside_a_constant():

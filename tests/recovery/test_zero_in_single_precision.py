@@ -7,7 +7,7 @@ import torch
 from posquad.core.status import Status
 from posquad.recovery.initializers import raised_factor
 from posquad.recovery.prepare import prepare
-from posquad.recovery.problem_cache import Shared, positive_part
+from posquad.recovery.problem_cache import ProblemCache, positive_part
 from posquad.recovery.solvers.descent import scaled_descent
 from posquad.recovery.solvers.direct import direct_least_squares
 from posquad.recovery.solvers.fit import regularized_frame
@@ -46,7 +46,7 @@ def test_a_zero_least_squares_matrix_is_the_best_fit(dtype):
 @DTYPES
 def test_zero_is_the_best_fit_to_negative_responses(dtype):
     X, y = (torch.from_numpy(a) for a in problem(dtype))
-    shared = Shared(prepare(X, -y, None))
+    shared = ProblemCache(prepare(X, -y, None))
     assert not shared.better_than_zero(2).any()
 
 

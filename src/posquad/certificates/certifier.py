@@ -11,7 +11,13 @@ import numpy as np
 from posquad.certificates import words
 from posquad.certificates.certificate import FINDINGS, Certificate, fingerprint_of
 from posquad.certificates.proofs.bounded_operator import BoundedOperator, bounded_problem
-from posquad.certificates.proofs.claims import Claims, Conclusions, Witness, proved_conclusions, trace_gap
+from posquad.certificates.proofs.claims import (
+    Claims,
+    Conclusions,
+    Witness,
+    proved_conclusions,
+    trace_gap,
+)
 from posquad.certificates.proofs.rounding import in_range, up
 from posquad.certificates.proofs.statements import (
     TangentGram,

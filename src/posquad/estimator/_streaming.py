@@ -35,14 +35,14 @@ from posquad.recovery import (
     Budget,
     Checkpoint,
     History,
-    Wanted,
+    SearchOptions,
     admitted_checkpoint,
     admitted_responses,
     fit_moments,
     gather_moments,
     kept_rows,
     moments_pay,
-    open_keeper,
+    open_writer,
     own_responses,
     recover,
 )
@@ -205,7 +205,7 @@ class StreamFits(FittedAttributes):
     ) -> Self:
         """Fit to a source of rows: in memory if it is small, otherwise from its moments."""
         with source.together():
-            source.agree(fact=self.get_params())
+            source.check_same(fact=self.get_params())
             progress = source.watched(progress)
             if not source.is_shared:
                 checkpoint = admitted_checkpoint(checkpoint, source)
@@ -236,13 +236,13 @@ class StreamFits(FittedAttributes):
                     "seed": seed,
                 }
                 options |= {"terms": self._terms}
-                keeper = open_keeper(checkpoint, source, responses, weights, options)
+                writer = open_writer(checkpoint, source, responses, weights, options)
                 moments = gather_moments(
-                    source, responses, weights, terms=self._terms, progress=progress, keeper=keeper
+                    source, responses, weights, terms=self._terms, progress=progress, writer=writer
                 )
                 rows = source, responses, weights
                 self._fit_moments(moments, progress, rows, seed)
-                keeper.end()
+                writer.end()
         self._warn()
         return self
 
@@ -316,7 +316,7 @@ class StreamFits(FittedAttributes):
         self._require_no_folds()
         budget = Budget(max_steps=self.max_steps, time_limit=self.time_limit)
         seed = integer_seed(self.random_state) if seed is None else seed
-        wanted = Wanted(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
+        wanted = SearchOptions(self.rank, self.max_rank, self.max_starts, seed, self.tolerance)
         level = wanted.level(moments.d, narrow=moments.narrow)
         history, stopped = History(budget, progress), None
         try:

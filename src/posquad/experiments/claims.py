@@ -24,7 +24,7 @@ from posquad.core.rates import wilson
 from posquad.experiments.framework import Measured
 from posquad.report.formulas import as_plain
 
-__all__ = ["Agreement", "Claim", "Judged", "claims", "failures", "compare_claim", "number"]
+__all__ = ["Agreement", "Claim", "Judged", "claims", "compare_claim", "failures", "number"]
 
 
 STRICT = ("identity", "deterministic")  # kinds whose failure sets the exit status

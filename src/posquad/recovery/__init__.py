@@ -31,6 +31,8 @@ from posquad.recovery.reweight import Reweighted as Reweighted
 from posquad.recovery.reweight import Squares as Squares
 from posquad.recovery.reweight import fit_by_reweighting as fit_by_reweighting
 from posquad.recovery.robust_starts import robust_factors as robust_factors
+from posquad.recovery.search_options import SearchOptions as SearchOptions
+from posquad.recovery.search_options import reproduction_level as reproduction_level
 from posquad.recovery.solvers.descent import data_driven_descent as data_driven_descent
 from posquad.recovery.solvers.descent import data_driven_step as data_driven_step
 from posquad.recovery.solvers.descent import scaled_descent as scaled_descent
@@ -43,9 +45,9 @@ from posquad.recovery.status import UNIQUE as UNIQUE
 from posquad.recovery.status import granted as granted
 from posquad.recovery.streams.by_moments import fit_moments as fit_moments
 from posquad.recovery.streams.checkpoint import Checkpoint as Checkpoint
-from posquad.recovery.streams.checkpoint import Keeper as Keeper
+from posquad.recovery.streams.checkpoint import CheckpointWriter as CheckpointWriter
 from posquad.recovery.streams.checkpoint import admitted_checkpoint as admitted_checkpoint
-from posquad.recovery.streams.checkpoint import open_keeper as open_keeper
+from posquad.recovery.streams.checkpoint import open_writer as open_writer
 from posquad.recovery.streams.compressed import Compressed as Compressed
 from posquad.recovery.streams.entry import MOMENT_MOST as MOMENT_MOST
 from posquad.recovery.streams.entry import admitted_responses as admitted_responses
@@ -53,7 +55,5 @@ from posquad.recovery.streams.entry import moments_pay as moments_pay
 from posquad.recovery.streams.entry import own_responses as own_responses
 from posquad.recovery.streams.gather import gather_moments as gather_moments
 from posquad.recovery.streams.gather import kept_rows as kept_rows
-from posquad.recovery.search_options import Wanted as Wanted
-from posquad.recovery.search_options import reproduction_level as reproduction_level
 from posquad.recovery.with_terms import FoundFunction as FoundFunction
 from posquad.recovery.with_terms import recover_with_terms as recover_with_terms

@@ -16,13 +16,13 @@ from posquad.recovery.diagnose import Diagnosis, diagnose_any, undiagnosed
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.exclusion import excludes_others
 from posquad.recovery.findings import found_evidence
-from posquad.recovery.second_starts import RANDOM_STARTS
-from posquad.recovery.second_solutions import Radii, Sought, find_second_solution
 from posquad.recovery.problem import Problem
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.result import Answers, blank_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import search
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.second_solutions import Radii, SecondSolutionSearch, find_second_solution
+from posquad.recovery.second_starts import RANDOM_STARTS
 from posquad.recovery.status import is_open
 
 # Entries of the matrices up to which a second solution beside zero is sought. Derived: 32 MB.
@@ -30,7 +30,7 @@ _ENTRIES = 2**22
 
 
 def diagnosed_answers(
-    shared: Shared,
+    shared: ProblemCache,
     found: Candidates,
     task: Task,
     sure: float,
@@ -63,7 +63,7 @@ def diagnosed_answers(
         sought = _others(shared, found, task, diagnosis, open, rank, nongeneric=nongeneric)
     evidence = replace(
         evidence,
-        others=sought.starts,
+        second_starts=sought.starts,
         agreeing=sought.agreeing,
         different=sought.different,
         sought=open & (sought.starts > 0) & sought.enough & (not budget.spent),
@@ -86,7 +86,9 @@ def diagnosed_answers(
     return answers if rank.ndim else answers.one()
 
 
-def _excluded(shared: Shared, found: Candidates, open: np.ndarray, budget: Budget) -> np.ndarray:
+def _excluded(
+    shared: ProblemCache, found: Candidates, open: np.ndarray, budget: Budget
+) -> np.ndarray:
     """Return which of the `open` problems have no second solution, because a dual excludes it."""
     if not open.any() or budget.spent:
         return np.zeros_like(open)
@@ -99,7 +101,7 @@ def _excluded(shared: Shared, found: Candidates, open: np.ndarray, budget: Budge
 
 
 def _others(
-    shared: Shared,
+    shared: ProblemCache,
     found: Candidates,
     task: Task,
     diagnosis: Diagnosis,
@@ -107,10 +109,10 @@ def _others(
     rank: int,
     *,
     nongeneric: bool,
-) -> Sought[np.ndarray]:
+) -> SecondSolutionSearch[np.ndarray]:
     """Seek a second solution, up to this rank, of the problems that are still `open`."""
     none = np.zeros_like(open, dtype=np.int64)
-    sought = Sought(np.zeros_like(open), none, none.copy(), np.zeros_like(open))
+    sought = SecondSolutionSearch(np.zeros_like(open), none, none.copy(), np.zeros_like(open))
     if not open.any() or task.history.budget.spent:
         return sought
     acceptance = shared.acceptance
@@ -119,7 +121,7 @@ def _others(
     radii = Radii(near, apart)
     if open.ndim == 0:
         told = find_second_solution(shared, found, task, radii, rank, nongeneric=nongeneric)
-        return Sought(*map(host, told))
+        return SecondSolutionSearch(*map(host, told))
     chosen = torch.from_numpy(open.nonzero()[0]).to(found.U.device)
     told = find_second_solution(
         shared.select(chosen),
@@ -135,7 +137,7 @@ def _others(
 
 
 def zero_answer(
-    shared: Shared, ambient: int, task: Task, rank: int | None = None, sure: float = 1.0
+    shared: ProblemCache, ambient: int, task: Task, rank: int | None = None, sure: float = 1.0
 ) -> Answers:
     """Return Q = 0, for responses or measurements that are all zero, or other terms alone.
 
@@ -144,7 +146,7 @@ def zero_answer(
     matrix of this `rank` is sought whose measurements are zero. `ambient` is the dimension of the
     user's inputs, and `sure` the confidence in rank 0.
     """
-    prepared, others, sums = shared.prepared, shared.others, shared.prepared.sums is not None
+    prepared, others, sums = shared.prepared, shared.other_terms, shared.prepared.sums is not None
     least, spent = float(prepared.least), task.history.budget.spent
     reproduced = least <= (task.tolerance if others or sums else 0.0)
     answers = blank_answers(prepared.problem.y[None], ambient, 1)
@@ -169,15 +171,15 @@ def zero_answer(
     return replace(answers, evidence=evidence)
 
 
-def _sees_all_positive(shared: Shared) -> bool:
+def _sees_all_positive(shared: ProblemCache) -> bool:
     """Tell whether no positive semidefinite matrix but zero has measurements zero, as is shown."""
-    if shared.others:
+    if shared.other_terms:
         return bool(shared.linear) or shared.is_bounded
     operator = shared.problem.operator
     return operator.bounded or positive_combination(operator) is not None
 
 
-def _beside_zero(shared: Shared, task: Task, rank: int, evidence: Evidence) -> Evidence:
+def _beside_zero(shared: ProblemCache, task: Task, rank: int, evidence: Evidence) -> Evidence:
     """Return the evidence with what a search for a matrix with measurements zero has shown.
 
     It is the solution of the same measurements and `tr Q = 1`.
@@ -191,8 +193,8 @@ def _beside_zero(shared: Shared, task: Task, rank: int, evidence: Evidence) -> E
     problem = Problem(
         Dense.of_checked(torch.cat([operator.matrices, trace[None]])), torch.cat([zero, size[None]])
     )
-    plain = {"rows": None, "others": 0, "sums": None, "within": 0.0}
-    part = Shared(replace(shared.prepared, problem=problem, **plain), shared.acceptance)
+    plain = {"rows": None, "other_terms": 0, "sums": None, "within": 0.0}
+    part = ProblemCache(replace(shared.prepared, problem=problem, **plain), shared.acceptance)
     with task.history.paused():
         most = RANDOM_STARTS * shared.acceptance.others_rounds
         found = search(part, min(rank, operator.d), task, most)
@@ -200,7 +202,7 @@ def _beside_zero(shared: Shared, task: Task, rank: int, evidence: Evidence) -> E
     count = np.reshape(found.starts, -1)
     return replace(
         evidence,
-        others=count,
+        second_starts=count,
         agreeing=np.where(different, 0, count),
         different=different,
         sought=np.full_like(different, not task.history.budget.spent),

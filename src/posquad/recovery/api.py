@@ -105,14 +105,14 @@ def recover(
         diagnose: False leaves out the curvature, the estimate of the error and the search for a
             second solution, which take about half the time of a small problem at rank d. It is
             then not known whether the data determine the answer: `curvature` and `error_estimate`
-            are NaN, `others` is 0, and a problem whose responses are reproduced has the status
-            LOSS_REACHED in place of RECOVERED or NOT_IDENTIFIED. The answer itself, its residual,
-            its bound and the status BEST_FIT are the same.
+            are NaN, `second_starts` is 0, and a problem whose responses are reproduced has the
+            status LOSS_REACHED in place of RECOVERED or NOT_IDENTIFIED. The answer itself, its
+            residual, its bound and the status BEST_FIT are the same.
         start: a factor `[..., d, k]`, k at most the rank, from which the search begins: a known
             approximation, or the answer to slightly different data. If the rank is not given, it is
             the start of rank k, and its best approximations are those of lower ranks; the problems
             of a batch are then solved one by one. An answer that was only reached from a start
-            of the user may have others beside it: see `others_agreeing`.
+            of the user may have others beside it: see `second_starts_agreeing`.
         acceptance: a `posquad.recovery.Acceptance`: the numbers that decide a status.
         loss: "least-squares"; "huber" or "geman-mcclure" for responses with outliers, of which
             the second gives gross ones no weight, while many of one sign bias the first (see
@@ -130,8 +130,9 @@ def recover(
         `Recovery`, with arrays of the kind of X (NumPy or torch), or of the kind of y if the
         measurements are an operator. `status` is RECOVERED only if the responses are reproduced,
         there are at least `needed` independent samples, the effective spectrum has no kernel, and a
-        second solution is `excluded` or was not found from `others` further starts. It is CERTIFIED
-        only if `certificate.proved`: then no other matrix, of any rank, reproduces the responses.
+        second solution is `excluded` or was not found from `second_starts` further starts. It is
+        CERTIFIED only if `certificate.proved`: then no other matrix, of any rank, reproduces the
+        responses.
         `docs/statuses.md` has the details.
 
     >>> rng = np.random.default_rng(0)

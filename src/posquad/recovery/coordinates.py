@@ -109,7 +109,7 @@ def _with_other_terms(operator: Projected, y: Tensor, weights: Tensor | None) ->
     given = replace(given, spread=spread * (scale / given.unit / given.unit))
     problem = Problem(working, left / scale, spread=spread)
     count, others = host((root > 0).sum()), working.basis.shape[-1]
-    return Prepared(problem, given, base.transform, scale, base.span, count, others=others)
+    return Prepared(problem, given, base.transform, scale, base.span, count, other_terms=others)
 
 
 @np.errstate(all="ignore")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from posquad.recovery.candidates import Task
 from posquad.recovery.problem import Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.solvers.fit import (
     FIRST_ORDER_STEPS,
     SECOND_ORDER_STEPS,
@@ -23,7 +23,7 @@ from posquad.recovery.solvers.gauss_newton import GaussNewton
 from posquad.recovery.solvers.lbfgs import PATIENCE, PopulationLBFGS
 from posquad.recovery.solvers.levenberg import Levenberg, screening_rules
 from posquad.recovery.solvers.mixed import LEVEL, descend_in_two_precisions
-from posquad.recovery.solvers.small import Ending, Ends, run_small
+from posquad.recovery.solvers.small import FinalFactors, StopRule, run_small
 
 # Cosine of residual and Jacobian at which a first-order or Gauss-Newton run of the search ends. A
 # choice: `polish` goes on from there to `fit.GRADIENT`; residuals differ by its square, 1e-16.
@@ -36,7 +36,9 @@ _PATIENCE, _RATE = 10, 0.5
 _TERMS_PATIENCE, _TERMS_RATE = 20, 0.999
 
 
-def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState | Ends:
+def descend(
+    shared: ProblemCache, problem: Problem, U: Tensor, task: Task
+) -> FitState | FinalFactors:
     """Descend from the starts `U[S, ..., d, r]` of a problem, or of a part of a batch.
 
     Small problems take dense steps on NumPy arrays, and so do, in torch, those near the information
@@ -45,10 +47,10 @@ def descend(shared: Shared, problem: Problem, U: Tensor, task: Task) -> FitState
     """
     history, rank = task.history, U.shape[-1]
     patience, rate = _PATIENCE, _RATE
-    if shared.others:
+    if shared.other_terms:
         patience, rate = _TERMS_PATIENCE, _TERMS_RATE
     if shared.is_small(rank):
-        ending = Ending(
+        ending = StopRule(
             steps=history.budget.max_steps,
             patience=patience,
             rate=rate,

@@ -26,7 +26,7 @@ from posquad.problems.packed import Packed
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, singular_values
 from posquad.recovery.costs import is_quick
-from posquad.recovery.problem_cache import Shared, needed_samples
+from posquad.recovery.problem_cache import ProblemCache, needed_samples
 
 # Most products with the Hessian for one end of the spectrum. A choice: an end that they do not give
 # to 10% is not called converged.
@@ -60,7 +60,7 @@ def _decomposes(unknowns: int) -> bool:
 
 @np.errstate(all="ignore")  # NaN stands for what is not known
 def diagnose(
-    shared: Shared,
+    shared: ProblemCache,
     U: Tensor,
     residual: np.ndarray,
     s: np.ndarray | None = None,
@@ -94,7 +94,7 @@ def diagnose(
     positive = np.where(low > 0, low, np.nan)
     # A fit with p unknowns leaves the share 1 - p/n of the errors in its residual, on average.
     n = shared.prepared.count
-    hidden = n / np.maximum(n - p - shared.others, 1)
+    hidden = n / np.maximum(n - p - shared.other_terms, 1)
     stretch = _stretch(shared.prepared.transform, U)
     error = 2 * s[..., 0] * rms * hidden / np.sqrt(positive) * stretch
     # The second-order term A(Delta Delta') is at most about (high / lambda_1)^(1/2) ||Delta||^2. It
@@ -211,7 +211,7 @@ def _square_curvature(operator: HeldMeasurements, U: Tensor) -> Tensor:
     return (svec(U @ U.mT) @ maps.flatten(1)).unflatten(-1, (D, D))
 
 
-def _ends(shared: Shared, U: Tensor, s: np.ndarray, budget: Budget) -> tuple[Tensor, ...]:
+def _ends(shared: ProblemCache, U: Tensor, s: np.ndarray, budget: Budget) -> tuple[Tensor, ...]:
     """Return both ends of the spectrum, whether there is a kernel, and whether that is known.
 
     When the time of the budget is over, the ends are NaN.
@@ -245,7 +245,9 @@ def _ends(shared: Shared, U: Tensor, s: np.ndarray, budget: Budget) -> tuple[Ten
     return low, high, smallest.is_kernel[..., 0], smallest.kernel_is_known
 
 
-def undiagnosed(shared: Shared, found: Candidates, rank: np.ndarray, budget: Budget) -> Diagnosis:
+def undiagnosed(
+    shared: ProblemCache, found: Candidates, rank: np.ndarray, budget: Budget
+) -> Diagnosis:
     """Return the diagnosis of factors of which nothing is known."""
     del shared, rank, budget
     d, r = found.U.shape[-2:]
@@ -255,7 +257,9 @@ def undiagnosed(shared: Shared, found: Candidates, rank: np.ndarray, budget: Bud
     return Diagnosis(nothing, nothing, nothing, needed, never, never, never, zero)
 
 
-def diagnose_any(shared: Shared, found: Candidates, rank: np.ndarray, budget: Budget) -> Diagnosis:
+def diagnose_any(
+    shared: ProblemCache, found: Candidates, rank: np.ndarray, budget: Budget
+) -> Diagnosis:
     """Diagnose factors of any rank; of those without full rank, nothing is known.
 
     At rank d the samples leave a direction free if they do not determine every symmetric matrix;

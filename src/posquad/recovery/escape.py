@@ -24,9 +24,9 @@ from posquad.problems.measurements import RankOne
 from posquad.problems.projected import Projected
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.problem import Problem
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
-from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.fit import cosine_at
 
 # Measurements of a direction, over the size of their terms, that are zero. A choice: inputs that
@@ -51,7 +51,9 @@ _BELOW = 1e-6
 _OPERATIONS = 2**28
 
 
-def escape(shared: Shared, found: Candidates, task: Task, rank: int) -> tuple[Candidates, bool]:
+def escape(
+    shared: ProblemCache, found: Candidates, task: Task, rank: int
+) -> tuple[Candidates, bool]:
     """Return a factor far out and True if the error has no minimum, else the best one and False.
 
     What was `found` must be of at most this rank. Nothing is said of responses that are reproduced,
@@ -67,7 +69,7 @@ def escape(shared: Shared, found: Candidates, task: Task, rank: int) -> tuple[Ca
         limits += [] if far is None else [far]
     if limits:
         return min(limits, key=lambda end: float(end.residual)), True
-    if not shared.others or task.history.budget.spent:
+    if not shared.other_terms or task.history.budget.spent:
         return best, False
     size = _form_size(shared, best.U)
     moving = size > _SUSPECT_SIZE
@@ -75,7 +77,7 @@ def escape(shared: Shared, found: Candidates, task: Task, rank: int) -> tuple[Ca
     return best, size > _UNBOUNDED_SIZE or moving
 
 
-def _directions(shared: Shared) -> Iterator[Tensor]:
+def _directions(shared: ProblemCache) -> Iterator[Tensor]:
     """Yield directions `v[d]` in working coordinates with `A(vv') = 0`.
 
     Those of the user's inputs are tried, and linear functions whose square is a column of the other
@@ -112,7 +114,7 @@ def _sizes(operator: HeldMeasurements, v: Tensor) -> float:
 
 
 def _limit_along(
-    shared: Shared, v: Tensor, rank: int, best: Candidates, task: Task
+    shared: ProblemCache, v: Tensor, rank: int, best: Candidates, task: Task
 ) -> tuple[Candidates | None, Candidates]:
     """Return a factor of nearly the least error with one column far out along v, and the best one.
 
@@ -146,7 +148,7 @@ def _limit_along(
 
 
 def _without_products(
-    shared: Shared, basis: Tensor, products: Tensor, rank: int, task: Task
+    shared: ProblemCache, basis: Tensor, products: Tensor, rank: int, task: Task
 ) -> Tensor:
     """Return the best factor `W[d - 1, rank]` of the other columns, all products eliminated."""
     problem, history = shared.problem, task.history
@@ -154,13 +156,13 @@ def _without_products(
         return basis.new_zeros(basis.shape[-1], 0)
     operator = Projected(problem.operator.transformed(basis), products)
     inner = Problem(operator, operator.eliminated(problem.y), spread=problem.size)
-    others = shared.others + operator.basis.shape[-1]
-    plain = {"rows": None, "sums": None, "within": 0.0, "others": others}
+    others = shared.other_terms + operator.basis.shape[-1]
+    plain = {"rows": None, "sums": None, "within": 0.0, "other_terms": others}
     prepared = replace(shared.prepared, problem=inner, **plain)
     best = history.best
     try:
         with history.paused():
-            part = Shared(prepared, shared.acceptance)
+            part = ProblemCache(prepared, shared.acceptance)
             return search(part, rank, task, TRIAL_STARTS).U
     finally:  # also at Ctrl-C, which keeps the best of the whole problem
         history.best = best
@@ -171,7 +173,7 @@ def _candidates(problem: Problem, U: Tensor, best: Candidates) -> Candidates:
     return replace(best, rank=U.shape[-1], U=U, residual=residual, known=None)
 
 
-def _form_size(shared: Shared, U: Tensor) -> float:
+def _form_size(shared: ProblemCache, U: Tensor) -> float:
     """Return the size of the predictions over that of the responses, before they are projected."""
     if not U.numel():
         return 0.0

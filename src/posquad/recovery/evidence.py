@@ -65,7 +65,7 @@ class Evidence:
         Any  # [...]  whether the samples determine every symmetric matrix, so that there is none
     )
     excluded: Any  # [...]  whether a dual matrix excludes every other solution, up to rounding
-    others: Any  # [...]  starts from which a second solution was sought
+    second_starts: Any  # [...]  starts from which a second solution was sought
     agreeing: Any  # [...]  those that ended at the answer again, without being made from it
     different: Any  # [...]  whether one of them ended at another solution
     sought: Any  # [...]  whether the search for a second solution came to its end
@@ -103,7 +103,7 @@ class Evidence:
             largest=number(0.0),
             linear=no.copy(),
             excluded=no.copy(),
-            others=none.copy(),
+            second_starts=none.copy(),
             agreeing=none.copy(),
             different=no.copy(),
             sought=no.copy(),
@@ -203,10 +203,11 @@ class Evidence:
 
     def _second(self) -> str:
         if self.different:
-            return f"another solution, from {int(self.others)} starts"
-        if self.others:
+            return f"another solution, from {int(self.second_starts)} starts"
+        if self.second_starts:
             unfinished = "" if self.sought else "; it was not completed"
-            return f"none from {int(self.others)} starts, {int(self.agreeing)} agreed{unfinished}"
+            starts = f"{int(self.second_starts)} starts, {int(self.agreeing)} agreed"
+            return f"none from {starts}{unfinished}"
         if self.linear or self.excluded:
             return "not computed, because there is no other"
         if not self.reproduced:

@@ -15,7 +15,7 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.geometry import dimension
 from posquad.recovery.costs import is_quick
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 
 # Steps of the search for a dual matrix, and share of their mean to which each raises its
 # eigenvalues. A choice: half and double do as well.
@@ -26,7 +26,7 @@ _MARGIN = 1e-2
 
 
 @np.errstate(all="ignore")
-def excludes_others(shared: Shared, U: Tensor) -> np.ndarray:
+def excludes_others(shared: ProblemCache, U: Tensor) -> np.ndarray:
     """Return where `[...]` a dual matrix excludes every solution but UU', for `U[..., d, r]`.
 
     The vectors z with `A*(z)U = 0` are a linear space of dimension n - p. Alternating projections

@@ -10,8 +10,8 @@ from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.diagnose import Diagnosis
 from posquad.recovery.evidence import Evidence
 from posquad.recovery.prepare import Prepared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.returned import Returned
-from posquad.recovery.problem_cache import Shared
 from posquad.recovery.solvers.cone import OPTIMAL
 from posquad.recovery.stationarity import relative_offset
 
@@ -32,7 +32,7 @@ def found_evidence(
     diagnosis: Diagnosis,
     found: Candidates,
     answer: Returned,
-    shared: Shared,
+    shared: ProblemCache,
     task: Task,
     *,
     ambient: int,
@@ -58,8 +58,8 @@ def found_evidence(
     samples, needed = shared.distinct, diagnosis.needed
     least = needed
     # Structured inputs may have fewer independent samples, and determine all.
-    if shared.others and prepared.sums is None:
-        samples, needed, least = prepared.problem.n, p + 1, p - shared.others
+    if shared.other_terms and prepared.sums is None:
+        samples, needed, least = prepared.problem.n, p + 1, p - shared.other_terms
     no = np.zeros(residual.shape, dtype=bool)
     # A bound for rows of length one is none for the user's rows, and a difference of sums is no
     # bound where it is rounding.
@@ -87,7 +87,7 @@ def found_evidence(
         largest=each(largest),
         linear=each(shared.linear),
         excluded=no.copy(),
-        others=each(0),
+        second_starts=each(0),
         agreeing=each(0),
         different=no.copy(),
         sought=no.copy(),
@@ -98,7 +98,7 @@ def found_evidence(
 
 
 def _best_fits(
-    shared: Shared, found: Candidates, answer: Returned, missed: np.ndarray
+    shared: ProblemCache, found: Candidates, answer: Returned, missed: np.ndarray
 ) -> np.ndarray:
     """Return which answers that have `missed` responses are best fits, `[...]`.
 
@@ -113,7 +113,9 @@ def _best_fits(
     return best
 
 
-def _is_stationary(shared: Shared, answer: Returned, some: np.ndarray, rank: int) -> np.ndarray:
+def _is_stationary(
+    shared: ProblemCache, answer: Returned, some: np.ndarray, rank: int
+) -> np.ndarray:
     """Return which of some answers of one rank are stationary."""
     acceptance, prepared = shared.acceptance, shared.prepared
     problem, chosen = prepared.problem.where(torch.as_tensor(some, device=answer.errors.device))
@@ -129,7 +131,7 @@ def _is_stationary(shared: Shared, answer: Returned, some: np.ndarray, rank: int
     return (offset <= most).reshape(answer.residual[some].shape)
 
 
-def _largest_error(shared: Shared, answer: Returned, s: np.ndarray) -> np.ndarray:
+def _largest_error(shared: ProblemCache, answer: Returned, s: np.ndarray) -> np.ndarray:
     """Return the largest error of a single response, beyond the rounding of the answer, `[...]`.
 
     Sizes are those in working coordinates, which do not depend on units; `s[..., r]` are the
@@ -138,7 +140,7 @@ def _largest_error(shared: Shared, answer: Returned, s: np.ndarray) -> np.ndarra
     problem = shared.prepared.problem
     beyond = (answer.errors.abs() - answer.rounding).clamp_min(0.0)
     e, y = host(shared.prepared.working_errors(beyond)), host(problem.y.abs())
-    if shared.others:  # a constant is as large as the deviations of the responses
+    if shared.other_terms:  # a constant is as large as the deviations of the responses
         y = y + host(problem.size) / problem.n**0.5
     return largest_error(e, y, host(problem.operator.norms), s)
 

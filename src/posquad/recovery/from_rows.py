@@ -17,7 +17,7 @@ from posquad.recovery.losses import chosen_loss
 from posquad.recovery.options import Options
 from posquad.recovery.result import Recovery
 from posquad.recovery.streams.by_moments import recover_by_moments
-from posquad.recovery.streams.checkpoint import Checkpoint, admitted_checkpoint, open_keeper
+from posquad.recovery.streams.checkpoint import Checkpoint, admitted_checkpoint, open_writer
 from posquad.recovery.streams.entry import (
     MEMORY_ENTRIES,
     MOMENT_MOST,
@@ -40,7 +40,7 @@ def recover_from_rows(
     """Return the answer to the rows of a source, which are read into memory if they are few."""
     fact = options.keywords()
     fact |= {"progress": None, "y": "given" if y is not None else None}
-    X.agree(fact=fact)  # before one of several processes refuses an argument alone
+    X.check_same(fact=fact)  # before one of several processes refuses an argument alone
     require_boolean(certify=options.certify, diagnose=options.diagnose)
     y, weights = own_responses(X, y, weights)
     if not X.is_shared:  # before the rows of a small one are read
@@ -64,16 +64,16 @@ def recover_from_rows(
         return recover_in_memory(X.numpy(), y.numpy(), w, replace(options, progress=progress))
 
     plan = {**options.wanted._asdict(), "max_steps": options.max_steps, "call": "recover"}
-    keeper = open_keeper(checkpoint, X, responses, w, plan)
+    writer = open_writer(checkpoint, X, responses, w, plan)
     with torch.no_grad(), X.together():
         if _fits(X):
             found = recover_collected(X, responses, w, in_memory)
         elif moments_pay(X):
-            found = recover_by_moments(X, responses, w, options.wanted, level, history, keeper)
+            found = recover_by_moments(X, responses, w, options.wanted, level, history, writer)
         else:
             rows = X.to(device=device)
-            found = recover_by_passes(rows, responses, w, level, history, in_memory, keeper)
-    keeper.end()
+            found = recover_by_passes(rows, responses, w, level, history, in_memory, writer)
+    writer.end()
     return found
 
 

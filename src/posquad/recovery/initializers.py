@@ -164,10 +164,10 @@ def _admitted(X: A, y: A, fact: str = "") -> tuple[RankOne, Tensor]:
             raise ShapeError("y", expected=expected, got=f"shape {tuple(z.shape)}")
     except PosquadError as problem:
         if isinstance(X, Rows):
-            X.agree(problem, fact)
+            X.check_same(problem, fact)
         raise
     if isinstance(X, Rows):
-        X.agree(fact=fact)
+        X.check_same(fact=fact)
     return operator, z
 
 

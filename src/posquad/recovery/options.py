@@ -11,7 +11,7 @@ from posquad.core.progress import Progress
 from posquad.recovery.acceptance import Acceptance
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import LossName
-from posquad.recovery.search_options import Wanted
+from posquad.recovery.search_options import SearchOptions
 
 __all__ = ["Options"]
 
@@ -37,9 +37,9 @@ class Options:
     scale: float | None = None
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> SearchOptions:
         """Those that do not depend on where the rows are."""
-        return Wanted(self.rank, self.max_rank, self.max_starts, self.seed, self.tolerance)
+        return SearchOptions(self.rank, self.max_rank, self.max_starts, self.seed, self.tolerance)
 
     def history(self, progress: Callable[[Progress], None] | None) -> History:
         """A new history with the budget of this call."""

@@ -16,6 +16,7 @@ from posquad.geometry import dimension
 from posquad.problems.held import HeldMeasurements
 from posquad.recovery import ranks
 from posquad.recovery.acceptance import Acceptance
+from posquad.recovery.answers import diagnosed_answers, zero_answer
 from posquad.recovery.budget import Budget
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.coordinates import looks_nongeneric, normalize, prepare
@@ -23,14 +24,13 @@ from posquad.recovery.costs import BLOCK
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.escape import escape
 from posquad.recovery.findings import reproduces
-from posquad.recovery.answers import diagnosed_answers, zero_answer
 from posquad.recovery.merging import Merged, merge_equal_rows
 from posquad.recovery.prepare import Prepared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.rank_changes import lower_if_possible, lower_together, raise_if_better
 from posquad.recovery.result import Answers, blank_answers, unfinished_answers
 from posquad.recovery.returned import returned_factor
 from posquad.recovery.search import refine_to_the_end, search
-from posquad.recovery.problem_cache import Shared
 from posquad.recovery.split import select_problems, split_batch
 from posquad.recovery.staged import better_of, search_in_stages
 from posquad.recovery.status import is_recovered
@@ -77,7 +77,7 @@ class Pipeline:
     """One call of `recover`: the stages in order, for one problem or a batch.
 
     Every stage is a function of values: `prepare` gives a `Prepared`, which with everything that
-    does not depend on the rank is a `Shared`; `search` gives `Candidates`, `diagnose_any` a
+    does not depend on the rank is a `ProblemCache`; `search` gives `Candidates`, `diagnose_any` a
     `Diagnosis`; together they are the answer. What is kept here is for results of one problem, and
     for a call that is interrupted.
     """
@@ -93,7 +93,9 @@ class Pipeline:
     farkas: Tensor | None = None  # of the last problem
     merged: Merged | None = None  # of the last problem, if inputs are equal
     given: tuple[Tensor, int] | None = None  # responses [B, n] of all problems, and d
-    current: tuple[Shared, np.ndarray] | None = None  # what is being solved, and its flat indices
+    current: tuple[ProblemCache, np.ndarray] | None = (
+        None  # what is being solved, and its flat indices
+    )
 
     @property
     def budget(self) -> Budget:
@@ -150,7 +152,7 @@ class Pipeline:
             self.unfinished.put(where, put)
         return self.unfinished
 
-    def _begin(self, shared: Shared, where: np.ndarray) -> None:
+    def _begin(self, shared: ProblemCache, where: np.ndarray) -> None:
         """Remember what is being solved."""
         self.current, self.task.history.best = (shared, where), None
 
@@ -205,7 +207,7 @@ class Pipeline:
         `where` are their indices in the batch. With `exact`, only answers that reproduce the
         responses are taken; return the indices of the problems without such an answer.
         """
-        shared = Shared(prepared, self.acceptance)
+        shared = ProblemCache(prepared, self.acceptance)
         if self.rank is not None:
             d = shared.problem.d
             rank = min(self.rank, d)
@@ -242,7 +244,7 @@ class Pipeline:
         return np.concatenate(misfits) if misfits else where[:0]
 
     def _ranked(
-        self, shared: Shared, where: np.ndarray
+        self, shared: ProblemCache, where: np.ndarray
     ) -> list[tuple[int, Tensor, np.ndarray, np.ndarray]]:
         """Choose the ranks; return rank, starts, confidences and indices of each group.
 
@@ -273,7 +275,7 @@ class Pipeline:
 
     def _solve_at_rank(
         self,
-        shared: Shared,
+        shared: ProblemCache,
         rank: int,
         start: Tensor | None,
         sure: np.ndarray | None,
@@ -354,7 +356,7 @@ class Pipeline:
             self._begin(shared, where)
             self.task.history.best = better_of(shared, None, before, found)
             found, sure = self._solved(shared, start, self._stages(*given))
-        count = int(shared.prepared.count) - shared.others
+        count = int(shared.prepared.count) - shared.other_terms
         repeated = int(shared.distinct) < min(count, d * (d + 1) // 2)
         nongeneric = repeated or bool(looks_nongeneric(operator))
         return self._concluded(shared, found, sure, d, nongeneric=nongeneric)
@@ -372,7 +374,13 @@ class Pipeline:
         return self._concluded(shared, found, sure, d, nongeneric=nongeneric)
 
     def _concluded(
-        self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
+        self,
+        shared: ProblemCache,
+        found: Candidates,
+        sure: float,
+        ambient: int,
+        *,
+        nongeneric: bool,
     ) -> Answers:
         """Return the answer to one problem, and give its ranks of the path its residual."""
         if not found.rank:
@@ -390,19 +398,19 @@ class Pipeline:
             self.path = [measured if trial[0] == rank else trial for trial in self.path]
         return answers
 
-    def _without_matrix(self, shared: Shared, ambient: int) -> Answers:
+    def _without_matrix(self, shared: ProblemCache, ambient: int) -> Answers:
         """Return Q = 0, which reproduces the responses or is the only matrix of rank 0."""
         if self.rank is None:
             self.path = [t[:3] for t in ranks.without_matrix(shared)]
         return zero_answer(shared, ambient, self.task, self.rank)
 
-    def _needs_no_matrix(self, shared: Shared) -> bool:
+    def _needs_no_matrix(self, shared: ProblemCache) -> bool:
         """Whether the responses are zero, or those of other terms, or so are the inputs."""
         sums = shared.prepared.sums is not None
-        least = self.task.tolerance if shared.others or sums else 0.0
+        least = self.task.tolerance if shared.other_terms or sums else 0.0
         return float(shared.prepared.least) <= least or int(shared.prepared.span) == 0
 
-    def _reproduces(self, shared: Shared, found: Candidates) -> bool:
+    def _reproduces(self, shared: ProblemCache, found: Candidates) -> bool:
         """Whether what was found for one problem reproduces the responses."""
         tolerance = self.task.tolerance
         answer = returned_factor(shared, found, tolerance)
@@ -413,9 +421,9 @@ class Pipeline:
         """Whether equal inputs have different responses."""
         return self.merged is not None and self.merged.within > self.task.tolerance**2
 
-    def _shared(self, prepared: Prepared) -> Shared:
+    def _shared(self, prepared: Prepared) -> ProblemCache:
         """Return what is shared by the ranks of one problem, and begin its history."""
-        shared = Shared(self._counted(prepared), self.acceptance)
+        shared = ProblemCache(self._counted(prepared), self.acceptance)
         if self.given is None or len(self.given[0]) == 1:
             self.task.history.restart(shared.prepared.of_all_samples)
         return shared
@@ -428,11 +436,11 @@ class Pipeline:
 
     def _stages(
         self, operator: HeldMeasurements, y: Tensor, weights: Tensor | None
-    ) -> list[Shared]:
+    ) -> list[ProblemCache]:
         """Return the problems with limited weights, by which those of the user are approached."""
         limited = weight_stages(weights)[:-1]
         prepared = [self._counted(prepare(operator, y, w)) for w in limited]
-        return [Shared(each, self.acceptance) for each in prepared]
+        return [ProblemCache(each, self.acceptance) for each in prepared]
 
     def _starts(self, d: int, rank: int) -> int:
         if self.max_starts is not None:
@@ -440,7 +448,7 @@ class Pipeline:
         return max_starts(dimension(d, rank))
 
     def _solved(
-        self, shared: Shared, start: Tensor | None, stages: Sequence[Shared] = ()
+        self, shared: ProblemCache, start: Tensor | None, stages: Sequence[ProblemCache] = ()
     ) -> tuple[Candidates, float]:
         """Search at the given or chosen rank; return what was found and the confidence in it.
 
@@ -477,7 +485,13 @@ class Pipeline:
         return raise_if_better(found, solve, shared, task, most), sure
 
     def _judged(
-        self, shared: Shared, found: Candidates, sure: float, ambient: int, *, nongeneric: bool
+        self,
+        shared: ProblemCache,
+        found: Candidates,
+        sure: float,
+        ambient: int,
+        *,
+        nongeneric: bool,
     ) -> Answers:
         """Diagnose what was found, and keep the vector that proves the bound of one problem."""
         found = refine_to_the_end(shared, found, self.task)

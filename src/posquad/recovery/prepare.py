@@ -87,7 +87,7 @@ class Prepared:
     count: np.ndarray  # [...]  samples that are not zero
     rows: Tensor | None = None  # [..., n]  weight^(1/2) ||x||^2 before rows were normalized
     within: float = 0.0  # squared errors that no matrix changes, over the other responses
-    others: int = 0  # coefficients of other terms
+    other_terms: int = 0  # coefficients of other terms
     sums: Sums | None = None  # of a problem that no longer has its samples
 
     @property
@@ -106,7 +106,7 @@ class Prepared:
             count=self.count[host(chosen)],
             rows=None if self.rows is None else self.rows[chosen],
             within=self.within,
-            others=self.others,
+            other_terms=self.other_terms,
         )
 
     def one(self) -> Prepared:
@@ -120,7 +120,7 @@ class Prepared:
             count=self.count[None],
             rows=None if self.rows is None else self.rows[None],
             within=self.within,
-            others=self.others,
+            other_terms=self.other_terms,
         )
 
     def relative(self, e: Tensor) -> np.ndarray:

@@ -71,7 +71,7 @@ _REFLECTED_ENTRIES = 2**19
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class ProblemCache:
     """A prepared problem or batch, with factorizations, moments and estimates for every rank."""
 
     prepared: Prepared
@@ -85,17 +85,17 @@ class Shared:
         on the others.
         """
         problem = self.prepared.problem
-        spare = problem.n > self.others
+        spare = problem.n > self.other_terms
         return problem.compressed() if spare and _is_matrices(problem) else problem
 
     @property
-    def others(self) -> int:
+    def other_terms(self) -> int:
         """Coefficients of other terms."""
-        return self.prepared.others
+        return self.prepared.other_terms
 
     def unknowns(self, rank: int) -> int:
         """Return the number of unknowns at a rank, those of other terms included."""
-        return (dimension(self.problem.d, rank) if rank else 0) + self.others
+        return (dimension(self.problem.d, rank) if rank else 0) + self.other_terms
 
     @property
     def samples(self) -> int:
@@ -126,18 +126,18 @@ class Shared:
     @cached_property
     def is_bounded(self) -> bool:
         """Whether the responses bound a matrix, or there are no other terms that may replace it."""
-        return not self.others or positive_combination(self.problem.operator) is not None
+        return not self.other_terms or positive_combination(self.problem.operator) is not None
 
-    def select(self, chosen: Tensor) -> Shared:
+    def select(self, chosen: Tensor) -> ProblemCache:
         """Return the problems of a batch at these indices, which ascend.
 
         What is computed is kept if these are all problems.
         """
         if len(chosen) == len(self.prepared.problem.y):
             return self
-        return Shared(self.prepared.select(chosen), self.acceptance)
+        return ProblemCache(self.prepared.select(chosen), self.acceptance)
 
-    def thinned(self, rank: int) -> Shared:
+    def thinned(self, rank: int) -> ProblemCache:
         """Return the problem with as many rows as a search for a second solution needs.
 
         `Acceptance.thinned_rows` times the dimension of the matrices of rank 2r are kept, chosen at
@@ -155,7 +155,7 @@ class Shared:
         index = index.to(y.device)
         problem = self.problem.at_rows(index)
         rows = None if self.prepared.rows is None else self.prepared.rows[..., index]
-        thinned = Shared(replace(self.prepared, problem=problem, rows=rows), self.acceptance)
+        thinned = ProblemCache(replace(self.prepared, problem=problem, rows=rows), self.acceptance)
         full = thinned.distinct >= np.minimum(self.distinct, kept)
         return thinned if full.all() else self
 
@@ -248,7 +248,7 @@ class Shared:
         """
         enough = self.distinct >= needed_samples(self.problem.d, rank)
         more = self.prepared.problem.n > self.unknowns(rank)
-        return enough | (more and self.others > 0)
+        return enough | (more and self.other_terms > 0)
 
     @property
     def linear(self) -> np.ndarray:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from posquad.recovery.candidates import Candidates, Task, visible
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.ranks import TRIAL_STARTS, Solve, leading_columns
 from posquad.recovery.search import refine
-from posquad.recovery.problem_cache import Shared
 
 # A lower rank still reproduces the responses if its residual is at most this multiple of eps. A
 # choice: five times the rounding at which nothing is left to correct (`solvers.mixed.LEVEL`).
@@ -20,7 +20,9 @@ _ROUNDING = 100
 _AS_WELL = 10
 
 
-def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Task) -> Candidates:
+def lower_if_possible(
+    found: Candidates, solve: Solve, shared: ProblemCache, task: Task
+) -> Candidates:
     """Return candidates of a lower rank if they also reproduce the responses, else the given ones.
 
     With more samples than unknowns of the lower rank, that does not happen by chance. The rank can
@@ -47,7 +49,7 @@ def lower_if_possible(found: Candidates, solve: Solve, shared: Shared, task: Tas
 
 
 def lower_together(
-    found: Candidates, shared: Shared, task: Task, chosen: np.ndarray
+    found: Candidates, shared: ProblemCache, task: Task, chosen: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Candidates]]:
     """Leave out vanishing columns of the problems of a batch at these indices, as above.
 
@@ -68,7 +70,7 @@ def lower_together(
         chosen = np.concatenate([chosen[~now], tried[~good]])
 
 
-def _visible_rank(found: Candidates, shared: Shared) -> np.ndarray:
+def _visible_rank(found: Candidates, shared: ProblemCache) -> np.ndarray:
     """Return how many eigenvalues of Q are not negligible, at least 1, `[...]`."""
     seen = visible(found.singular_values, shared.acceptance.negligible)
     return np.maximum(seen.sum(-1), 1)
@@ -82,7 +84,7 @@ def _still_reproduces(lower: Candidates, found: Candidates, tolerance: float) ->
 
 
 def raise_if_better(
-    found: Candidates, solve: Solve, shared: Shared, task: Task, most: int
+    found: Candidates, solve: Solve, shared: ProblemCache, task: Task, most: int
 ) -> Candidates:
     """Return candidates of a higher rank if they reduce a residual near the tolerance by far.
 

@@ -16,8 +16,8 @@ from posquad.core.results import Result
 from posquad.geometry import dimension
 from posquad.recovery.candidates import Candidates, Task, visible
 from posquad.recovery.initializers import top_eigenpairs
+from posquad.recovery.problem_cache import AMPLE, ProblemCache
 from posquad.recovery.search import search
-from posquad.recovery.problem_cache import AMPLE, Shared
 
 # Starts for a rank that may be wrong: a round of small problems, or two of those of more unknowns,
 # where a start is expensive. A choice: a dense step of 150 unknowns takes 6e6 operations.
@@ -160,7 +160,7 @@ def try_ranks(
     return told(best)
 
 
-def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:
+def with_next_column(shared: ProblemCache, U: Tensor) -> Tensor | None:
     """Return `[U, t v]`, where v is the direction of most negative curvature of what is left.
 
     With `e = A(UU') - y`, the loss falls along `UU' + s vv'` at the rate `v'A*(e)v`; v is the
@@ -172,7 +172,7 @@ def with_next_column(shared: Shared, U: Tensor) -> Tensor | None:
     return torch.cat([U, column], dim=-1) if bool(lower) else None
 
 
-def with_next_columns(shared: Shared, U: Tensor) -> Tensor:
+def with_next_columns(shared: ProblemCache, U: Tensor) -> Tensor:
     """Return `[U, t v]`, as above, of all problems of a batch.
 
     Where no direction lowers the loss, any small column will do: that of a spectral estimate.
@@ -184,7 +184,7 @@ def with_next_columns(shared: Shared, U: Tensor) -> Tensor:
     return torch.cat([U, column], dim=-1)
 
 
-def _next_column(shared: Shared, U: Tensor) -> tuple[Tensor, Tensor]:
+def _next_column(shared: ProblemCache, U: Tensor) -> tuple[Tensor, Tensor]:
     """Return the column `t v`, `[..., d, 1]`, and whether it lowers the loss, `[...]`."""
     problem = shared.problem
     e = problem.operator.apply_factor_kernel(U) - problem.y
@@ -196,7 +196,7 @@ def _next_column(shared: Shared, U: Tensor) -> tuple[Tensor, Tensor]:
     return size[..., None, None] * v, lower
 
 
-def with_columns(shared: Shared, U: Tensor, rank: int) -> Tensor:
+def with_columns(shared: ProblemCache, U: Tensor, rank: int) -> Tensor:
     """Return a factor with more columns, each along negative curvature of what is left."""
     while U.shape[-1] < rank:
         U = with_next_columns(shared, U)
@@ -209,7 +209,7 @@ def leading_columns(U: Tensor, rank: int) -> Tensor:
     return (left * s[..., None, :])[..., :rank]
 
 
-def _better(shared: Shared, given: Tensor, warm: Tensor | None) -> Tensor:
+def _better(shared: ProblemCache, given: Tensor, warm: Tensor | None) -> Tensor:
     """Return the start of lower residual; the first if there is no other."""
     if warm is None:
         return given
@@ -237,7 +237,7 @@ class RankChoice(NamedTuple):
 
 def choose_rank(
     solve: Solve,
-    shared: Shared,
+    shared: ProblemCache,
     task: Task,
     max_starts: int,
     max_rank: int | None,
@@ -319,20 +319,20 @@ def _confidence(trials: list[_SearchTrial]) -> float:
     return float(weight_of_best(np.array([t.score for t in trials])))
 
 
-def without_matrix(shared: Shared) -> list[_SearchTrial]:
+def without_matrix(shared: ProblemCache) -> list[_SearchTrial]:
     """Return rank 0, the other terms alone, as a trial; none if there are no other terms."""
-    if not shared.others:
+    if not shared.other_terms:
         return []
     y, none = shared.problem.y, np.array(0)
     least, settled = shared.problem.least, np.array(True)
     zero = y.new_zeros(shared.problem.d, 0)
     found = Candidates(0, zero, least, none, none, settled, np.zeros_like(least))
     residual = shared.prepared.of_all_samples(float(least))
-    score = bic(residual, int(shared.prepared.count), shared.others)
+    score = bic(residual, int(shared.prepared.count), shared.other_terms)
     return [_SearchTrial(0, residual, score, False, found)]
 
 
-def _least_rank(shared: Shared, found: Candidates) -> Candidates:
+def _least_rank(shared: ProblemCache, found: Candidates) -> Candidates:
     """Return the answer to the convex problem as one of its own rank."""
     seen = visible(found.singular_values, shared.acceptance.negligible)
     rank = max(1, int(seen.sum()))
@@ -348,7 +348,7 @@ def first_rank(shown: int) -> int:
     return shown if shown > FEW_RANKS else 1
 
 
-def _highest(shared: Shared, max_rank: int | None, index: int | None = None) -> int:
+def _highest(shared: ProblemCache, max_rank: int | None, index: int | None = None) -> int:
     """Return the highest rank to try of a problem, or of one of a batch."""
     at = () if index is None else index
     return highest_rank(shared.problem.d, max_rank, lambda rank: bool(shared.suffices(rank)[at]))
@@ -363,11 +363,11 @@ class RankChoices(NamedTuple):
 
 
 def choose_ranks(
-    shared: Shared,
+    shared: ProblemCache,
     task: Task,
     max_starts: int,
     max_rank: int | None,
-    begin: Callable[[Shared, np.ndarray], None],
+    begin: Callable[[ProblemCache, np.ndarray], None],
 ) -> RankChoices:
     """Choose the ranks of a batch together, by the rules of `choose_rank` for each problem.
 

@@ -17,7 +17,7 @@ from posquad.recovery.budget import History
 from posquad.recovery.candidates import Task
 from posquad.recovery.costs import is_moderate, is_overhead, solves
 from posquad.recovery.problem import Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.solvers.irls import run_irls
 from posquad.recovery.solvers.reflections import (
     GAP,
@@ -79,7 +79,7 @@ _FIRST_REFLECTED = 4
 _SEED_FACTOR = 1_000_003
 
 
-def plain_round(shared: Shared, rank: int, round: int) -> tuple[bool, int]:
+def plain_round(shared: ProblemCache, rank: int, round: int) -> tuple[bool, int]:
     """Return whether the starts of a round without reflections are reweighted, and their number."""
     n, d = shared.problem.n, shared.problem.d
     p = dimension(d, rank)

@@ -25,8 +25,16 @@ from posquad.recovery.ranks import RankPath
 from posquad.recovery.status import grant
 
 # Properties that `repr` shows in place of the evidence.
-_TOLD = ("residual", "curvature", "error_estimate", "samples", "needed", "excluded", "others")
-_TOLD += ("others_agreeing", "residual_bound")
+_TOLD = (
+    "residual",
+    "curvature",
+    "error_estimate",
+    "samples",
+    "needed",
+    "excluded",
+    "second_starts",
+)
+_TOLD += ("second_starts_agreeing", "residual_bound")
 
 # Relative difference of residuals from which the answer is a record of its own in the history. A
 # definition.
@@ -99,15 +107,16 @@ class Recovery(Result):
         return self.evidence.excluded
 
     @property
-    def others(self) -> Any:
+    def second_starts(self) -> Any:
         """Starts from which a second solution was sought, `[...]`; 0 if none was."""
-        return self.evidence.others
+        return self.evidence.second_starts
 
     @property
-    def others_agreeing(self) -> Any:
-        """Those of the `others` that ended at the answer again, `[...]`, and do not stem from it.
+    def second_starts_agreeing(self) -> Any:
+        """Those of the `second_starts` that ended at the answer again, `[...]`.
 
-        A search in which hardly any did says little.
+        Starts that were made from the answer do not count. A search in which hardly any agreed says
+        little.
         """
         return self.evidence.agreeing
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from posquad.core.arrays import host
 from posquad.recovery.candidates import Candidates, visible
 from posquad.recovery.prepare import Prepared
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.ranks import leading_columns
-from posquad.recovery.problem_cache import Shared
 
 # Relative increase of the residual up to which a direction contributes nothing. A definition: that
 # of `solvers.cone.OPTIMAL`, so that an answer which is proved optimal stays so.
@@ -53,7 +53,7 @@ class Returned:
     least: np.ndarray  # [...]  relative size of the rounding, or a bound on it
 
 
-def returned_factor(shared: Shared, found: Candidates, tolerance: float) -> Returned:
+def returned_factor(shared: ProblemCache, found: Candidates, tolerance: float) -> Returned:
     """Return what was found in the user's coordinates, without directions that contribute nothing.
 
     A factor that reproduces the responses keeps its columns, because `rank_changes` has left out
@@ -102,7 +102,7 @@ def _is_unsure(residual: np.ndarray, least: np.ndarray, e: Tensor) -> np.ndarray
 
 
 def _without_negligible(
-    shared: Shared, found: Candidates, open: np.ndarray
+    shared: ProblemCache, found: Candidates, open: np.ndarray
 ) -> tuple[Tensor, np.ndarray]:
     """Return factors in working coordinates without negligible directions, and their ranks `[...]`.
 
@@ -134,7 +134,7 @@ def _without_negligible(
     return U, rank
 
 
-def numerical_rank(shared: Shared, s: np.ndarray) -> np.ndarray:
+def numerical_rank(shared: ProblemCache, s: np.ndarray) -> np.ndarray:
     """Return how many eigenvalues of factors with singular values `s[..., r]` may not be zero.
 
     It is 0 if the predictions are negligible beside the responses.

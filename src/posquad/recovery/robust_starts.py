@@ -22,7 +22,7 @@ from posquad.problems.measurements import Measurements, RankOne
 from posquad.recovery.budget import Budget, History
 from posquad.recovery.losses import Robust, typical_size
 from posquad.recovery.problem import Problem
-from posquad.recovery.solvers.small import Ending, run_small
+from posquad.recovery.solvers.small import StopRule, run_small
 
 __all__ = ["nearest_half", "robust_factors"]
 
@@ -186,7 +186,7 @@ class _Starts:
         """Take steps of least squares with these weights `[k, n]`."""
         root = (weights / weights.amax(-1, keepdim=True)).sqrt()
         problem = Problem(RankOne(root.sqrt()[..., None] * self.T), root * self.y)
-        return run_small(problem, V[None], Ending(steps), self.history).U[0]
+        return run_small(problem, V[None], StopRule(steps), self.history).U[0]
 
     def _means(self, V: Tensor) -> Tensor:
         return (self.T @ V).square().sum(-1)  # [k, n]

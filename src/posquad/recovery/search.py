@@ -28,6 +28,7 @@ from posquad.recovery.candidates import Candidates, Task, singular_values, visib
 from posquad.recovery.costs import is_overhead, takes_dense_steps
 from posquad.recovery.descend import descend, method_for
 from posquad.recovery.problem import Problem
+from posquad.recovery.problem_cache import AMPLE, ProblemCache
 from posquad.recovery.restarts import (
     COMPANIONS,
     first_reflected,
@@ -36,7 +37,6 @@ from posquad.recovery.restarts import (
     reflected_starts,
     reweighted_starts,
 )
-from posquad.recovery.problem_cache import AMPLE, Shared
 from posquad.recovery.sign_patterns import has_pattern_starts, pattern_starts
 from posquad.recovery.solvers.cone import OPTIMAL, bound_by_residual, is_optimal, positive_fit
 from posquad.recovery.solvers.cone_batch import fit_positive_batch
@@ -49,7 +49,7 @@ from posquad.recovery.solvers.fit import (
     stationary,
 )
 from posquad.recovery.solvers.lbfgs import PATIENCE
-from posquad.recovery.solvers.small import Ending, Ends, run_small
+from posquad.recovery.solvers.small import FinalFactors, StopRule, run_small
 from posquad.recovery.stationarity import relative_offset
 
 # Steps without a halved residual after which dense steps of the refinement, which converge
@@ -86,7 +86,7 @@ _UNREFLECTED_SHARE = 0.05  # the same as a share of the starts; up to 2% agree o
 
 
 def search(
-    shared: Shared,
+    shared: ProblemCache,
     rank: int,
     task: Task,
     max_starts: int,
@@ -102,7 +102,7 @@ def search(
     return Search(shared, rank, task, max_starts, start).run(rough=rough)
 
 
-def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidates:
+def refine(shared: ProblemCache, U: Tensor, task: Task, found: Candidates) -> Candidates:
     """Refine a factor of another rank instead of searching; the starts are those of `found`."""
     run = _resumed(shared, U, task, found)
     run.residual = host(shared.problem.relative_residual(U)).copy()
@@ -110,7 +110,7 @@ def refine(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Candidat
     return run.candidates()
 
 
-def _resumed(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Search:
+def _resumed(shared: ProblemCache, U: Tensor, task: Task, found: Candidates) -> Search:
     """Return a search that goes on from these factors, with the starts of `found`."""
     run = Search(shared, U.shape[-1], task, 1)
     run.U, run.starts, run.agreeing = U, found.starts, found.agreeing
@@ -118,7 +118,7 @@ def _resumed(shared: Shared, U: Tensor, task: Task, found: Candidates) -> Search
     return run
 
 
-def refine_to_the_end(shared: Shared, found: Candidates, task: Task) -> Candidates:
+def refine_to_the_end(shared: ProblemCache, found: Candidates, task: Task) -> Candidates:
     """Refine the best fits to small problems that are not stationary yet, in weak directions.
 
     The refinement of a search ends when the whole gradient is small.
@@ -133,7 +133,7 @@ def refine_to_the_end(shared: Shared, found: Candidates, task: Task) -> Candidat
     offset = host(relative_offset(problem.operator, U, Z, problem.residual(Z)))
     if not (offset > _GAIN**0.5).any():
         return found
-    ending = Ending(steps=_LAST_STEPS, gain=_GAIN, rounding=_DENSE_PATIENCE)
+    ending = StopRule(steps=_LAST_STEPS, gain=_GAIN, rounding=_DENSE_PATIENCE)
     run = _resumed(shared, found.U, task, found)
     run.residual, run.working = found.residual.copy(), chosen
     run._keep(run_small(problem, U[None], ending, task.history), chosen, count=False)
@@ -145,7 +145,7 @@ class Search:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ProblemCache,
         rank: int,
         task: Task,
         max_starts: int,
@@ -171,7 +171,7 @@ class Search:
         self.bound = np.zeros_like(self.residual)
         self.farkas: Tensor | None = None
         self.known: np.ndarray | None = None  # singular values of U
-        self.unproved: tuple[Ends, Tensor | None] | None = None  # of a convex problem
+        self.unproved: tuple[FinalFactors, Tensor | None] | None = None  # of a convex problem
         self.working: Tensor | None = None  # indices of the problems in the current run
         self.next_round = 0
 
@@ -179,7 +179,9 @@ class Search:
     def first(self) -> Tensor:
         """The first start `[..., d, r]`, of which others are perturbed copies."""
         first = self.shared.start(self.rank)
-        return self._scaled(first) if self.shared.others else first  # else it has the right size
+        return (
+            self._scaled(first) if self.shared.other_terms else first
+        )  # else it has the right size
 
     @property
     def settled(self) -> np.ndarray:
@@ -326,7 +328,7 @@ class Search:
         self.working = chosen
         fit = positive_fit(problem, self.budget, history=self.history)
         U, optimal = fit.factor, fit.optimal | fit.interpolates
-        self.unproved = Ends(U[None], fit.residual[None]), chosen
+        self.unproved = FinalFactors(U[None], fit.residual[None]), chosen
         if chosen is None:
             self.bound, self.farkas = host(fit.bound), fit.farkas
             self._accept_optimal(U, optimal)
@@ -401,7 +403,7 @@ class Search:
         square = (predicted * self.problem.y).sum(-1) / size
         return torch.where(square[..., None, None] > 0, square.sqrt()[..., None, None] * unit, U)
 
-    def _descend(self, problem: Problem, U: Tensor) -> FitState | Ends:
+    def _descend(self, problem: Problem, U: Tensor) -> FitState | FinalFactors:
         return descend(self.shared, problem, U, self.task)
 
     def _restart(self) -> None:
@@ -458,14 +460,14 @@ class Search:
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         U = self.first if chosen is None else self.first[chosen]
         U = perturbed_starts(U, count, self.task.seed, round)
-        return self._scaled(U) if self.shared.others else U
+        return self._scaled(U) if self.shared.other_terms else U
 
     def _reweighted(self, problem: Problem, count: int, *, plain: bool, round: int) -> Tensor:
         seed, history = self.task.seed, self.history
         return reweighted_starts(problem, self.rank, count, seed, round, history, plain=plain)
 
     def _keep(
-        self, state: FitState | Ends, chosen: Tensor | None = None, *, count: bool = True
+        self, state: FitState | FinalFactors, chosen: Tensor | None = None, *, count: bool = True
     ) -> None:
         """Keep the best of the starts `[S, ...]` of a run, and count those that agree with it."""
         residuals = host(state.residual)
@@ -498,7 +500,7 @@ class Search:
         self.history.last, self.working = None, chosen
         U = self.U if chosen is None else self.U[chosen]
         if self.small:
-            ending = Ending(steps=SECOND_ORDER_STEPS, rounding=_DENSE_PATIENCE)
+            ending = StopRule(steps=SECOND_ORDER_STEPS, rounding=_DENSE_PATIENCE)
             self._keep(run_small(problem, U[None], ending, self.history), chosen, count=False)
             return
         reproduced = self._is_reproduced

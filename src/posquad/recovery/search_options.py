@@ -7,7 +7,7 @@ from typing import NamedTuple
 from posquad.core.arrays import positive_integer, positive_number
 from posquad.core.errors import DomainError
 
-__all__ = ["Wanted", "reproduction_level"]
+__all__ = ["SearchOptions", "reproduction_level"]
 
 # Relative residual at which responses count as reproduced, unless the caller gives a `tolerance`:
 # in double precision, and for inputs or responses in single precision. A definition: well above
@@ -16,7 +16,7 @@ _REPRODUCED = 1e-10
 _REPRODUCED_SINGLE = 1e-5
 
 
-class Wanted(NamedTuple):
+class SearchOptions(NamedTuple):
     """Arguments of `recover` that do not depend on where the rows are."""
 
     rank: int | None

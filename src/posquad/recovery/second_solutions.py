@@ -20,12 +20,12 @@ from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Candidates, Task
 from posquad.recovery.costs import at_once, takes_dense_steps
 from posquad.recovery.descend import method_for
-from posquad.recovery.second_starts import Starts, anywhere, make_starts, plan_search
 from posquad.recovery.problem import Problem
-from posquad.recovery.problem_cache import Shared
+from posquad.recovery.problem_cache import ProblemCache
+from posquad.recovery.second_starts import Starts, anywhere, make_starts, plan_search
 from posquad.recovery.sign_patterns import SIGN_DIMENSION, sign_candidates
 from posquad.recovery.solvers.fit import ROUNDING_PATIENCE, at_rounding, stagnated, stationary
-from posquad.recovery.solvers.small import Ending, Known, run_small
+from posquad.recovery.solvers.small import Known, StopRule, run_small
 
 # Most steps of a descent that looks for a second solution, three times as many if they are of first
 # order. A choice: half and double do as well.
@@ -49,7 +49,7 @@ _FIRST_ORDER = 3
 T = TypeVar("T", Tensor, np.ndarray)
 
 
-class Sought(NamedTuple, Generic[T]):
+class SecondSolutionSearch(NamedTuple, Generic[T]):
     """What a search for a second solution has shown."""
 
     different: T  # [...]  whether some start leads to a different solution
@@ -59,12 +59,18 @@ class Sought(NamedTuple, Generic[T]):
 
 
 def find_second_solution(
-    shared: Shared, found: Candidates, task: Task, radii: Radii, rank: int, *, nongeneric: bool
-) -> Sought[Tensor]:
+    shared: ProblemCache,
+    found: Candidates,
+    task: Task,
+    radii: Radii,
+    rank: int,
+    *,
+    nongeneric: bool,
+) -> SecondSolutionSearch[Tensor]:
     """Seek a solution of at most this rank that differs from the first one, which was `found`.
 
-    If there are many rows, some of them are enough to find candidates (`Shared.thinned`). At rank
-    one in few dimensions, all candidates are tried. Otherwise some starts are random, some are
+    If there are many rows, some of them are enough to find candidates (`ProblemCache.thinned`). At
+    rank one in few dimensions, all candidates are tried. Otherwise some starts are random, some are
     random and nearly orthogonal to the first solution, which fewer of them reach again, some keep
     its leading directions, and some are ends of relaxed reflections, which reach solutions of any
     size where descents do not. Where n x n systems are affordable, mirror images of the first
@@ -87,9 +93,9 @@ def find_second_solution(
         starts = sign_candidates(shared.problem, U, radii.apart)
         different = _ends(_Known(shared, found, radii, whole), task, starts)[1].any(0)
         all = torch.full_like(count, 2 ** (d - 1))
-        return Sought(different, all, torch.where(different, 0, all), ~none)
+        return SecondSolutionSearch(different, all, torch.where(different, 0, all), ~none)
     plan = plan_search(shared, r, nongeneric=nongeneric)
-    sought = Sought(none, count, count.clone(), none.clone())
+    sought = SecondSolutionSearch(none, count, count.clone(), none.clone())
     problem = _Known(shared, found, radii, whole)
     together = max(1, at_once(max(n * d * r, (d * r) ** 2)) // max(1, none.numel()))
     if not plan.random:
@@ -125,7 +131,7 @@ class Radii(NamedTuple):
 class _Known(NamedTuple):
     """A problem with its first solution."""
 
-    shared: Shared  # may have a part of the rows
+    shared: ProblemCache  # may have a part of the rows
     found: Candidates
     radii: Radii
     whole: Problem  # with all rows
@@ -202,7 +208,7 @@ def _ends(known: _Known, task: Task, starts: Tensor) -> tuple[Tensor, Tensor]:
     near = radii.near.square() * size
 
     if shared.is_small(found.rank):
-        ending = Ending(steps=_STEPS, patience=_PATIENCE, rate=_RATE, rounding=ROUNDING_PATIENCE)
+        ending = StopRule(steps=_STEPS, patience=_PATIENCE, rate=_RATE, rounding=ROUNDING_PATIENCE)
         V, residual = run_small(problem, starts, ending, task.history, Known(U, near.sqrt()))
     else:
         V = starts

@@ -19,8 +19,8 @@ from posquad.problems.held import HeldMeasurements
 from posquad.problems.measurements import RankOne
 from posquad.recovery.candidates import Task
 from posquad.recovery.costs import is_overhead, solves
+from posquad.recovery.problem_cache import ProblemCache, positive_part
 from posquad.recovery.restarts import closing_gap, common_noise, reflected
-from posquad.recovery.problem_cache import Shared, positive_part
 
 # Starts of the first round of a search for a second solution. Measured: where a step costs only
 # its calls, they cost little more than one.
@@ -93,7 +93,7 @@ class Plan(NamedTuple):
     least: int = 0  # the same where all rounds have been tried
 
 
-def plan_search(shared: Shared, rank: int, *, nongeneric: bool) -> Plan:
+def plan_search(shared: ProblemCache, rank: int, *, nongeneric: bool) -> Plan:
     """Return how a second solution of this rank is sought.
 
     Where a step costs more than its calls, all starts are ends of reflections, or, for other
@@ -139,7 +139,7 @@ class Starts(NamedTuple):
 
 
 def make_starts(
-    shared: Shared, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
+    shared: ProblemCache, U: Tensor, task: Task, plan: Plan, round: int, *, nongeneric: bool
 ) -> Starts:
     """Return the starts of a round of the plan, for the first solution `UU'`."""
     made = []
@@ -221,7 +221,7 @@ def partly_known(
     return torch.where(torch.arange(r, device=U.device) < kept, s[..., None, :] * W, other)
 
 
-def _mirrored_interpolants(shared: Shared, U: Tensor) -> Tensor:
+def _mirrored_interpolants(shared: ProblemCache, U: Tensor) -> Tensor:
     """Return parts of rank r of mirror images of `Q = UU'` at the least interpolant, as starts.
 
     All interpolants are `Q_0 + H` with `A(H) = 0`, where Q_0 is the one of least norm. If another
@@ -233,7 +233,7 @@ def _mirrored_interpolants(shared: Shared, U: Tensor) -> Tensor:
     return positive_part(Q - lengths * (U @ U.mT - Q), U.shape[-1])
 
 
-def _other_interpolants(shared: Shared, U: Tensor, seed: int, many: int) -> Tensor:
+def _other_interpolants(shared: ProblemCache, U: Tensor, seed: int, many: int) -> Tensor:
     """Return parts of rank r of other symmetric matrices with the same responses, as starts.
 
     `Q + H` has the responses of Q if `A(H) = 0`; H is a random symmetric matrix less the part that
@@ -287,7 +287,7 @@ def singular_multiples(A: Tensor, B: Tensor) -> Tensor:
     return torch.where(real, roots.real, torch.nan)
 
 
-def _symmetric_copies(shared: Shared, U: Tensor, task: Task, many: int) -> Tensor:
+def _symmetric_copies(shared: ProblemCache, U: Tensor, task: Task, many: int) -> Tensor:
     """Return starts that flip blocks or signs of coordinates of U, or permute them.
 
     They do so in the user's coordinates, in which the inputs have their structure.

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from posquad.core.arrays import host
 from posquad.recovery.candidates import Candidates, Task
+from posquad.recovery.problem_cache import ProblemCache
 from posquad.recovery.ranks import TRIAL_STARTS
 from posquad.recovery.search import refine, search
-from posquad.recovery.problem_cache import Shared
 
 
 def search_in_stages(
-    stages: Sequence[Shared],
-    shared: Shared,
+    stages: Sequence[ProblemCache],
+    shared: ProblemCache,
     rank: int,
     task: Task,
     max_starts: int,
@@ -64,7 +64,7 @@ def search_in_stages(
 
 
 def better_of(
-    shared: Shared, best: Candidates | None, stage: Shared, found: Candidates | None
+    shared: ProblemCache, best: Candidates | None, stage: ProblemCache, found: Candidates | None
 ) -> Candidates | None:
     """Return the better of two candidates, of which the second was found in another stage."""
     if found is None:
@@ -74,6 +74,6 @@ def better_of(
     return found if best is None or found.residual < best.residual else best
 
 
-def _moved(U: Tensor, before: Shared, after: Shared) -> Tensor:
+def _moved(U: Tensor, before: ProblemCache, after: ProblemCache) -> Tensor:
     """Return the factor in the coordinates of another stage."""
     return after.prepared.enter(before.prepared.restore(U))

@@ -1,8 +1,8 @@
 """The claims of a certificate, their proofs, and the conclusions that follow.
 
-`Claims` holds the numbers, `proved_conclusions` proves them one by one from the data and the witnesses, and
-`Conclusions` holds what follows from those that are proved. The search that proposes claims is
-elsewhere; the verifier trusts only `proved_conclusions`.
+`Claims` holds the numbers, `proved_conclusions` proves them one by one from the data and the
+witnesses, and `Conclusions` holds what follows from those that are proved. The search that proposes
+claims is elsewhere; the verifier trusts only `proved_conclusions`.
 """
 
 from __future__ import annotations

@@ -80,13 +80,13 @@ def scan(
                 part = _scan_part(table, choice, own, place.start, report)
             except PosquadError as wrong:
                 problem = wrong
-            own.agree(problem)
+            own.check_same(problem)
             assert part is not None, "a problem is raised"
             columns = {
                 name: own.collect(torch.from_numpy(column)).numpy()
                 for name, column in part.columns.items()
             }
-            parts = own.everyone(part._replace(columns={}))
+            parts = own.all_gather_object(part._replace(columns={}))
         X = rows_of(list(choice.features))
     except (TableError, GroupError):
         raise

@@ -68,7 +68,7 @@ class SharedRows(Rows):
             yield block
 
     def total(self, value: Tensor) -> Tensor:
-        parts = self.gathered(value)
+        parts = self.all_gather(value)
         total = parts[0]
         for part in parts[1:]:  # in the order of the ranks
             total = total + part
@@ -78,13 +78,15 @@ class SharedRows(Rows):
         size = value.high.numel()
         for start in range(0, size, _GATHERED):  # not the sums of all ranks at once
             part = slice(start, min(start + _GATHERED, size))
-            said = self.gathered(torch.stack([value.high.view(-1)[part], value.low.view(-1)[part]]))
+            said = self.all_gather(
+                torch.stack([value.high.view(-1)[part], value.low.view(-1)[part]])
+            )
             total = sum((Twofold(*each) for each in said[1:]), Twofold(*said[0]))
             value.high.view(-1)[part], value.low.view(-1)[part] = total
         return value
 
     def largest(self, value: Tensor) -> Tensor:
-        return torch.stack(self.gathered(value)).amax(0)
+        return torch.stack(self.all_gather(value)).amax(0)
 
     def together(self) -> AbstractContextManager[None]:
         return self.exchange.together()
@@ -93,8 +95,8 @@ class SharedRows(Rows):
     def is_shared(self) -> bool:
         return len(self.counts) > 1
 
-    def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
-        said = self.everyone((None if problem is None else str(problem), fact))
+    def check_same(self, problem: PosquadError | None = None, fact: Any = None) -> None:
+        said = self.all_gather_object((None if problem is None else str(problem), fact))
         if problem is not None:
             raise problem
         for rank, (wrong, _) in enumerate(said):
@@ -105,7 +107,7 @@ class SharedRows(Rows):
             listed = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(facts))
             raise DomainError("arguments", expected="the same on all ranks", got=listed)
 
-    def decided(self, decide: Callable[[], _T]) -> _T:
+    def broadcast(self, decide: Callable[[], _T]) -> _T:
         said: list[Any] = [None, None]
         problem: BaseException | None = None
         if self.rank == self.root:
@@ -127,9 +129,9 @@ class SharedRows(Rows):
         return self.first_rows(min(max(count - before, 0), self.held))
 
     def collect(self, value: Tensor) -> Tensor:
-        return torch.cat(self.everyone(value))
+        return torch.cat(self.all_gather_object(value))
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         said: list[Any] = [None] * len(self.counts)
         self.exchange.call(distributed.all_gather_object, said, value)
         return said
@@ -142,7 +144,7 @@ class SharedRows(Rows):
 
         return watch
 
-    def gathered(self, value: Tensor) -> list[Tensor]:
+    def all_gather(self, value: Tensor) -> list[Tensor]:
         own = value.contiguous().cpu()  # the exchange is on gloo
         parts = [torch.empty_like(own) for _ in self.counts]
         self.exchange.call(distributed.all_gather, parts, own)

@@ -108,7 +108,7 @@ class RankOneRows(RankOne):
                 new = torch.cat([symmetric_system(part), right], -1)
                 system = _reduced(torch.cat([system, new]), D)
         full = torch.cat([system, system.new_zeros(D - len(system), system.shape[1])])
-        system = _reduced(torch.cat(self.source.gathered(full)), D)
+        system = _reduced(torch.cat(self.source.all_gather(full)), D)
         right = system[:, D:].T.reshape(*y.shape[:-1], D)
         return solve_reduced(system[:, :D], right, self.d)
 

@@ -88,7 +88,7 @@ class Rows(ABC):
         """Return such a sum without rounding that depends on who holds which rows; in place."""
         return value
 
-    def gathered(self, value: Tensor) -> list[Tensor]:
+    def all_gather(self, value: Tensor) -> list[Tensor]:
         """Return a small tensor of everyone who holds rows, in order."""
         return [value]
 
@@ -105,12 +105,12 @@ class Rows(ABC):
         """Whether several processes hold the rows."""
         return False
 
-    def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
+    def check_same(self, problem: PosquadError | None = None, fact: Any = None) -> None:
         """Raise `problem`, if there is one here or elsewhere; all must state the same fact."""
         if problem is not None:
             raise problem
 
-    def decided(self, decide: Callable[[], _T]) -> _T:
+    def broadcast(self, decide: Callable[[], _T]) -> _T:
         """Return what one process decides, on all of them: by a clock, a signal or at random."""
         return decide()
 
@@ -122,7 +122,7 @@ class Rows(ABC):
         """Return the entries of everyone, in order; `value` has one entry per row held here."""
         return value
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         """Return the values of everyone who holds rows, in order."""
         return [value]
 
@@ -227,24 +227,24 @@ class DerivedRows(Rows):
     def largest(self, value: Tensor) -> Tensor:
         return self.source.largest(value)
 
-    def gathered(self, value: Tensor) -> list[Tensor]:
-        return self.source.gathered(value)
+    def all_gather(self, value: Tensor) -> list[Tensor]:
+        return self.source.all_gather(value)
 
     @property
     def is_shared(self) -> bool:
         return self.source.is_shared
 
-    def agree(self, problem: PosquadError | None = None, fact: Any = None) -> None:
-        self.source.agree(problem, fact)
+    def check_same(self, problem: PosquadError | None = None, fact: Any = None) -> None:
+        self.source.check_same(problem, fact)
 
-    def decided(self, decide: Callable[[], _T]) -> _T:
-        return self.source.decided(decide)
+    def broadcast(self, decide: Callable[[], _T]) -> _T:
+        return self.source.broadcast(decide)
 
     def collect(self, value: Tensor) -> Tensor:
         return self.source.collect(value)
 
-    def everyone(self, value: Any) -> list[Any]:
-        return self.source.everyone(value)
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return self.source.all_gather_object(value)
 
     def watched(self, progress: Callable[[Progress], None] | None) -> Any:
         return self.source.watched(progress)

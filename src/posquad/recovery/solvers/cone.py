@@ -37,7 +37,7 @@ from posquad.recovery.solvers.interior_point import (
 )
 from posquad.recovery.solvers.levenberg import Levenberg
 from posquad.recovery.solvers.projected import ProjectedGradient, ProjectedState, waited
-from posquad.recovery.solvers.small import Ends
+from posquad.recovery.solvers.small import FinalFactors
 
 # Relative residual at which responses count as interpolated, by default. A definition: a hundredth
 # of the default tolerance of `recover`, so that the statuses do not depend on it.
@@ -158,8 +158,8 @@ def positive_fit(
         try:
             fit = positive_fit(wide, budget, level=level, history=history)
         except KeyboardInterrupt:
-            if history is not None and isinstance(history.last, Ends):
-                history.last = Ends(*(part.to(problem.y.dtype) for part in history.last))
+            if history is not None and isinstance(history.last, FinalFactors):
+                history.last = FinalFactors(*(part.to(problem.y.dtype) for part in history.last))
             raise
         return fit.to(problem.y.dtype)
     work, transform = _normalized(problem)
@@ -178,7 +178,7 @@ def positive_fit(
             run.project()
     except KeyboardInterrupt:
         found = _result(problem, run.interrupted(), transform, run.steps, level)
-        run.history.last = Ends(found.factor[None], found.residual[None])
+        run.history.last = FinalFactors(found.factor[None], found.residual[None])
         raise
     return _result(problem, run.best, transform, run.steps, level)
 

@@ -33,7 +33,7 @@ from posquad.recovery.solvers.fit import (
     stationary,
 )
 from posquad.recovery.solvers.lbfgs import PopulationLBFGS
-from posquad.recovery.solvers.small import Ends
+from posquad.recovery.solvers.small import FinalFactors
 
 # Relative residual to which the first-order method runs in single precision, at most: also so many
 # times lambda_r(Q) / lambda_1(Q), from where corrections converge. Measured by the rows of the
@@ -66,7 +66,7 @@ _PATIENCE = 1
 
 def descend_in_two_precisions(
     problem: Problem, single: RankOne, U: Tensor, history: History
-) -> Ends:
+) -> FinalFactors:
     """Descend from the starts `U[S, d, r]`, in single precision and then by corrections.
 
     The corrections begin if the first-order method comes near a solution from every start. The
@@ -88,11 +88,11 @@ def descend_in_two_precisions(
     U = torch.where(better[..., None, None], state.U.to(U.dtype), U)
     unknown = torch.full_like(better, torch.inf, dtype=U.dtype)
     if not bool((better & near(state)).all()):
-        return Ends(U, unknown)
+        return FinalFactors(U, unknown)
     corrections = Corrections(problem, single)
     last = history.run(corrections, corrections.start(U), _rules(), steps=SECOND_ORDER_STEPS)
     finished = last.outcome == Status.LOSS_REACHED.code
-    return Ends(last.U, torch.where(finished, last.residual, unknown))
+    return FinalFactors(last.U, torch.where(finished, last.residual, unknown))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from posquad.recovery.solvers.levenberg import (
 )
 
 # Ratio of residuals above which a start that fits is no longer improving. A choice: one that
-# converges falls by far more in the steps of `Ending.patience`.
+# converges falls by far more in the steps of `StopRule.patience`.
 _PROGRESS = 0.9
 # Relative residual from which the distance from a known solution is computed. A choice: near a
 # solution the residual is smaller, and the distance costs more than the test.
@@ -57,7 +57,7 @@ _LEAST_UNITS = 2
 
 
 @dataclass(frozen=True)
-class Ending:
+class StopRule:
     """When the starts of a small problem end, besides at the budget."""
 
     steps: int
@@ -81,7 +81,7 @@ class Ending:
     stationary point, and when the residual cannot be less."""
 
 
-class Ends(NamedTuple):
+class FinalFactors(NamedTuple):
     """The last factors of a run, and their relative residuals."""
 
     U: Tensor  # [S, ..., d, r]
@@ -96,8 +96,8 @@ class Known(NamedTuple):
 
 
 def run_small(
-    problem: Problem, U0: Tensor, ending: Ending, history: History, known: Known | None = None
-) -> Ends:
+    problem: Problem, U0: Tensor, ending: StopRule, history: History, known: Known | None = None
+) -> FinalFactors:
     """Run from the starts `U0[S, ..., d, r]` of a problem or a batch of them.
 
     With a `known` solution, a start that comes near it ends there.
@@ -116,7 +116,7 @@ def run_small(
 class _Run:
     """The grid of starts that have not ended, and the ends of the others."""
 
-    def __init__(self, problem: Problem, U0: Tensor, ending: Ending, known: Known | None) -> None:
+    def __init__(self, problem: Problem, U0: Tensor, ending: StopRule, known: Known | None) -> None:
         n, d, r = problem.n, problem.d, U0.shape[-1]
         self.ending, self.shape, self.r = ending, U0.shape, r
         self.like = problem.y
@@ -147,14 +147,14 @@ class _Run:
         self.last_V = self.V.reshape(B * S, r, d).copy()
         self.last_residual = self.residual.reshape(B * S).copy()
 
-    def ends(self) -> Ends:
+    def ends(self) -> FinalFactors:
         """Return the last factors of all starts."""
         S, B = self.shape[0], len(self.last_V) // self.shape[0]
         batch = self.like.shape[:-1]
         d, r = self.shape[-2:]
         U = self.last_V.reshape(B, S, r, d).transpose(1, 0, 3, 2).reshape(S, *batch, d, r)
         residual = self.last_residual.reshape(B, S).T.reshape(S, *batch)
-        return Ends(torch.from_numpy(U), torch.from_numpy(residual))
+        return FinalFactors(torch.from_numpy(U), torch.from_numpy(residual))
 
     def iterate(self, history: History) -> None:
         """Take steps until every start has ended."""

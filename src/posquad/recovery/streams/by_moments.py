@@ -27,11 +27,11 @@ from posquad.recovery.evidence import Evidence
 from posquad.recovery.pipeline import Pipeline
 from posquad.recovery.ranks import RankPath
 from posquad.recovery.result import Answers, Recovery
+from posquad.recovery.search_options import SearchOptions
 from posquad.recovery.status import granted
-from posquad.recovery.streams.checkpoint import Keeper
+from posquad.recovery.streams.checkpoint import CheckpointWriter
 from posquad.recovery.streams.compressed import Affine, Compressed
 from posquad.recovery.streams.gather import gather_moments, sum_of_squares
-from posquad.recovery.search_options import Wanted
 
 # The source of rows, the responses and the weights of a fit.
 Given = tuple[Rows, Tensor, Tensor | None]
@@ -75,7 +75,7 @@ class MomentFit(NamedTuple):
 
 def fit_moments(
     moments: Moments,
-    wanted: Wanted,
+    wanted: SearchOptions,
     level: float,
     history: History,
     rows: Given | None = None,
@@ -95,7 +95,7 @@ def fit_moments(
             return found, told, history.ranks, history.budget.steps
 
         try:
-            told = solve() if rows is None else rows[0].decided(solve)
+            told = solve() if rows is None else rows[0].broadcast(solve)
         except Interrupted as stop:
             raise Interrupted((problem, stop.result)) from stop
         found, history.residuals, history.ranks, history.budget.steps = told
@@ -104,7 +104,7 @@ def fit_moments(
         return problem, found
 
 
-def _solve(problem: Compressed, wanted: Wanted, level: float, history: History) -> MomentFit:
+def _solve(problem: Compressed, wanted: SearchOptions, level: float, history: History) -> MomentFit:
     task = Task(level, wanted.seed, history)
     rank = None if wanted.rank is None else min(wanted.rank, problem.k)
     call = Pipeline(task, rank, wanted.max_rank, wanted.max_starts, DEFAULT)
@@ -203,13 +203,13 @@ def recover_by_moments(
     source: Rows,
     y: Tensor,
     weights: Tensor | None,
-    wanted: Wanted,
+    wanted: SearchOptions,
     level: float,
     history: History,
-    keeper: Keeper,
+    writer: CheckpointWriter,
 ) -> Recovery:
     """Return the answer from the moments of the rows, which are read once."""
-    moments = gather_moments(source, y, weights, progress=history.progress, keeper=keeper)
+    moments = gather_moments(source, y, weights, progress=history.progress, writer=writer)
     try:
         _, found = fit_moments(moments, wanted, level, history, (source, y, weights))
     except Interrupted as stop:

@@ -29,7 +29,7 @@ from posquad.core.errors import DomainError, PosquadError
 from posquad.core.files import FileError, json_checksum, write_whole
 from posquad.problems.rows.source import Rows
 
-__all__ = ["Checkpoint", "Keeper", "State"]
+__all__ = ["Checkpoint", "CheckpointWriter", "State"]
 
 _FORMAT = "posquad checkpoint 3"
 _BEGIN = b'{"format": "posquad checkpoint'  # of every checkpoint, also of other versions
@@ -93,7 +93,7 @@ class State(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-class Keeper:
+class CheckpointWriter:
     """The checkpoint of one call: the state it begins with, and where it saves the next ones.
 
     Without a checkpoint nothing is loaded or saved.
@@ -176,13 +176,13 @@ def admitted_checkpoint(
     return checkpoint
 
 
-def open_keeper(
+def open_writer(
     checkpoint: Checkpoint | str | os.PathLike[str] | None,
     source: Rows,
     y: Tensor,
     weights: Tensor | None,
     options: Mapping[str, Any],
-) -> Keeper:
+) -> CheckpointWriter:
     """Return the keeper of a call on the rows of a source, with the state of an earlier one.
 
     If several processes share the rows, each has its own file, PATH or PATH.rank1 and so on; all
@@ -195,21 +195,21 @@ def open_keeper(
     except PosquadError as found:
         problem = found
     if source.is_shared or problem is not None:
-        source.agree(problem, "no checkpoint" if checkpoint is None else "a checkpoint")
+        source.check_same(problem, "no checkpoint" if checkpoint is None else "a checkpoint")
     if admitted is None:
-        return Keeper()
+        return CheckpointWriter()
     parts = [__version__, known, source.n, source.d, str(source.dtype), dict(options)]
     parts += [_digest(y), None if weights is None else _digest(weights)]
     own = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
-    everyone = source.gathered(torch.from_numpy(np.frombuffer(own, np.int64).copy()))
+    everyone = source.all_gather(torch.from_numpy(np.frombuffer(own, np.int64).copy()))
     key = hashlib.sha256(b"".join(each.numpy().tobytes() for each in everyone)).hexdigest()
-    problem, keeper = None, Keeper()
+    problem, writer = None, CheckpointWriter()
     try:
-        keeper = Keeper(admitted, key, source.rank)
+        writer = CheckpointWriter(admitted, key, source.rank)
     except FileError as found:
         problem = found
-    source.agree(problem)
-    return keeper
+    source.check_same(problem)
+    return writer
 
 
 def _of_rank(path: Path, rank: int) -> Path:

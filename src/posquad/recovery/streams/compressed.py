@@ -193,7 +193,7 @@ class Compressed:
             span=np.array(span),
             count=np.array(self.count),
             within=self.least / (changes or 1.0),
-            others=len(self.others),
+            other_terms=len(self.others),
             sums=Sums(
                 self.independent,
                 self.regular,

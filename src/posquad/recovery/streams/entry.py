@@ -22,7 +22,7 @@ from posquad.recovery.budget import History
 from posquad.recovery.diagnose import needed_samples
 from posquad.recovery.result import Recovery, blank_answers
 from posquad.recovery.returned import rotated
-from posquad.recovery.streams.checkpoint import Keeper
+from posquad.recovery.streams.checkpoint import CheckpointWriter
 from posquad.recovery.streams.curvature import Known
 from posquad.recovery.streams.gather import first_samples, sum_of_squares
 from posquad.recovery.streams.passes import (
@@ -71,7 +71,7 @@ def admitted_responses(
         checked = _checked(source, y, weights)
     except PosquadError as found:
         problem = found
-    source.agree(problem, "weights" if weights is not None else "no weights")
+    source.check_same(problem, "weights" if weights is not None else "no weights")
     assert checked is not None, "a problem is raised"
     responses, w = checked
     if w is not None:
@@ -114,7 +114,7 @@ def recover_by_passes(
     level: float,
     history: History,
     in_memory: Callable[[Tensor, Tensor, Tensor | None], Recovery],
-    keeper: Keeper,
+    writer: CheckpointWriter,
 ) -> Recovery:
     """Solve for the rows that fit into memory, then descend on all rows, one pass per step.
 
@@ -131,7 +131,7 @@ def recover_by_passes(
     first = first_samples(source, y, weights, max(1, MEMORY_ENTRIES // source.d))
     X = first[0].double()
     known = Known(X, None if first[2] is None else first[2].double(), source.n)
-    state = source.decided(lambda: keeper.state)
+    state = source.broadcast(lambda: writer.state)
 
     def begin() -> tuple[SubsampleFit | Recovery, Tensor]:
         metric = whitening(X.T @ X / len(X))
@@ -143,7 +143,7 @@ def recover_by_passes(
         return SubsampleFit.of(found), metric
 
     try:
-        begun, metric = source.decided(begin)
+        begun, metric = source.broadcast(begin)
     except Interrupted as stop:
         raise Interrupted(replace(stop.result, rows=source.n)) from stop
     if isinstance(begun, Recovery):
@@ -155,19 +155,19 @@ def recover_by_passes(
         run = Polish.from_store(state.numbers, state.arrays)
         history.add([relative_residual(loss, size) for loss in run.losses[: run.steps]])
         history.budget.count(max(run.steps - 1, 0))
-        keeper.resumes(f"passes over all rows so far: {len(run.losses)}")
+        writer.resumes(f"passes over all rows so far: {len(run.losses)}")
 
     def stopped(residual: float) -> bool:
         # The first pass, at the start, is not a step.
         history.note(np.array([residual]), np.array([True]), step=bool(history.residuals))
-        return source.decided(lambda: history.budget.spent)
+        return source.broadcast(lambda: history.budget.spent)
 
     def keep(run: Polish) -> None:
-        if keeper.due and not source.rank:
+        if writer.due and not source.rank:
             whole = replace(run, partial=None) if source.is_shared else run  # sums are each one's
             numbers, arrays = whole.to_store()
             words, more = begun.to_store()
-            keeper.save("passes", {**numbers, "begun": words}, {**arrays, **more})
+            writer.save("passes", {**numbers, "begun": words}, {**arrays, **more})
 
     run = polish(
         operator,
@@ -186,7 +186,7 @@ def recover_by_passes(
         _refuse_rows(source)
     # Ctrl-C in the first pass leaves the answer of the rows in memory.
     residual = relative_residual(run.loss, size) if run.losses else float(begun.evidence.residual)
-    spent = run.interrupted or source.decided(lambda: history.budget.spent)
+    spent = run.interrupted or source.broadcast(lambda: history.budget.spent)
     r, before = begun.U.shape[1], begun.evidence
     evidence = before.updated(
         residual=residual,
@@ -223,7 +223,7 @@ def recover_collected(
     _refuse_rows(source)
     X, responses = source.collect(source.read_all()), source.collect(y)
     w = None if weights is None else source.collect(weights)
-    return source.decided(lambda: in_memory(X, responses, w))
+    return source.broadcast(lambda: in_memory(X, responses, w))
 
 
 def _refuse_rows(source: Rows) -> None:
@@ -234,4 +234,4 @@ def _refuse_rows(source: Rows) -> None:
             source.require_finite(rows, block)
     except PosquadError as found:
         problem = found
-    source.agree(problem)
+    source.check_same(problem)

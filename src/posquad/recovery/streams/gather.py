@@ -16,7 +16,7 @@ from posquad.core.twofold import Twofold, from_doubles
 from posquad.problems.moments import Moments, Terms, begin_moments
 from posquad.problems.rebasing import improved, is_accurate
 from posquad.problems.rows.source import Rows
-from posquad.recovery.streams.checkpoint import Keeper
+from posquad.recovery.streams.checkpoint import CheckpointWriter
 
 # Passes that may show that coordinates or the reference do not suit the rows. A choice: the sums of
 # one pass give both for the next, so that a second one is needed only if rounding hides them.
@@ -47,7 +47,7 @@ def gather_moments(
     *,
     terms: Terms = "none",
     progress: Callable[[Progress], None] | None = None,
-    keeper: Keeper | None = None,
+    writer: CheckpointWriter | None = None,
 ) -> Moments:
     """Return the moments of all samples; besides the first rows, the source is read once.
 
@@ -56,21 +56,21 @@ def gather_moments(
     A row that is not finite is named. The keeper saves the sums while rows are read, and at the end
     of every pass; a state that it holds is gone on from.
     """
-    keeper = keeper or Keeper()
-    known = _resumed(source, keeper)
+    writer = writer or CheckpointWriter()
+    known = _resumed(source, writer)
     if known is not None:
         moments, number, done = known
     else:
         first = first_samples(source, y, weights, kept_rows(source.d, terms))
-        moments = source.decided(lambda: begin_moments(*_some(*first), terms=terms))
+        moments = source.broadcast(lambda: begin_moments(*_some(*first), terms=terms))
         number, done = 0, 0
     while True:
-        read = _Pass(source, y, weights, number, keeper, progress)
+        read = _Pass(source, y, weights, number, writer, progress)
         read.add_all(moments, done)
         whole = moments
         better = None
         if number < _PASSES:
-            better = source.decided(lambda m=whole: None if is_accurate(m) else improved(m))
+            better = source.broadcast(lambda m=whole: None if is_accurate(m) else improved(m))
         if better is None:
             return moments
         moments, number, done = better, number + 1, 0
@@ -83,7 +83,7 @@ class _Pass(NamedTuple):
     y: Tensor
     weights: Tensor | None
     number: int
-    keeper: Keeper
+    writer: CheckpointWriter
     progress: Callable[[Progress], None] | None
 
     def add_all(self, moments: Moments, done: int) -> None:
@@ -97,16 +97,16 @@ class _Pass(NamedTuple):
                 moments.add(block, self.y[rows], w)
                 if self.progress is not None:
                     self.progress(Progress(float(rows.stop), float(source.held), math.nan, 1))
-                if self.keeper.due:
+                if self.writer.due:
                     self._save(moments, rows.stop)
             if not done or done < source.held:
                 self._save(moments, source.held)
         except PosquadError as found:
             problem = found
-        source.agree(problem)
+        source.check_same(problem)
         if source.is_shared:
             sums = moments.sums
-            if self.keeper.checkpoint is not None:  # which holds those of this process
+            if self.writer.checkpoint is not None:  # which holds those of this process
                 sums = Twofold(sums.high.clone(), sums.low.clone())
             moments.sums = source.total_twofold(sums)
             moments.narrow = bool(source.largest(torch.tensor(float(moments.narrow))))
@@ -118,31 +118,31 @@ class _Pass(NamedTuple):
         return {**body, "pass": self.number, "rows": done}, arrays
 
     def _save(self, moments: Moments, done: int) -> None:
-        self.keeper.save("moments", *self._stored(moments, done))
+        self.writer.save("moments", *self._stored(moments, done))
 
 
-def _resumed(source: Rows, keeper: Keeper) -> tuple[Moments, int, int] | None:
+def _resumed(source: Rows, writer: CheckpointWriter) -> tuple[Moments, int, int] | None:
     """Return the moments of a state, its pass, and how many of the rows held here they have.
 
     The sums of several processes belong together if their coordinates and reference are the same.
     """
-    if keeper.checkpoint is None:
+    if writer.checkpoint is None:
         return None
-    state, mark = keeper.state, torch.zeros(3, dtype=torch.float64)
+    state, mark = writer.state, torch.zeros(3, dtype=torch.float64)
     if state is not None:
         known = state.arrays
         mark[0] = 1 + state.numbers["pass"]
         mark[1:] = torch.tensor([known["T"].sum(), known["reference"].sum()])
-    if any(not torch.equal(mark, other) for other in source.gathered(mark)):
-        keeper.drop("the states of the processes do not belong together")
-    if keeper.state is None or state is None:
+    if any(not torch.equal(mark, other) for other in source.all_gather(mark)):
+        writer.drop("the states of the processes do not belong together")
+    if writer.state is None or state is None:
         return None
     moments = Moments.from_store(source.d, state.numbers, state.arrays)
     done = int(state.numbers["rows"])
     known = f"{done / max(1, source.held):.0%} of the rows had been read"
     if state.numbers["pass"]:
         known += f", in pass {state.numbers['pass'] + 1}"
-    keeper.resumes(known)
+    writer.resumes(known)
     return moments, int(state.numbers["pass"]), done
 
 
@@ -155,7 +155,7 @@ def first_samples(
         source.require_finite(slice(0, len(own)), own)
     except PosquadError as found:
         problem = found
-    source.agree(problem)
+    source.check_same(problem)
     w = None if weights is None else source.collect(weights[: len(own)])
     return source.collect(own), source.collect(y[: len(own)]), w
 
