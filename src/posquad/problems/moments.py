@@ -263,12 +263,6 @@ class Moments:
         about_mean = second - first**2 / w if w else 0.0
         return second + 2 * self.center * first + self.center**2 * w, max(about_mean, 0.0)
 
-    @property
-    def response_mean(self) -> float:
-        """The weighted mean of the responses."""
-        w, _, first, _ = self._parts(self.sums.high)[3].tolist()
-        return self.center + (first / w if w else 0.0)
-
 
 def begin_moments(
     X: Tensor, y: Tensor, weights: Tensor | None = None, *, terms: Terms = "none"

@@ -187,7 +187,8 @@ def _beside_zero(shared: ProblemCache, task: Task, rank: int, evidence: Evidence
     operator, y = shared.problem.operator, shared.problem.y
     if operator.n * operator.d**2 > _ENTRIES:
         return evidence
-    size = operator.norms.square().mean().sqrt()
+    size = operator.norms.square().sum().div(max(1, operator.n)).sqrt()
+    size = torch.where(size > 0, size, 1.0)
     trace = size * torch.eye(operator.d, dtype=y.dtype, device=y.device)
     zero = torch.zeros_like(y)
     problem = Problem(

@@ -366,7 +366,7 @@ class Pipeline:
         d, shared = prepared.transform.shape[-2], self._shared(prepared)
         self.given = prepared.given.y[None], d
         self._begin(shared, np.array([0]))
-        if self.rank == 0 or not int(shared.distinct) or self._needs_no_matrix(shared):
+        if self.rank == 0 or self._needs_no_matrix(shared):
             return self._without_matrix(shared, d)
         found, sure = self._solved(shared, None)
         # Many samples in general position would determine every symmetric matrix.
@@ -405,10 +405,11 @@ class Pipeline:
         return zero_answer(shared, ambient, self.task, self.rank)
 
     def _needs_no_matrix(self, shared: ProblemCache) -> bool:
-        """Whether the responses are zero, or those of other terms, or so are the inputs."""
-        sums = shared.prepared.sums is not None
-        least = self.task.tolerance if shared.other_terms or sums else 0.0
-        return float(shared.prepared.least) <= least or int(shared.prepared.span) == 0
+        """Whether the responses are zero, or those of other terms, or so are the measurements."""
+        more = shared.other_terms > 0 or shared.prepared.sums is not None
+        least = self.task.tolerance if more else 0.0
+        nothing = int(shared.prepared.span) == 0 or (more and int(shared.distinct) == 0)
+        return float(shared.prepared.least) <= least or nothing
 
     def _reproduces(self, shared: ProblemCache, found: Candidates) -> bool:
         """Whether what was found for one problem reproduces the responses."""

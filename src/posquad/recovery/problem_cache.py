@@ -126,7 +126,9 @@ class ProblemCache:
     @cached_property
     def is_bounded(self) -> bool:
         """Whether the responses bound a matrix, or there are no other terms that may replace it."""
-        return not self.other_terms or positive_combination(self.problem.operator) is not None
+        if not self.other_terms or not self.problem.d:
+            return True
+        return positive_combination(self.problem.operator) is not None
 
     def select(self, chosen: Tensor) -> ProblemCache:
         """Return the problems of a batch at these indices, which ascend.

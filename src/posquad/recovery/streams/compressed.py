@@ -100,8 +100,8 @@ class Compressed:
         # Rounding of the loss, which is a difference of such numbers.
         self.doubt = ROUNDING * squared_error + moments.doubt / mass / scale**2
         self._axes = self.back.T  # [d, k]  the inputs as functions of the coordinates
-        if self.terms == "constant":  # the linear function that is nearest to the constant
-            self._axes = (within.T @ moments.mean())[None]
+        if self.terms == "constant":  # and the linear function that is nearest to the constant
+            self._axes = torch.cat([self._axes, (within.T @ moments.mean())[None]])
 
     def _eliminate(
         self, gram: Tensor, cross: Tensor, known: Tensor, quadratic: Tensor, others: Tensor
@@ -139,12 +139,15 @@ class Compressed:
         """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
         M, b = self._M, self._b
         self._product_rounding = self._rounding_of_products()
-        known = M.diagonal() > self._product_rounding
+        whole = self._lengths.square()  # with what other terms explain, whose rounding is left
+        known = M.diagonal() > torch.maximum(self._product_rounding, _PIVOT * whole)
+        both = known & known[:, None]
         scale = torch.where(known, M.diagonal(), 1.0).sqrt()
-        correlation = torch.where(known & known[:, None], M / scale / scale[:, None], 0.0)
-        lower, failed = torch.linalg.cholesky_ex(correlation)
+        lower, failed = torch.linalg.cholesky_ex(torch.where(both, M / scale / scale[:, None], 0.0))
+        pivots = lower.diagonal().square()
+        clear = bool((torch.minimum(pivots, pivots * scale.square() / whole) > _PIVOT).all())
         # Whether only one symmetric matrix fits best. Large pivots may hide small eigenvalues.
-        sound = not int(failed) and float(lower.diagonal().square().min()) > _PIVOT
+        sound = len(M) > 0 and not int(failed) and clear
         self.regular = sound and _least_eigenvalue(lower) > _PIVOT * len(M)
         if self.regular:
             R = lower.mul_(scale[:, None]).T
@@ -152,6 +155,8 @@ class Compressed:
             self._change = torch.linalg.solve_triangular(R, fit, upper=True)[:, 0]
             fit = fit[:, 0]
         else:
+            scale = torch.where(known, self._lengths, 1.0)
+            correlation = torch.where(both, M / scale / scale[:, None], 0.0)
             values, vectors = torch.linalg.eigh(correlation)
             kept = _visible(values)
             root = values[kept].sqrt()
@@ -300,7 +305,7 @@ class Compressed:
 
 def _visible(values: Tensor) -> Tensor:
     """Whether eigenvalues of a matrix of correlations, ascending, are more than rounding."""
-    return values > _PIVOT * len(values) * float(values[-1])
+    return values > _PIVOT * len(values) * float(values[-1:].sum())
 
 
 def _least_eigenvalue(lower: Tensor) -> float:
