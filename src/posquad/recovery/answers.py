@@ -90,7 +90,7 @@ def _excluded(
     shared: ProblemCache, found: Candidates, open: np.ndarray, budget: Budget
 ) -> np.ndarray:
     """Return which of the `open` problems have no second solution, because a dual excludes it."""
-    if not open.any() or budget.spent:
+    if not open.any() or budget.spent or shared.has_rounded_rows:
         return np.zeros_like(open)
     if open.ndim == 0:
         return excludes_others(shared, found.U)
@@ -185,7 +185,7 @@ def _beside_zero(shared: ProblemCache, task: Task, rank: int, evidence: Evidence
     It is the solution of the same measurements and `tr Q = 1`.
     """
     operator, y = shared.problem.operator, shared.problem.y
-    if operator.n * operator.d**2 > _ENTRIES:
+    if operator.n * operator.d**2 > _ENTRIES or shared.has_rounded_rows:
         return evidence
     size = operator.norms.square().sum().div(max(1, operator.n)).sqrt()
     size = torch.where(size > 0, size, 1.0)

@@ -123,11 +123,19 @@ class ProblemCache:
         D = self.problem.d * (self.problem.d + 1) // 2
         return solves(min(self.problem.n, D))
 
+    @property
+    def has_rounded_rows(self) -> bool:
+        """Whether some measurements of sums are rounding of what other terms explain."""
+        sums = self.prepared.sums
+        return sums is not None and sums.independent < self.problem.n
+
     @cached_property
     def is_bounded(self) -> bool:
         """Whether the responses bound a matrix, or there are no other terms that may replace it."""
         if not self.other_terms or not self.problem.d:
             return True
+        if self.has_rounded_rows:
+            return False
         return positive_combination(self.problem.operator) is not None
 
     def select(self, chosen: Tensor) -> ProblemCache:

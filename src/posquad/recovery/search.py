@@ -459,8 +459,11 @@ class Search:
 
     def _perturbed(self, chosen: Tensor | None, count: int, *, round: int) -> Tensor:
         U = self.first if chosen is None else self.first[chosen]
-        U = perturbed_starts(U, count, self.task.seed, round)
-        return self._scaled(U) if self.shared.other_terms else U
+        starts = perturbed_starts(U, count, self.task.seed, round)
+        if not self.shared.other_terms:
+            return starts
+        starts[1::2] -= U  # of what other terms leave, a spectral start knows less
+        return self._scaled(starts)
 
     def _reweighted(self, problem: Problem, count: int, *, plain: bool, round: int) -> Tensor:
         seed, history = self.task.seed, self.history

@@ -139,16 +139,18 @@ class Compressed:
         """Set R, z and c; R has fewer rows than columns if the samples leave directions free."""
         M, b = self._M, self._b
         self._product_rounding = self._rounding_of_products()
-        whole = self._lengths.square()  # with what other terms explain, whose rounding is left
-        known = M.diagonal() > torch.maximum(self._product_rounding, _PIVOT * whole)
+        known = M.diagonal() > self._product_rounding
         both = known & known[:, None]
         scale = torch.where(known, M.diagonal(), 1.0).sqrt()
         lower, failed = torch.linalg.cholesky_ex(torch.where(both, M / scale / scale[:, None], 0.0))
         pivots = lower.diagonal().square()
-        clear = bool((torch.minimum(pivots, pivots * scale.square() / whole) > _PIVOT).all())
-        # Whether only one symmetric matrix fits best. Large pivots may hide small eigenvalues.
-        sound = len(M) > 0 and not int(failed) and clear
+        # Large pivots may hide small eigenvalues.
+        sound = len(M) > 0 and not int(failed) and float(pivots.min()) > _PIVOT
         self.regular = sound and _least_eigenvalue(lower) > _PIVOT * len(M)
+        # Whether only one symmetric matrix fits best. What is left of a product that other terms
+        # explain is rounding of the whole product.
+        left = pivots * scale.square() > _PIVOT * self._lengths.square()
+        self.determined = self.regular and bool(left.all())
         if self.regular:
             R = lower.mul_(scale[:, None]).T
             fit = torch.linalg.solve_triangular(R.T, b[:, None], upper=False)
@@ -163,7 +165,7 @@ class Compressed:
             R = (vectors[:, kept] * root * scale[:, None]).T
             fit = (vectors[:, kept].T @ (b / scale)) / root
             self._change = vectors[:, kept] @ (fit / root) / scale
-        self.independent = len(R)
+        self.independent = len(R) if self.determined else min(len(R), int(left.sum()))
         self.least = max(squared_error - self._gain - float(fit @ fit), 0.0)
         # The mean over the rows of R is that over the samples.
         root = math.sqrt(max(1, len(R)))
@@ -201,7 +203,7 @@ class Compressed:
             other_terms=len(self.others),
             sums=Sums(
                 self.independent,
-                self.regular,
+                self.determined,
                 symmetric_matrix(self._known + self._change, self.k),
                 self._hidden,
                 self._unbounded,
@@ -304,8 +306,11 @@ class Compressed:
 
 
 def _visible(values: Tensor) -> Tensor:
-    """Whether eigenvalues of a matrix of correlations, ascending, are more than rounding."""
-    return values > _PIVOT * len(values) * float(values[-1:].sum())
+    """Whether eigenvalues of a matrix of correlations, ascending, are more than rounding.
+
+    They are shares of squares of which other terms may explain all but a part.
+    """
+    return values > _PIVOT * len(values) * max(1.0, float(values[-1:].sum()))
 
 
 def _least_eigenvalue(lower: Tensor) -> float:
